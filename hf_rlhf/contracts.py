@@ -1,0 +1,121 @@
+"""What each kind of plugin is: a signature, never a base class.
+
+Nothing here is inherited from. A component fits when it has the shape below, and
+`hf_rlhf.testing` checks that it does.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+
+Score = float | None
+"""A reward for one completion. None abstains: no claim is made, which is not the same as 0."""
+
+
+class Reward(Protocol):
+    """A picklable dataclass instance with TRL's reward signature. It may also be `async`.
+
+    The parameters that it names, beside TRL's own, are the dataset columns that it needs
+    (one without a default is required). A field called `judge` is given the run's judge.
+    """
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+    ) -> Sequence[Score]:
+        """Return one finite number, or None to abstain, per completion."""
+        ...
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a dataset adapter returns when it has something to report about its rows.
+
+    An adapter may return a bare `DatasetDict` instead. `report` is JSON and goes to the record
+    and the card as it is: rows read, rows dropped by reason, texts cut, the realised mix.
+    """
+
+    dataset: "DatasetDict"
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+
+DatasetAdapter = Callable[..., "DatasetDict | Loaded"]
+"""Typed keyword arguments -> splits in a TRL format (a `prompt` column, and the columns that the
+rewards need). A parameter called `tokenizer` is given the run's tokenizer. Splits: `train`,
+and `test` for held-out evaluation."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One thing to ask a judge about one text. Every field but `kind` and `label` is untrusted.
+
+    `kind` says what a score of 1.0 means:
+
+    * `quality`: `candidate`, written for `context`, fully meets `criterion`.
+    * `presence`: what `criterion` describes is present in `candidate` (so 1.0 may be bad news).
+    * `support`: the passages in `context` fully support the claim in `candidate`.
+    """
+
+    kind: Literal["quality", "presence", "support"]
+    candidate: str
+    criterion: str = ""
+    context: str = ""
+    label: str = "judge"
+    """Under which failure rates are counted; the reward that asks names itself here."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A judge's answer to one `Question`."""
+
+    score: Score
+    """In [0, 1], or None when the judge failed: a failure is never a number."""
+    reason: str = ""
+    """The judge's explanation, or the cause of the failure."""
+
+
+class Judge(Protocol):
+    """Who answers rubric questions. A picklable dataclass instance."""
+
+    async def judge(self, questions: Sequence[Question]) -> list[Verdict]:
+        """Answer every question, in order; a question that cannot be answered gets score None."""
+        ...
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return what the card says of this judge, as JSON: model, revision, prompt hash."""
+        ...
+
+    def usage(self) -> Mapping[str, float]:
+        """Return running totals since construction: calls, cached, failed, tokens, cost."""
+        ...
+
+    async def ping(self) -> str:
+        """Ask for as little as possible, and say in a line what answered. Raise JudgeError if not.
+        """
+        ...
+
+
+class Trainer(Protocol):
+    """What `--plugin` names: a class made from a resolved run. TRL's trainers nearly are this."""
+
+    Config: type
+    """A dataclass, a subclass of `transformers.TrainingArguments` for trainers built on it."""
+
+    @classmethod
+    def from_run(cls, run: Any) -> "Trainer":
+        """Build the trainer that a `hf_rlhf.run.Run` describes."""
+        ...
+
+    def train(self, resume_from_checkpoint: str | None = None) -> Any:
+        """Train to the end; return an object with `metrics`, as transformers does."""
+        ...
+
+    def save_model(self, output_dir: str) -> None:
+        """Write the weights (the adapter, for LoRA) as safetensors."""
+        ...
+
+
+Command = Callable[[Sequence[str]], int]
+"""A verb of `hf-rlhf`: takes the remaining arguments, returns the exit status."""

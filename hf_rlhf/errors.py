@@ -1,0 +1,91 @@
+"""Everything hf_rlhf raises on purpose. A message says what was wrong, where, and the cure.
+
+* HfRlhfError
+  + PluginError
+    - UnknownPlugin       nothing installed offers that name
+    - AmbiguousPlugin     two installed packages offer that name
+    - BrokenPlugin        a package offers that name but its code does not import
+    - IncompatiblePlugin  the package was made for another version of hf_rlhf
+  + ConfigError           a run file or its overrides are wrong; carries every `Problem`
+  + DataError             a row or a file of data is wrong; names file, row and field
+  + RewardError           a reward raised, or returned something that is not a list of numbers
+  + JudgeError            a judge cannot be used, or failed too often to go on
+  + ModelError            a model, adapter or tokenizer cannot be used as asked
+  + RunFolderError        an output folder is locked, read-only, or belongs to another run
+  + PublishError          something is not on the Hub; carries what is missing and how to finish
+
+`PluginError` and `ConfigError` are raised before any weights are loaded.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class HfRlhfError(Exception):
+    """Base of every error that hf_rlhf raises on purpose; the command line prints it plainly."""
+
+
+class PluginError(HfRlhfError):
+    """A name could not be turned into code."""
+
+
+class UnknownPlugin(PluginError):
+    """Nothing installed offers that name."""
+
+
+class AmbiguousPlugin(PluginError):
+    """Two installed packages offer that name."""
+
+
+class BrokenPlugin(PluginError):
+    """A package offers that name but its code does not import."""
+
+
+class IncompatiblePlugin(PluginError):
+    """A package offers that name but requires another version of hf_rlhf."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a run: where it was written, what it is, how to mend it."""
+
+    where: str
+    what: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" + (f" {self.fix}" if self.fix else "")
+
+
+class ConfigError(HfRlhfError):
+    """A run file or its overrides are wrong. `problems` holds all that was found, not the first."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        head = f"{count} problem{'s' if count != 1 else ''} in the run's configuration:"
+        super().__init__("\n".join([head, *(f"  - {problem}" for problem in self.problems)]))
+
+
+class DataError(HfRlhfError):
+    """A row or a file of data is wrong."""
+
+
+class RewardError(HfRlhfError):
+    """A reward raised, or returned something that is not one number or None per completion."""
+
+
+class JudgeError(HfRlhfError):
+    """A judge cannot be used, or failed too often to go on."""
+
+
+class ModelError(HfRlhfError):
+    """A model, adapter or tokenizer cannot be used as asked."""
+
+
+class RunFolderError(HfRlhfError):
+    """An output folder is locked, read-only, or belongs to another run."""
+
+
+class PublishError(HfRlhfError):
+    """Something is not on the Hub as asked; the message lists it and how to finish."""
