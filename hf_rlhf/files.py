@@ -2,7 +2,8 @@
 
 import json
 import os
-import tempfile
+import shutil
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,18 @@ def atomic_write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     the file cannot be written; the old content then stands.
     """
     target = Path(path)
-    temporary: str | None = None
+    # In the same folder, because os.replace is atomic only within one filesystem.
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # In the same folder, because os.replace is atomic only within one filesystem.
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, _mode(target))
+        # Not tempfile: its files are private (0600), and a run folder is often shared.
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as f:
+            f.write(content)
+            f.flush()
+            os.fsync(f.fileno())
+        if target.exists():
+            shutil.copymode(target, temporary)
         os.replace(temporary, target)
-        temporary = None
         _sync_folder(target.parent)
     except OSError as error:
         raise RunFolderError(
@@ -35,8 +36,7 @@ def atomic_write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
             "folder that is writable (`output_dir`)."
         ) from error
     finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -53,15 +53,6 @@ def atomic_write_json(path: str | os.PathLike[str], value: Any) -> None:
     """
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     atomic_write_text(path, text + "\n")
-
-
-def _mode(target: Path) -> int:
-    """Return the permissions that the file has, or that a new one would have."""
-    if target.exists():
-        return target.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,0 +1,106 @@
+"""Take secrets out of what is about to be written."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+REDACTED = "[redacted]"
+SHORTEST = 8
+"""Values of secret variables shorter than this are left: removing "1" would ruin every number."""
+
+_SECRET_VARIABLE = re.compile(r"TOKEN|KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
+# Names of fields whose value is a secret, whatever it looks like. `max_tokens`, `eos_token` and
+# `api_key_env` (a variable's name) are not.
+_SECRET_FIELD = re.compile(
+    r"(^|_)(api_?key|secret|secret_?key|private_?key|passw(or)?d|passphrase|authorization|"
+    r"(hub|hf|auth|access|bearer)_?token)$|^token$",
+    re.IGNORECASE,
+)
+_PATTERNS = (
+    (re.compile(r"(?<![A-Za-z0-9])hf_(?:oauth_|jwt_)?[A-Za-z0-9]{16,}"), REDACTED),
+    (re.compile(r"(?<![A-Za-z0-9])api_org_[A-Za-z0-9]{16,}"), REDACTED),
+    (re.compile(r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}"), REDACTED),
+    (re.compile(r"(?<![A-Za-z0-9])gh[pousr]_[A-Za-z0-9]{16,}"), REDACTED),
+    (re.compile(r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}"), rf"\1{REDACTED}"),
+    (re.compile(r"(?i)(\b[a-z][a-z0-9+.-]*://)[^/\s?#@\"'<>]+@"), rf"\1{REDACTED}@"),
+    (
+        re.compile(
+            r"(?i)([?&](?:[a-z0-9_.-]*(?:token|api[_-]?key|secret|password|signature|credential)"
+            r"|key|sig|auth)=)[^&\s#\"'<>)]+"
+        ),
+        rf"\1{REDACTED}",
+    ),
+)
+
+
+def scrub(value: Any) -> Any:
+    """Return a copy of nested JSON, or of a text, without secrets; keys are scrubbed too.
+
+    Removed: the value of each environment variable whose name says that it is secret, Hub and
+    API tokens by their form, user names, passwords and signatures in URLs, and the values of
+    fields and command-line flags that hold a secret by their name (`hub_token`, `--api_key`).
+    """
+    return _scrubber(_environment_secrets())(value)
+
+
+def _environment_secrets() -> list[str]:
+    found = {
+        value.strip()
+        for name, value in os.environ.items()
+        if _SECRET_VARIABLE.search(name) and len(value.strip()) >= SHORTEST
+    }
+    # Longest first, or a secret that contains another would leave its tail behind.
+    return sorted(found, key=len, reverse=True)
+
+
+def _scrubber(secrets: list[str]) -> Callable[[Any], Any]:
+    def clean(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, REDACTED)
+        for pattern, replacement in _PATTERNS:
+            text = pattern.sub(replacement, text)
+        return text
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, str):
+            return clean(value)
+        if isinstance(value, Mapping):
+            return {
+                clean(key) if isinstance(key, str) else key: (
+                    REDACTED if _holds_secret(key, item) else walk(item)
+                )
+                for key, item in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            return _without_flag_values([walk(item) for item in value])
+        return value
+
+    return walk
+
+
+def _holds_secret(key: Any, value: Any) -> bool:
+    return (
+        isinstance(key, str)
+        and isinstance(value, str)
+        and bool(value)
+        and bool(_SECRET_FIELD.search(key.replace("-", "_")))
+    )
+
+
+def _without_flag_values(items: list[Any]) -> list[Any]:
+    """Redact `--judges.main.api_key VALUE` and `--api_key=VALUE` in a command line."""
+    result: list[Any] = []
+    after_flag = False
+    for item in items:
+        if after_flag and isinstance(item, str):
+            result.append(REDACTED)
+            after_flag = False
+            continue
+        name, equals, _ = item.partition("=") if isinstance(item, str) else ("", "", "")
+        is_flag = name.startswith("--") and bool(
+            _SECRET_FIELD.search(name.lstrip("-").rpartition(".")[2].replace("-", "_"))
+        )
+        result.append(f"{name}={REDACTED}" if is_flag and equals else item)
+        after_flag = is_flag and not equals
+    return result
