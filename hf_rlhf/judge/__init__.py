@@ -1,0 +1,1 @@
+"""Judges: who answers the questions of rubrics and citation checks. See docs/judges.md."""
