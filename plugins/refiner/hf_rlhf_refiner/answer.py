@@ -1,0 +1,351 @@
+"""Read what a refiner wrote: one `<answer>`, its claims in `<snippet id=ID1,ID2>…</snippet>`.
+
+One parser for rewards, monitors and data. It is strict about tags and lenient about how a list
+of ids is spelt; it never raises on a completion, never repairs silently (whatever is off has a
+name in `Answer.malformations`), and takes time linear in the text.
+
+The same tag carries sources in a tool's output and citations in an answer. So sources come from
+the tool output only (`scan_sources`, `parse_sources`), and citations from the answer only
+(`parse_answer`), with one normaliser of ids (`split_ids`) on both sides.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypedDict
+
+from hf_rlhf.errors import DataError
+from hf_rlhf_refiner.statements import abstains, count_words, is_factual, sentences
+
+Malformation = Literal[
+    "missing_answer",
+    "several_answers",
+    "nested_answer",
+    "unterminated_answer",
+    "stray_answer_close",
+    "empty_answer",
+    "text_outside",
+    "snippet_outside",
+    "nested_snippet",
+    "unclosed_snippet",
+    "stray_snippet_close",
+    "empty_claim",
+    "missing_ids",
+    "bad_attributes",
+    "misspelt_tag",
+]
+
+
+class Source(TypedDict):
+    """One snippet that a tool returned and the prompt shows."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The text of one snippet tag, and the ids that it cites: normalised, unique, in order."""
+
+    text: str
+    ids: tuple[str, ...]
+    hallucinated: tuple[str, ...]
+    """Those of `ids` that name no source."""
+
+    @property
+    def valid(self) -> tuple[str, ...]:
+        """Those of `ids` that name a source."""
+        unknown = set(self.hallucinated)
+        return tuple(identifier for identifier in self.ids if identifier not in unknown)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a completion says, and what is wrong with its form.
+
+    Of several answer blocks all are read, so none can win over or hide another; a nested one
+    belongs to the block around it. Snippets outside an answer cite nothing.
+    """
+
+    text: str
+    """The completion without a leading `<think>` block."""
+    body: str
+    """What stands inside the answer block, tags included; empty when there is no block."""
+    claims: tuple[Claim, ...]
+    """Every cited claim with a word in it, in order, repeated ones included."""
+    uncited: tuple[str, ...]
+    """Sentences of the answer that state something and cite nothing."""
+    abstentions: tuple[str, ...]
+    """Uncited sentences that only say that the sources do not tell."""
+    words: int
+    """Words inside the answer block, tags not counted."""
+    malformations: tuple[Malformation, ...]
+    """Names of what is wrong, sorted, without repetition."""
+
+    @property
+    def well_formed(self) -> bool:
+        """Whether nothing is wrong with the form. Ids that do not exist are no matter of form."""
+        return not self.malformations
+
+    @property
+    def cited_ids(self) -> tuple[str, ...]:
+        """Every citation of every claim, in order: one that is cited twice counts twice."""
+        return tuple(identifier for claim in self.claims for identifier in claim.ids)
+
+    @property
+    def hallucinated_id_rate(self) -> float:
+        """Share of the citations that name no source; 0 when nothing is cited."""
+        wrong = sum(len(claim.hallucinated) for claim in self.claims)
+        return wrong / len(self.cited_ids) if self.cited_ids else 0.0
+
+    @property
+    def uncited_share(self) -> float:
+        """Share of the statements that cite nothing; 0 when nothing is stated."""
+        stated = len(self.claims) + len(self.uncited)
+        return len(self.uncited) / stated if stated else 0.0
+
+    @property
+    def grounded_text(self) -> str:
+        """Claims that cite at least one real source, and abstentions: what may earn credit."""
+        grounded = [claim.text for claim in self.claims if claim.valid]
+        return " ".join([*grounded, *self.abstentions])
+
+    @property
+    def plain_text(self) -> str:
+        """The body without its tags; the whole completion when there is no answer block."""
+        return " ".join(_TAG.sub(" ", self.body or self.text).split())
+
+
+# Possessive quantifiers, and classes that stop at the next "<": no input makes these backtrack.
+_TAG = re.compile(r"<\s*+/?+\s*+(?:answer|snippet)\b[^<>]*+>?+", re.IGNORECASE)
+_OPENING = re.compile(r"<snippet(?:\s++([^<>]*+))?+>")
+_ID_LIST = re.compile(r"id\s*+=\s*+([^<>]*+)")
+_SOURCE_ID = re.compile(r"(?<!\S)id\s*+=\s*+(\"[^\"]*+\"|'[^']*+'|[^\s\"']++)")
+_QUOTES = "\"'`“”‘’„«»"
+_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
+
+
+def parse_answer(text: str, valid_ids: Iterable[str] = ()) -> Answer:
+    """Parse one completion; `valid_ids` are the ids of the row's sources. Never raises."""
+    text = _without_thinking(text)
+    known = {identifier for raw in valid_ids for identifier in split_ids(raw)}
+    reader = _Reader(known)
+    position = 0
+    for tag in _TAG.finditer(text):
+        reader.read_text(text[position : tag.start()])
+        reader.read_tag(tag.group())
+        position = tag.end()
+    reader.read_text(text[position:])
+    return reader.finish(text)
+
+
+def split_ids(value: str) -> tuple[str, ...]:
+    """Return the ids in `value`: split at commas and blanks, unquoted, NFC, each once, in order.
+
+    Ids are case-sensitive. This is the only normaliser: sources and citations both pass here.
+    """
+    pieces = (
+        piece.strip(_QUOTES) for piece in re.split(r"[\s,]+", unicodedata.normalize("NFC", value))
+    )
+    return tuple(dict.fromkeys(piece for piece in pieces if piece))
+
+
+@dataclass
+class _Reader:
+    """Takes tags and texts in turn, and keeps what an `Answer` needs."""
+
+    known: set[str]
+    depth: int = 0
+    blocks: int = 0
+    body: list[str] = field(default_factory=list)
+    open_snippets: list[tuple[int, tuple[str, ...], list[str]]] = field(default_factory=list)
+    claims: list[tuple[int, Claim]] = field(default_factory=list)
+    opened: int = 0
+    gap: list[str] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
+    words: int = 0
+    wrong: set[Malformation] = field(default_factory=set)
+
+    def read_text(self, text: str) -> None:
+        if not self.depth:
+            if text.strip():
+                self.wrong.add("text_outside")
+            return
+        self.body.append(text)
+        self.words += count_words(text)
+        (self.open_snippets[-1][2] if self.open_snippets else self.gap).append(text)
+
+    def read_tag(self, tag: str) -> None:
+        if tag == "<answer>":
+            self._open_answer()
+        elif tag == "</answer>":
+            self._close_answer()
+        elif tag != "</snippet>" and not _OPENING.fullmatch(tag):
+            self.wrong.add("misspelt_tag")
+        elif not self.depth:
+            self.wrong.add("snippet_outside")
+        else:
+            self.body.append(tag)
+            self._end_gap()
+            if tag == "</snippet>":
+                self._close_snippet()
+            else:
+                self._open_snippet(tag)
+
+    def finish(self, text: str) -> Answer:
+        if self.depth:
+            self.wrong.add("unterminated_answer")
+            self.depth = 1
+            self._close_answer()
+        if not self.blocks:
+            self.wrong.add("missing_answer")
+        elif not self.words:
+            self.wrong.add("empty_answer")
+        stated = [s for gap in self.gaps for s in sentences(gap) if is_factual(s)]
+        marked = [(sentence, abstains(sentence)) for sentence in stated]
+        return Answer(
+            text=text,
+            body="".join(self.body).strip(),
+            claims=tuple(claim for _, claim in sorted(self.claims, key=lambda pair: pair[0])),
+            uncited=tuple(s for s, abstained in marked if not abstained),
+            abstentions=tuple(s for s, abstained in marked if abstained),
+            words=self.words,
+            malformations=tuple(sorted(self.wrong)),
+        )
+
+    def _open_answer(self) -> None:
+        if self.depth:
+            self.wrong.add("nested_answer")
+        else:
+            self.blocks += 1
+            self.body.append("\n")
+            if self.blocks > 1:
+                self.wrong.add("several_answers")
+        self.depth += 1
+
+    def _close_answer(self) -> None:
+        if not self.depth:
+            self.wrong.add("stray_answer_close")
+            return
+        self.depth -= 1
+        if self.depth:
+            return
+        self._end_gap()
+        while self.open_snippets:
+            self.wrong.add("unclosed_snippet")
+            self._close_snippet()
+
+    def _open_snippet(self, tag: str) -> None:
+        if self.open_snippets:
+            self.wrong.add("nested_snippet")
+        ids, attributes_fit = _cited(tag)
+        if not attributes_fit:
+            self.wrong.add("bad_attributes")
+        elif not ids:
+            self.wrong.add("missing_ids")
+        self.opened += 1
+        self.open_snippets.append((self.opened, ids, []))
+
+    def _close_snippet(self) -> None:
+        if not self.open_snippets:
+            self.wrong.add("stray_snippet_close")
+            return
+        order, ids, parts = self.open_snippets.pop()
+        text = " ".join("".join(parts).split())
+        if not count_words(text):
+            self.wrong.add("empty_claim")
+        elif not ids:
+            self.gaps.append(text)
+        else:
+            unknown = tuple(identifier for identifier in ids if identifier not in self.known)
+            self.claims.append((order, Claim(text, ids, unknown)))
+
+    def _end_gap(self) -> None:
+        gap = "".join(self.gap)
+        self.gap.clear()
+        if gap.strip():
+            self.gaps.append(gap)
+
+
+def _cited(tag: str) -> tuple[tuple[str, ...], bool]:
+    """Return the ids of an opening tag, and whether it has no attribute but `id`."""
+    opening = _OPENING.fullmatch(tag)
+    attributes = ((opening.group(1) if opening else None) or "").strip()
+    if not attributes:
+        return (), True
+    listed = _ID_LIST.fullmatch(attributes)
+    if not listed:
+        return (), False
+    ids = split_ids(listed.group(1))
+    plain = tuple(identifier for identifier in ids if "=" not in identifier)
+    return plain, plain == ids
+
+
+def _without_thinking(text: str) -> str:
+    """Drop a leading `<think>…</think>`, whose opening may stand in the chat template's prompt."""
+    start = text.lstrip()
+    if start.startswith(_THINK_OPEN):
+        return start.partition(_THINK_CLOSE)[2]
+    before, closed, after = start.partition(_THINK_CLOSE)
+    return after if closed and "<answer>" not in before else text
+
+
+@dataclass(frozen=True)
+class SourceScan:
+    """The sources found in a tool's output, and what was wrong with the blocks left out."""
+
+    sources: list[Source]
+    problems: list[str]
+
+
+def scan_sources(tool_output: str) -> SourceScan:
+    """Find every `<snippet id=ID>text</snippet>` of raw tool output, in order. Never raises.
+
+    Tags may have other attributes. A block repeated word for word is taken once. Left out and
+    reported: ids that are missing, more than one, or given to two texts (the first is kept), and
+    blocks without text. A block that is cut off ends at the next one, and is kept and reported.
+    """
+    found: dict[str, str] = {}
+    problems: list[str] = []
+    openings = list(_OPENING.finditer(tool_output))
+    ends = [*(opening.start() for opening in openings[1:]), len(tool_output)]
+    for opening, end in zip(openings, ends, strict=False):
+        text, closed, _ = tool_output[opening.end() : end].partition("</snippet>")
+        text = text.strip()
+        where = f"snippet at character {opening.start()}"
+        match = _SOURCE_ID.search(opening.group(1) or "")
+        ids = split_ids(match.group(1)) if match else ()
+        if len(ids) != 1:
+            problems.append(f"{where}: expected one id, found {', '.join(ids) or 'none'}")
+        elif not text:
+            problems.append(f"{where}: id {ids[0]!r} has no text")
+        elif found.get(ids[0], text) != text:
+            problems.append(f"{where}: id {ids[0]!r} is already given to another text")
+        else:
+            found[ids[0]] = text
+            if not closed:
+                problems.append(f"{where}: id {ids[0]!r} is not closed by </snippet>")
+    sources = [Source(id=identifier, text=text) for identifier, text in found.items()]
+    return SourceScan(sources, problems)
+
+
+def parse_sources(tool_output: str) -> list[Source]:
+    """Return the sources of raw tool output, and raise `DataError` if anything is wrong with them.
+
+    Use `scan_sources` to keep the good ones and report the rest.
+    """
+    scan = scan_sources(tool_output)
+    if scan.problems:
+        raise DataError(
+            "tool output: " + "; ".join(scan.problems) + ". Expected blocks "
+            "<snippet id=ID>text</snippet>, each with an id of its own: rename, mend or drop them."
+        )
+    return scan.sources
+
+
+def source_texts(sources: Sequence[Source]) -> dict[str, str]:
+    """Map the normalised id of each of a row's sources to its text."""
+    return {
+        identifier: source["text"] for source in sources for identifier in split_ids(source["id"])
+    }

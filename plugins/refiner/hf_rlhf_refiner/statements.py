@@ -1,0 +1,59 @@
+"""Cut text into statements, and say which of them state something and which abstain."""
+
+import re
+from collections.abc import Iterator
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
+_FACTUAL_WORDS = 3
+_ABSTENTION_WORDS = 30
+_SOURCE_WORD = (
+    r"(?:sources?|snippets?|(?:search |tool )?results?|tool output|evidence|documents?|passages?"
+    r"|(?:provided |available )?information|context)"
+)
+_TELL = (
+    r"(?:say|tell|state|mention|contain|provide|report|specify|address|cover|give|include|show"
+    r"|indicate|answer|reveal|disclose|support|establish|name)"
+)
+_ABSTENTION = (
+    re.compile(
+        rf"\b{_SOURCE_WORD}\b.{{0,60}}?\b(?:do|does|did) ?(?:not|n['’]t)\b.{{0,20}}?\b{_TELL}"
+    ),
+    re.compile(rf"\b(?:no|none of the|not enough) {_SOURCE_WORD}\b"),
+    re.compile(
+        rf"\bnot\b.{{0,20}}?\b(?:{_TELL}\w*|found|known|available)\b.{{0,40}}?\b{_SOURCE_WORD}\b"
+    ),
+    re.compile(
+        r"\b(?:cannot|can ?not|can['’]t|could not|couldn['’]t|unable to)\b.{0,40}?"
+        r"\b(?:determine|answer|tell|say|find|establish|confirm|verify)"
+    ),
+)
+_ADDS_MORE = re.compile(r"\b(?:but|however|although|though|yet|nevertheless|still)\b|[;:—]")
+
+
+def count_words(text: str) -> int:
+    """Count runs of word characters."""
+    return sum(1 for _ in re.finditer(r"\w+", text))
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield the sentences and lines of `text`, blanks collapsed, empty ones left out."""
+    for line in text.splitlines():
+        for sentence in _SENTENCE_END.split(line):
+            collapsed = " ".join(sentence.split())
+            if collapsed:
+                yield collapsed
+
+
+def is_factual(sentence: str) -> bool:
+    """Whether a sentence states something: three words, or a digit. Connectives state nothing."""
+    return count_words(sentence) >= _FACTUAL_WORDS or any(map(str.isdigit, sentence))
+
+
+def abstains(sentence: str) -> bool:
+    """Whether a sentence only says that the sources do not tell; one that adds more does not."""
+    if count_words(sentence) > _ABSTENTION_WORDS:
+        return False
+    lowered = sentence.casefold()
+    if _ADDS_MORE.search(lowered):
+        return False
+    return any(pattern.search(lowered) for pattern in _ABSTENTION)
