@@ -92,8 +92,7 @@ class Judge(Protocol):
         ...
 
     async def ping(self) -> str:
-        """Ask for as little as possible, and say in a line what answered. Raise JudgeError if not.
-        """
+        """Ask for as little as possible; say in a line what answered, or raise JudgeError."""
         ...
 
 

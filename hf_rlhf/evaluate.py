@@ -1,0 +1,231 @@
+"""Score a saved model on held-out rows, and compare two of them row by row.
+
+The model is loaded from disk by plain transformers, apart from any trainer, so what is measured
+is what will be published, whatever the training was distributed over.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.compose import TOTAL, ComposedReward
+from hf_rlhf.config import EvaluationSpec
+from hf_rlhf.contracts import Score
+from hf_rlhf.errors import DataError, RunFolderError
+from hf_rlhf.files import atomic_write_text
+from hf_rlhf.messages import text_of
+from hf_rlhf.stats import Interval, bootstrap_mean
+
+METHOD = "mean over held-out rows, percentile bootstrap over rows, 10000 resamples, 95%"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of one model on held-out rows.
+
+    `rows[i]` has the metrics of completion i: `total`, every label of the composition,
+    `completion_tokens`, and `truncated` (1.0 if no end-of-sequence token came in time). Row i of
+    two evaluations with one spec and one dataset answer the same prompt.
+    """
+
+    rows: Sequence[Mapping[str, Score]]
+    samples: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+
+    def means(self) -> dict[str, Interval]:
+        """Return each metric's mean and interval over the rows that have it."""
+        return _intervals(
+            {name: [row[name] for row in self.rows] for name in (self.rows[0] if self.rows else ())}
+        )
+
+    def save(self, path: Path) -> None:
+        """Write rows and samples as JSON, atomically."""
+        atomic_write_text(path, json.dumps({"rows": list(self.rows), "samples": self.samples}))
+
+    @classmethod
+    def load(cls, path: Path) -> "Evaluation":
+        """Read what `save` wrote. Raises RunFolderError when the file is not that."""
+        try:
+            content = json.loads(path.read_text())
+            return cls(content["rows"], content["samples"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(
+                f"{path} is not a saved evaluation ({error}). Delete it to evaluate again."
+            ) from error
+
+
+def paired_difference(before: Evaluation, after: Evaluation) -> dict[str, Interval]:
+    """Return each metric's mean of after minus before, over rows that both could score."""
+    pairs = list(zip(before.rows, after.rows, strict=True))
+    names = before.rows[0].keys() & after.rows[0].keys() if pairs else ()
+    return _intervals(
+        {
+            name: [
+                None if a[name] is None or b[name] is None else a[name] - b[name]  # type: ignore[operator]
+                for b, a in pairs
+            ]
+            for name in names
+        }
+    )
+
+
+def evaluate(
+    model: str | Path,
+    tokenizer: Any,
+    rows: Any,
+    reward: ComposedReward,
+    spec: EvaluationSpec,
+    *,
+    max_new_tokens: int,
+    device: str = "cpu",
+    model_kwargs: Mapping[str, Any] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> Evaluation:
+    """Generate for the first `spec.rows` of `rows` and score what comes.
+
+    Args:
+        model: a folder or Hub id with full (merged) weights.
+        tokenizer: of that model, with a chat template if prompts are conversational.
+        rows: a `datasets.Dataset` with `prompt` and the columns that the rewards need.
+        reward: the run's composition.
+        spec: how many rows and how to sample; temperature 0 decodes greedily.
+        max_new_tokens: the completion's length in tokens, unless `spec` gives one.
+        device: where to generate; each process takes its share of the rows.
+        model_kwargs: for `from_pretrained`: revision, dtype, attention.
+        chat_template_kwargs: for the chat template, as in training.
+
+    Returns:
+        On every process, the scores of all rows, in the order of `rows`.
+    """
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+    from transformers import AutoModelForCausalLM
+
+    count = len(rows) if spec.rows is None else min(spec.rows, len(rows))
+    if count == 0:
+        raise DataError(f"The held-out split {spec.split!r} has no rows to evaluate on.")
+    indices = [row for row in range(count) for _ in range(spec.completions_per_prompt)]
+    policy = AutoModelForCausalLM.from_pretrained(model, **(model_kwargs or {})).to(device).eval()
+    mine: list[tuple[int, str, int, bool]] = []
+    with PartialState().split_between_processes(list(enumerate(indices))) as share:
+        for chunk in _chunks(share, spec.batch_size):
+            prompts = [rows[row]["prompt"] for _, row in chunk]
+            texts = _generate(
+                policy,
+                tokenizer,
+                prompts,
+                spec,
+                spec.max_new_tokens or max_new_tokens,
+                # A seed per chunk keeps a sampled evaluation the same from run to run.
+                seed=spec.seed + chunk[0][0],
+                chat_template_kwargs=chat_template_kwargs or {},
+            )
+            mine += [(place, *text) for (place, _), text in zip(chunk, texts, strict=True)]
+    del policy
+    done = sorted(gather_object(mine))
+    return _score(rows, indices, done, reward, spec.samples)
+
+
+def _score(
+    rows: Any,
+    indices: Sequence[int],
+    done: Sequence[tuple[int, str, int, bool]],
+    reward: ComposedReward,
+    samples: int,
+) -> Evaluation:
+    taken = rows.select(indices)
+    prompts = taken["prompt"][:]
+    conversational = not isinstance(prompts[0], str)
+    completions = [
+        [{"role": "assistant", "content": text}] if conversational else text
+        for _, text, _, _ in done
+    ]
+    columns = {name: taken[name][:] for name in taken.column_names if name != "prompt"}
+    scores = reward.score(prompts, completions, **columns)
+    scored: list[dict[str, Score]] = [
+        {
+            TOTAL: scores.total[place],
+            **{label: values[place] for label, values in scores.parts.items()},
+            "completion_tokens": float(tokens),
+            "truncated": float(truncated),
+        }
+        for place, (_, _, tokens, truncated) in enumerate(done)
+    ]
+    shown = [
+        {
+            "prompt": text_of(prompts[place]),
+            "completion": done[place][1],
+            "reward": scores.total[place],
+            "components": {label: values[place] for label, values in scores.parts.items()},
+        }
+        for place in range(min(samples, len(done)))
+    ]
+    return Evaluation(scored, shown)
+
+
+def _generate(
+    policy: Any,
+    tokenizer: Any,
+    prompts: Sequence[Any],
+    spec: EvaluationSpec,
+    max_new_tokens: int,
+    *,
+    seed: int,
+    chat_template_kwargs: Mapping[str, Any],
+) -> list[tuple[str, int, bool]]:
+    """Return text, number of tokens, and whether it was cut, for each prompt."""
+    import torch
+
+    if isinstance(prompts[0], str):
+        texts = list(prompts)
+    else:
+        texts = [
+            tokenizer.apply_chat_template(
+                prompt, add_generation_prompt=True, tokenize=False, **chat_template_kwargs
+            )
+            for prompt in prompts
+        ]
+    # The chat template already holds the special tokens.
+    special = isinstance(prompts[0], str)
+    batch = tokenizer(
+        texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=special
+    ).to(policy.device)
+    sampling = (
+        {"do_sample": True, "temperature": spec.temperature, "top_p": spec.top_p, "top_k": 0}
+        if spec.temperature > 0
+        else {"do_sample": False}
+    )
+    torch.manual_seed(seed)
+    with torch.inference_mode():
+        output = policy.generate(
+            input_ids=batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            max_new_tokens=max_new_tokens,
+            pad_token_id=tokenizer.pad_token_id,
+            **sampling,
+        )
+    result = []
+    ends = {tokenizer.eos_token_id, *_end_tokens(policy)}
+    for tokens in output[:, batch["input_ids"].shape[1] :].tolist():
+        stop = next((place for place, token in enumerate(tokens) if token in ends), None)
+        kept = tokens if stop is None else tokens[: stop + 1]
+        result.append((tokenizer.decode(kept, skip_special_tokens=True), len(kept), stop is None))
+    return result
+
+
+def _end_tokens(policy: Any) -> list[int]:
+    ends = policy.generation_config.eos_token_id
+    return ends if isinstance(ends, list) else [] if ends is None else [ends]
+
+
+def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _intervals(columns: Mapping[str, Sequence[Score]]) -> dict[str, Interval]:
+    known = {
+        name: [value for value in values if value is not None] for name, values in columns.items()
+    }
+    return {name: bootstrap_mean(values) for name, values in known.items() if values}

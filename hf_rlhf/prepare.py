@@ -1,0 +1,295 @@
+"""From a run file to a `Run`: every name resolved and every argument checked before weights load.
+
+All problems are reported at once. A step whose ground is missing (the dataset of an unknown
+adapter, say) is left out, so that one mistake is not reported as five.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf import registry
+from hf_rlhf.binding import bind, check_settings
+from hf_rlhf.compose import ComposedReward, Part
+from hf_rlhf.config import GateSpec, RewardSpec, RunFile, RunSpec
+from hf_rlhf.contracts import Loaded
+from hf_rlhf.errors import ConfigError, HfRlhfError, PluginError, Problem
+from hf_rlhf.preflight import problems_of
+from hf_rlhf.run import Run, resolve_model_path
+
+# Settings of TrainingArguments that the run itself decides, and what to write instead.
+OWNED = {
+    "push_to_hub": "Set `publish.repo_id`: a run is pushed once, whole, after training.",
+    "hub_model_id": "Set `publish.repo_id`.",
+    "hub_token": "Set the HF_TOKEN environment variable: an argument ends in training_args.bin.",
+    "push_to_hub_token": "Set the HF_TOKEN environment variable.",
+    "hub_private_repo": "Set `publish.private`.",
+    "hub_strategy": "Remove it: a run is pushed once, whole, after training.",
+    "resume_from_checkpoint": "Remove it: the same command resumes from the newest valid "
+    "checkpoint, and another `output_dir` starts anew.",
+}
+
+
+def prepare(file: RunFile, *, plugin: str | None = None) -> Run:
+    """Resolve and check a whole run. Raises ConfigError with every problem found."""
+    return _Preparation(file, plugin).run()
+
+
+class _Preparation:
+    """The steps of `prepare`, collecting problems; a step whose ground is missing is left out."""
+
+    def __init__(self, file: RunFile, plugin: str | None) -> None:
+        self.file = file
+        self.plugin = plugin or file.plugin
+        self.problems: list[Problem] = []
+        self.components: list[Mapping[str, Any]] = []
+
+    def run(self) -> Run:
+        trainer_class = self._trainer()
+        classes = self._config_classes(trainer_class)
+        spec, problems = self.file.spec(known_settings=_annotations(classes), plugin=self.plugin)
+        self.problems += problems
+        if spec is None:
+            raise ConfigError(self.problems)
+        settings = self._settings(spec, classes)
+        judges = self._judges(spec)
+        reward = self._reward(spec, judges)
+        training = model = None
+        if settings is not None:
+            training = self._construct(classes[0], settings[0], spec)
+            model = self._construct(classes[1], settings[1], spec)
+        path, tokenizer = self._tokenizer(model, training)
+        loaded = self._dataset(spec, tokenizer) if tokenizer is not None else None
+        if loaded is not None and reward is not None:
+            self._columns(reward, loaded, spec)
+        if self.problems or training is None or loaded is None:
+            raise ConfigError(self.problems)
+        folder = Path(training.output_dir).parent
+        run = Run(
+            spec=spec,
+            trainer_class=trainer_class,
+            training=training,
+            model=model,
+            model_path=path,
+            tokenizer=tokenizer,
+            dataset=loaded.dataset,
+            report=loaded.report,
+            reward=reward,
+            judges=judges,
+            folder=folder,
+            components=tuple(self.components),
+        )
+        if found := problems_of(run):
+            raise ConfigError(found)
+        return run
+
+    def _trainer(self) -> Any:
+        if not self.plugin:
+            return None
+        try:
+            return self._load("trainers", self.plugin, self.plugin, {})
+        except PluginError as error:
+            self.problems.append(Problem(self.file.where(("plugin",)), str(error)))
+            return None
+
+    def _load(self, kind: registry.Kind, name: str, label: str, arguments: Any) -> Any:
+        component = registry.load(kind, name)
+        self.components.append(
+            {
+                "kind": kind,
+                "name": name,
+                "label": label,
+                "arguments": dict(arguments),
+                **registry.provenance(kind, name),
+            }
+        )
+        return component
+
+    def _config_classes(self, trainer_class: Any) -> tuple[type, ...]:
+        from trl import ModelConfig
+
+        return (trainer_class.Config, ModelConfig) if trainer_class is not None else ()
+
+    def _settings(self, spec: RunSpec, classes: tuple[type, ...]) -> list[dict[str, Any]] | None:
+        if not classes:
+            return None
+        for key in spec.settings.keys() & OWNED.keys():
+            self.problems.append(
+                Problem(self.file.where((key,)), "is decided by the run itself.", OWNED[key])
+            )
+        given = {key: value for key, value in spec.settings.items() if key not in OWNED}
+        folder = Path(given.pop("output_dir", None) or f"runs/{spec.plugin}-{Path(spec.name).stem}")
+        settings, problems = check_settings(given, classes, where=self.file.where_key)
+        self.problems += problems
+        if problems:
+            return None
+        settings[0]["output_dir"] = str(folder / "checkpoints")
+        settings[0].setdefault("report_to", "none")
+        return settings
+
+    def _construct(self, cls: type, settings: Mapping[str, Any], spec: RunSpec) -> Any:
+        try:
+            return cls(**settings)
+        except (ValueError, TypeError, ImportError, RuntimeError) as error:
+            self.problems.append(
+                Problem(spec.name, f"{cls.__name__} refuses these settings: {error}")
+            )
+            return None
+
+    def _component(
+        self,
+        kind: registry.Kind,
+        spec: Any,
+        path: tuple[str | int, ...],
+        injected: Mapping[str, Any],
+    ) -> Any:
+        """Build one component, or report why not and return None."""
+        label = getattr(spec, "label", spec.name)
+        try:
+            target = self._load(kind, spec.name, label, spec.arguments)
+        except PluginError as error:
+            self.problems.append(Problem(self.file.where((*path, "name")), str(error)))
+            return None
+        where = partial(_inside, self.file, path)
+        arguments, problems = bind(target, spec.arguments, where=where, injected=injected)
+        self.problems += problems
+        if problems:
+            return None
+        accepted = _accepted(target)
+        arguments |= {key: value for key, value in injected.items() if key in accepted}
+        try:
+            return target(**arguments)
+        except HfRlhfError as error:
+            self.problems.append(Problem(self.file.where(path), str(error)))
+        except Exception as error:  # noqa: BLE001 - plugin code may raise anything
+            self.problems.append(
+                Problem(
+                    self.file.where(path),
+                    f"{spec.name} refuses these arguments: {type(error).__name__}: {error}",
+                )
+            )
+        return None
+
+    def _judges(self, spec: RunSpec) -> dict[str, Any]:
+        built = {
+            judge.label: self._component("judges", judge, ("judges", judge.label), {})
+            for judge in spec.judges
+        }
+        return {label: judge for label, judge in built.items() if judge is not None}
+
+    def _reward(self, spec: RunSpec, judges: Mapping[str, Any]) -> ComposedReward | None:
+        rewards = [
+            self._part(reward, ("rewards", i), judges, spec)
+            for i, reward in enumerate(spec.rewards)
+        ]
+        gates = [self._part(gate, ("gates", i), judges, spec) for i, gate in enumerate(spec.gates)]
+        kept = tuple(part for part in rewards if part is not None)
+        if not spec.rewards:
+            return None
+        return ComposedReward(kept, tuple(part for part in gates if part is not None))
+
+    def _part(
+        self,
+        spec: RewardSpec | GateSpec,
+        path: tuple[str | int, ...],
+        judges: Mapping[str, Any],
+        run: RunSpec,
+    ) -> Part | None:
+        labels = [judge.label for judge in run.judges]
+        if spec.judge is not None and spec.judge not in labels:
+            self.problems.append(
+                Problem(
+                    self.file.where((*path, "judge")),
+                    f"no judge is labelled {spec.judge!r}.",
+                    f"Labels under `judges`: {', '.join(labels) or 'none'}.",
+                )
+            )
+            return None
+        chosen = spec.judge or (labels[0] if len(labels) == 1 else None)
+        injected = {"judge": judges.get(chosen)} if chosen else {"judge": None}
+        reward = self._component("rewards", spec, path, injected)
+        if reward is None:
+            return None
+        source = " ".join(self.components[-1][key] for key in ("package", "version"))
+        if isinstance(spec, GateSpec):
+            return Part(spec.label, reward, threshold=spec.threshold, source=source)
+        return Part(spec.label, reward, spec.weight, spec.on_none, spec.clip, source=source)
+
+    def _tokenizer(self, model: Any, training: Any) -> tuple[str, Any]:
+        if model is None:
+            return "", None
+        if not model.model_name_or_path:
+            self.problems.append(
+                Problem(
+                    self.file.where(("model_name_or_path",)),
+                    "is missing.",
+                    "Give a Hub id, a folder, or package://PACKAGE/FOLDER.",
+                )
+            )
+            return "", None
+        from transformers import AutoTokenizer
+
+        try:
+            path = resolve_model_path(model.model_name_or_path)
+            return path, AutoTokenizer.from_pretrained(
+                path,
+                revision=model.model_revision,
+                trust_remote_code=getattr(training, "trust_remote_code", False),
+            )
+        except (OSError, ValueError, KeyError, HfRlhfError) as error:
+            self.problems.append(
+                Problem(
+                    self.file.where(("model_name_or_path",)),
+                    f"the tokenizer of {model.model_name_or_path!r} does not load: "
+                    f"{_first_line(error)}",
+                    "Check the name, HF_ENDPOINT, and for a gated model HF_TOKEN.",
+                )
+            )
+            return "", None
+
+    def _dataset(self, spec: RunSpec, tokenizer: Any) -> Loaded | None:
+        made = self._component("datasets", spec.dataset, ("dataset",), {"tokenizer": tokenizer})
+        if made is None:
+            return None
+        loaded = made if isinstance(made, Loaded) else Loaded(made)
+        where = self.file.where(("dataset",))
+        if "train" not in loaded.dataset or len(loaded.dataset["train"]) == 0:
+            self.problems.append(Problem(where, f"{spec.dataset.name} gave no training rows."))
+            return None
+        return loaded
+
+    def _columns(self, reward: ComposedReward, loaded: Loaded, spec: RunSpec) -> None:
+        columns = set(loaded.dataset["train"].column_names)
+        for part in (*reward.rewards, *reward.gates):
+            if missing := sorted(part.needs() - columns):
+                self.problems.append(
+                    Problem(
+                        self.file.where(("rewards",)),
+                        f"{part.label!r} needs the column{'s' * (len(missing) > 1)} "
+                        f"{', '.join(missing)}, which dataset {spec.dataset.name} lacks.",
+                        f"Its columns: {', '.join(sorted(columns))}.",
+                    )
+                )
+
+
+def _inside(file: RunFile, path: Sequence[str | int], key: str) -> str:
+    return file.where((*path, key))
+
+
+def _accepted(target: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(target).parameters)
+
+
+def _annotations(classes: Sequence[type]) -> dict[str, Any]:
+    def each() -> Iterator[tuple[str, Any]]:
+        for cls in reversed(classes):
+            yield from ((item.name, item.type) for item in fields(cls) if item.init)
+
+    return dict(each())
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,147 @@
+"""What a run shows in the terminal while it trains: a line per logging, a table at the end."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from hf_rlhf.compose import TOTAL, ComposedReward
+
+SAMPLES_NAME = "samples.jsonl"
+
+
+class ShowProgress(TrainerCallback):  # type: ignore[misc]
+    """Prints a line for each logging step, and keeps one scored completion of each.
+
+    The completions go to `samples.jsonl` in the run folder, from where the record takes some.
+    """
+
+    def __init__(self, reward: ComposedReward | None, folder: Path) -> None:
+        self.reward = reward
+        self.path = folder / SAMPLES_NAME
+        self.start: tuple[float, int] | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Note when and where training starts, and forget samples of steps to be done again."""
+        self.start = (time.monotonic(), state.global_step)
+        kept = [row for row in read_samples(self.path) if row["step"] <= state.global_step]
+        if state.is_world_process_zero and self.path.exists():
+            self.path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
+    ) -> None:
+        """Print one line and keep one sample."""
+        if not state.is_world_process_zero or "loss" not in logs or self.start is None:
+            return
+        began, first = self.start
+        passed = time.monotonic() - began
+        left = passed / max(state.global_step - first, 1) * (state.max_steps - state.global_step)
+        print(
+            f"step {state.global_step:>5}/{state.max_steps}  {summary_line(logs)}  "
+            f"{clock(passed)} passed, {clock(left)} left",
+            flush=True,
+        )
+        if self.reward is not None and self.reward.samples:
+            sample = self.reward.samples[-1]
+            row = {
+                "step": state.global_step,
+                "prompt": sample.prompt,
+                "completion": sample.completion,
+                "reward": sample.reward,
+                "components": dict(sample.components),
+            }
+            with self.path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def summary_line(logs: Mapping[str, Any]) -> str:
+    """Return the numbers of one logging that say whether training goes well."""
+    parts = []
+    total = logs.get(f"rewards/{TOTAL}/mean")
+    if total is not None:
+        parts.append(f"reward {total:.3f} ± {logs.get('reward_std') or 0:.3f}")
+    for key, value in logs.items():
+        if key.startswith("rewards/") and key.endswith("/mean") and value is not None:
+            label = key.split("/")[1]
+            if label != TOTAL:
+                parts.append(f"{label} {value:.2f}")
+    if logs.get("kl") is not None:
+        parts.append(f"kl {logs['kl']:.4f}")
+    if not parts and logs.get("loss") is not None:
+        parts.append(f"loss {logs['loss']:.4f}")
+    abstained = logs.get(f"rewards/{TOTAL}/none")
+    if abstained:
+        parts.append(f"abstained {abstained:g}")
+    return "  ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as people say it: 42 s, 3:07, 2:03:00."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def read_samples(path: Path) -> list[dict[str, Any]]:
+    """Return the samples that were kept; a line cut by a crash is left out."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
+
+
+def evenly(rows: Sequence[Any], count: int) -> list[Any]:
+    """Return at most `count` of `rows`, first and last among them."""
+    if len(rows) <= count:
+        return list(rows)
+    return [rows[round(place * (len(rows) - 1) / (count - 1))] for place in range(count)]
+
+
+def results_table(record: Mapping[str, Any]) -> Any:
+    """Return held-out results before and after as a `rich` table."""
+    from rich.table import Table
+
+    evaluation = record["evaluation"]
+    table = Table(title=f"Held-out results, {evaluation['rows']} rows ({evaluation['split']})")
+    for heading in ("metric", "before", "after", "paired difference (95%)"):
+        table.add_column(heading, justify="left" if heading == "metric" else "right")
+    for metric, after in (evaluation["after"] or {}).items():
+        before = (evaluation["before"] or {}).get(metric)
+        difference = (evaluation["difference"] or {}).get(metric)
+        table.add_row(
+            metric,
+            f"{before['mean']:.3f}" if before else "-",
+            f"{after['mean']:.3f}",
+            f"{difference['mean']:+.3f} [{difference['low']:+.3f}, {difference['high']:+.3f}]"
+            if difference
+            else "-",
+        )
+    return table
+
+
+def samples_table(record: Mapping[str, Any], stages: Sequence[str] = ("before", "after")) -> Any:
+    """Return a few sample completions as a `rich` table."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title="Sample completions", show_lines=True)
+    for heading in ("stage", "reward", "completion"):
+        table.add_column(heading, overflow="fold")
+    for stage in stages:
+        rows = [row for row in record["samples"] if row["stage"] == stage]
+        for row in rows[:2]:
+            reward = "none" if row["reward"] is None else f"{row['reward']:.2f}"
+            table.add_row(stage, reward, Text(row["completion"][:400]))
+    return table

@@ -1,0 +1,130 @@
+"""One run, resolved: every name turned into code, every argument bound, no weights loaded."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf import registry
+from hf_rlhf.compose import ComposedReward
+from hf_rlhf.config import RunFile, RunSpec
+from hf_rlhf.errors import ConfigError, ModelError, Problem
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+
+PACKAGE_SCHEME = "package://"
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything a trainer plugin may build a trainer from."""
+
+    spec: RunSpec
+    trainer_class: Any
+    training: Any
+    """The trainer's `Config`; its `output_dir` is the run folder's `checkpoints`."""
+    model: Any
+    """`trl.ModelConfig`."""
+    model_path: str
+    """What `from_pretrained` takes: a Hub id or a folder."""
+    tokenizer: Any
+    dataset: "DatasetDict"
+    report: Mapping[str, Any]
+    """What the dataset adapter said of its rows."""
+    reward: ComposedReward | None
+    judges: Mapping[str, Any]
+    folder: Path
+    components: tuple[Mapping[str, Any], ...] = ()
+    """kind, name, label, arguments, package, version and target of each plugin component."""
+    callbacks: tuple[Any, ...] = field(default=(), compare=False)
+
+    def model_kwargs(self) -> dict[str, Any]:
+        """Return the arguments for `from_pretrained` that the run asks for."""
+        kwargs = dict(getattr(self.training, "model_init_kwargs", None) or {})
+        kwargs |= {
+            "revision": self.model.model_revision,
+            "attn_implementation": self.model.attn_implementation,
+            "dtype": self.model.dtype,
+            "trust_remote_code": getattr(self.training, "trust_remote_code", False),
+        }
+        return {key: value for key, value in kwargs.items() if value is not None}
+
+    def with_callbacks(self, *callbacks: Any) -> "Run":
+        """Return this run with further trainer callbacks."""
+        return replace(self, callbacks=(*self.callbacks, *callbacks))
+
+
+def run_files(trainer: str) -> dict[str, Path]:
+    """Return the run files that the package offering `trainer` ships for it, by name.
+
+    They are the YAML files in `runs/` of the trainer's package whose `plugin` is that trainer.
+    The package itself is not imported.
+    """
+    from importlib.util import find_spec
+
+    point = registry.find("trainers", trainer)
+    spec = find_spec(point.module.split(".")[0])
+    roots = spec.submodule_search_locations if spec else None
+    found = sorted(path for root in roots or () for path in Path(root, "runs").glob("*.yaml"))
+    return {path.stem: path for path in found if RunFile.read(path).plugin in (trainer, point.name)}
+
+
+def choose_run_file(trainer: str | None, run: str | None, config: str | None) -> RunFile:
+    """Return the run file that `--plugin`, `--run` and `--config` name together.
+
+    Raises ConfigError when they name none, disagree, or name one that does not exist.
+    """
+    if config is not None and run is not None:
+        raise ConfigError(
+            [Problem("command line", "both --run and --config are given.", "Pick one.")]
+        )
+    if config is not None:
+        file = RunFile.read(config)
+        if trainer and file.plugin and file.plugin != trainer:
+            raise ConfigError(
+                [
+                    Problem(
+                        file.where(("plugin",)),
+                        f"is {file.plugin!r}, but --plugin says {trainer!r}.",
+                        "Make them agree, or leave one out.",
+                    )
+                ]
+            )
+        return file
+    if trainer is None:
+        raise ConfigError(
+            [Problem("command line", "neither --plugin NAME nor --config FILE is given.")]
+        )
+    shipped = run_files(trainer)
+    name = run or default_run(trainer)
+    if name is None or name not in shipped:
+        known = ", ".join(sorted(shipped)) or "none"
+        raise ConfigError(
+            [Problem(f"--run {name}", f"{trainer} ships no such run file.", f"It ships: {known}.")]
+        )
+    return RunFile.read(shipped[name])
+
+
+def default_run(trainer: str) -> str | None:
+    """Return the name of the run file that `--plugin` alone means: the trainer's `default_run`."""
+    shipped = run_files(trainer)
+    if len(shipped) == 1:
+        return next(iter(shipped))
+    name: str | None = getattr(registry.load("trainers", trainer), "default_run", None)
+    return name
+
+
+def resolve_model_path(name: str) -> str:
+    """Return what `from_pretrained` takes for `name`: package://PACKAGE/FOLDER is a folder."""
+    if not name.startswith(PACKAGE_SCHEME):
+        return name
+    package, _, inner = name.removeprefix(PACKAGE_SCHEME).partition("/")
+    try:
+        folder = Path(str(files(package))) / inner
+    except ModuleNotFoundError:
+        raise ModelError(f"package {package!r} is not installed.") from None
+    if not folder.is_dir():
+        raise ModelError(f"package {package!r} has no folder {inner!r}.")
+    return str(folder)

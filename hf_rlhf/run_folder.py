@@ -1,0 +1,72 @@
+"""Who owns a run folder, and whether what lies in it is the same run."""
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hf_rlhf.errors import RunFolderError
+from hf_rlhf.files import atomic_write_text
+from hf_rlhf.record import RECORD_NAME, load_record
+from hf_rlhf.run import Run
+from hf_rlhf.run_record import differences
+
+LOCK_NAME = ".lock"
+OWNER_NAME = ".owner.json"
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Hold `folder` for this process; a crash gives it back, since the lock is the system's.
+
+    Raises RunFolderError when another live process holds it, naming that process.
+    """
+    from filelock import FileLock, Timeout
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK_NAME, timeout=0)
+        lock.acquire()
+    except Timeout:
+        raise RunFolderError(
+            f"{folder} is in use by {_owner(folder)}. Wait for it, stop it, or give this run "
+            "another `output_dir`."
+        ) from None
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder} cannot be written: {error.strerror or error}. Choose another `output_dir`."
+        ) from error
+    try:
+        owner = {"pid": os.getpid(), "host": socket.gethostname()}
+        atomic_write_text(folder / OWNER_NAME, json.dumps(owner))
+        yield
+    finally:
+        (folder / OWNER_NAME).unlink(missing_ok=True)
+        lock.release()
+
+
+def _owner(folder: Path) -> str:
+    try:
+        owner = json.loads((folder / OWNER_NAME).read_text())
+        return f"process {owner['pid']} on {owner['host']}"
+    except (OSError, ValueError, KeyError):
+        return "another process"
+
+
+def previous_record(run: Run) -> dict[str, object] | None:
+    """Return the record of the same run begun earlier in this folder, or None for a new folder.
+
+    Raises RunFolderError when the folder holds another run, showing the difference.
+    """
+    if not (run.folder / RECORD_NAME).exists():
+        return None
+    record = load_record(run.folder)
+    if changed := differences(record, run):
+        shown = "".join(f"\n  - {line}" for line in changed)
+        raise RunFolderError(
+            f"{run.folder} holds another run. What differs (there -> here):{shown}\n"
+            "Give this run another `output_dir`, or delete that folder."
+        )
+    return record

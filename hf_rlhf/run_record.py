@@ -1,0 +1,259 @@
+"""What the record says of a resolved run, section by section."""
+
+import inspect
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.compose import Part
+from hf_rlhf.evaluate import METHOD, Evaluation, paired_difference
+from hf_rlhf.preflight import model_config
+from hf_rlhf.record import as_json, environment, new_record
+from hf_rlhf.run import PACKAGE_SCHEME, Run
+from hf_rlhf.scrub import scrub
+
+
+def opening(run: Run, command: Sequence[str]) -> dict[str, Any]:
+    """Return the record of a run that is about to load its weights."""
+    trainer = next(item for item in run.components if item["kind"] == "trainers")
+    return new_record(
+        command=list(command),
+        config=dict(run.spec.plain),
+        config_file={"name": run.spec.name, "sha256": run.spec.sha256},
+        defaults=_defaults(run),
+        plugin={key: trainer[key] for key in ("name", "package", "version", "target")},
+        components=[dict(item) for item in run.components],
+        model=_model(run),
+        data=_data(run),
+        reward=_reward(run),
+        environment=environment(),
+        author=as_json(run.spec.card)[0],
+        publish=as_json(run.spec.publish)[0],
+    )
+
+
+def reproduction(argv: Sequence[str], world_size: int, distributed: str) -> list[str]:
+    """Return the command line that launches this training again."""
+    launch = ["accelerate", "launch"]
+    if world_size > 1:
+        kind = {"DEEPSPEED": "--use_deepspeed", "FSDP": "--use_fsdp"}.get(
+            distributed, "--multi_gpu"
+        )
+        launch += [kind, "--num_processes", str(world_size)]
+    return [*launch, "-m", "hf_rlhf.train", *argv]
+
+
+def as_shell(command: Sequence[str]) -> str:
+    """Return a command as it is typed."""
+    return shlex.join(command)
+
+
+def training_section(run: Run, trainer: Any, seconds: float) -> dict[str, Any]:
+    """Return how far training got, from the trainer's own state."""
+    state = trainer.state
+    history = [
+        {"step": entry.get("step"), **{k: v for k, v in entry.items() if k != "step"}}
+        for entry in state.log_history
+    ]
+    logged = [entry for entry in history if "loss" in entry]
+    return {
+        "steps": state.global_step,
+        "planned_steps": state.max_steps,
+        "epochs": state.epoch,
+        "seconds": seconds,
+        "world_size": run.training.world_size,
+        "distributed": run.training.distributed_state.distributed_type.value,
+        "final": logged[-1] if logged else {},
+        "history": history,
+    }
+
+
+def evaluation_section(
+    run: Run, before: Evaluation | None, after: Evaluation | None
+) -> dict[str, Any] | None:
+    """Return held-out results with intervals, or None when nothing was measured."""
+    if before is None and after is None:
+        return None
+    spec = run.spec.evaluation
+    assert spec is not None
+    some = after or before
+    assert some is not None
+    keep = ("temperature", "top_p", "max_new_tokens", "seed", "completions_per_prompt")
+    return {
+        "split": spec.split,
+        "rows": len(some.rows) // spec.completions_per_prompt,
+        "sampling": {key: value for key, value in asdict(spec).items() if key in keep},
+        "before": _json(before.means()) if before else None,
+        "after": _json(after.means()) if after else None,
+        "difference": _json(paired_difference(before, after)) if before and after else None,
+        "method": METHOD + "; differences are paired by row",
+    }
+
+
+def samples_section(
+    before: Evaluation | None, after: Evaluation | None, trained: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return completions to be looked at, from before, during and after training."""
+    return [
+        *(
+            {"stage": "before", "step": 0, **sample}
+            for sample in (before.samples if before else ())
+        ),
+        *({"stage": "train", **sample} for sample in trained),
+        *(
+            {"stage": "after", "step": None, **sample}
+            for sample in (after.samples if after else ())
+        ),
+    ]
+
+
+def _json(intervals: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: interval.as_json() for name, interval in intervals.items()}
+
+
+def _defaults(run: Run) -> dict[str, Any]:
+    settings = {**_settings(run.model), **_settings(run.training)}
+    return {key: value for key, value in settings.items() if key not in run.spec.plain}
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    # TrainingArguments masks its tokens in to_dict, as a dataclass walk would not.
+    if hasattr(config, "to_dict"):
+        return dict(config.to_dict())
+    return {item.name: getattr(config, item.name) for item in fields(config)}
+
+
+def _model(run: Run) -> dict[str, Any]:
+    asked = run.model.model_name_or_path
+    config = model_config(run)
+    is_hub_id = not asked.startswith(PACKAGE_SCHEME) and not Path(asked).exists()
+    card = _base_card(run, is_hub_id)
+    parents = card.get("base_model") or []
+    return {
+        "base": asked,
+        "base_is_hub_id": is_hub_id,
+        "revision": getattr(config, "_commit_hash", None) or run.model.model_revision,
+        "class": (config.architectures or [None])[0],
+        "dtype": run.model.dtype,
+        "license": card.get("license"),
+        "license_name": card.get("license_name"),
+        "license_link": card.get("license_link"),
+        "lineage": [*([parents] if isinstance(parents, str) else parents), asked],
+    }
+
+
+def _base_card(run: Run, is_hub_id: bool) -> dict[str, Any]:
+    """Return the metadata of the base model's card, or nothing where it has none."""
+    from huggingface_hub import ModelCard
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled
+
+    path = Path(run.model_path) / "README.md"
+    try:
+        if is_hub_id:
+            return dict(ModelCard.load(run.model_path).data.to_dict())
+        return dict(ModelCard.load(path).data.to_dict()) if path.exists() else {}
+    except (EntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled, OSError, ValueError):
+        return {}  # the card then says that the base's licence is unknown
+
+
+def weights(trainer: Any, run: Run) -> dict[str, Any]:
+    """Return what is known of the model only once its weights are loaded."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    parameters = list(model.parameters())
+    # Under ZeRO-3 a parameter is empty here and carries its size in ds_numel.
+    size = [int(getattr(item, "ds_numel", item.numel())) for item in parameters]
+    adapter = getattr(model, "peft_config", {}).get("default")
+    return {
+        "parameters": sum(size),
+        "trainable_parameters": sum(
+            count for item, count in zip(parameters, size, strict=True) if item.requires_grad
+        ),
+        "dtype": str(parameters[0].dtype).removeprefix("torch."),
+        "adapter": as_json(adapter.to_dict())[0] if adapter is not None else None,
+    }
+
+
+def _data(run: Run) -> dict[str, Any]:
+    return {
+        "adapter": run.spec.dataset.name,
+        "arguments": dict(run.spec.dataset.arguments),
+        "splits": {name: len(split) for name, split in run.dataset.items()},
+        "report": dict(run.report),
+    }
+
+
+def _reward(run: Run) -> dict[str, Any]:
+    parts = {part.label: part for part in (run.reward.rewards if run.reward else ())}
+    gates = {part.label: part for part in (run.reward.gates if run.reward else ())}
+    return {
+        "rewards": [
+            {
+                "label": spec.label,
+                "name": spec.name,
+                "weight": spec.weight,
+                "on_none": spec.on_none,
+                "clip": list(spec.clip) if spec.clip else None,
+                "arguments": _arguments(parts[spec.label], spec.arguments),
+                "doc": _doc(parts[spec.label]),
+            }
+            for spec in run.spec.rewards
+        ],
+        "gates": [
+            {
+                "label": spec.label,
+                "name": spec.name,
+                "threshold": spec.threshold,
+                "arguments": _arguments(gates[spec.label], spec.arguments),
+                "doc": _doc(gates[spec.label]),
+            }
+            for spec in run.spec.gates
+        ],
+        "judges": judges_section(run),
+    }
+
+
+def judges_section(run: Run) -> list[dict[str, Any]]:
+    """Return what each judge says of itself, and its usage so far."""
+    names = {spec.label: spec.name for spec in run.spec.judges}
+    return [
+        {
+            "label": label,
+            "name": names[label],
+            **as_json(judge.describe())[0],
+            "usage": as_json(judge.usage())[0],
+        }
+        for label, judge in run.judges.items()
+    ]
+
+
+def _arguments(part: Part, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a reward's own fields, defaults included, without its judge."""
+    try:
+        named = {item.name: getattr(part.reward, item.name) for item in fields(part.reward)}  # type: ignore[arg-type]
+    except TypeError:  # not a dataclass
+        named = dict(given)
+    named.pop("judge", None)
+    plain: dict[str, Any] = as_json(named)[0]
+    return plain
+
+
+def _doc(part: Part) -> str:
+    text = inspect.getdoc(part.reward) or ""
+    return text.split("\n\n")[0].replace("\n", " ")
+
+
+def differences(recorded: Mapping[str, Any], run: Run) -> list[str]:
+    """Return the settings in which a folder's run differs from this one, as `key: old -> new`.
+
+    `publish` and `card` may change: they say what becomes of a run, not what it is.
+    """
+    ignored = {"publish", "card", "output_dir"}
+    old, new = recorded.get("config") or {}, scrub(as_json(dict(run.spec.plain))[0])
+    keys = sorted((old.keys() | new.keys()) - ignored)
+    return [
+        f"{key}: {old.get(key)!r} -> {new.get(key)!r}"
+        for key in keys
+        if old.get(key) != new.get(key)
+    ]

@@ -1,0 +1,76 @@
+"""GRPO for the research refiner, on TRL's public surface alone."""
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from trl import GRPOConfig, GRPOTrainer, get_peft_config, get_quantization_config
+
+from hf_rlhf.run import Run
+
+
+@dataclass
+class RefinerConfig(GRPOConfig):  # type: ignore[misc]
+    """TRL's `GRPOConfig`, with the global batch said as the recipe says it: in prompts.
+
+    With `prompts_per_step`, gradient accumulation follows from the number of processes, so the
+    batch is the same on one GPU and on eight: `prompts_per_step * num_generations` completions
+    make one generation and one optimizer step.
+    """
+
+    prompts_per_step: int | None = field(
+        default=None,
+        metadata={
+            "help": "Prompts of one optimizer step, over all processes. Accumulation is derived."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if self.prompts_per_step is not None:
+            self.gradient_accumulation_steps = self._accumulation(self.prompts_per_step)
+        super().__post_init__()
+
+    def _accumulation(self, prompts: int) -> int:
+        # The launchers set it before anything runs; the arguments' own world size is known only
+        # after TrainingArguments has been initialised.
+        processes = int(os.environ.get("WORLD_SIZE", "1"))
+        completions = prompts * (self.num_generations or 1)
+        micro = self.per_device_train_batch_size * processes
+        if completions % micro:
+            raise ValueError(
+                f"prompts_per_step {prompts} x num_generations {self.num_generations} = "
+                f"{completions} completions do not divide into {processes} processes x "
+                f"per_device_train_batch_size {self.per_device_train_batch_size}. Change one."
+            )
+        return completions // micro
+
+
+class RefinerTrainer(GRPOTrainer):  # type: ignore[misc]
+    """GRPO (Shao et al. 2024) under the run's composed reward: `--plugin refiner_grpo`.
+
+    The policy answers from an agent's reasoning and raw search results, and is rewarded by a
+    rubric judge and by the precision and recall of its citations. Advantages are standardised
+    within the completions of one prompt; KL to the base is the k3 estimator in the loss.
+    """
+
+    Config = RefinerConfig
+    default_run = "tiny"
+
+    @classmethod
+    def from_run(cls, run: Run) -> Self:
+        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        run.training.model_init_kwargs = run.model_kwargs()
+        return cls(
+            model=run.model_path,
+            reward_funcs=[run.reward],
+            args=run.training,
+            train_dataset=run.dataset["train"],
+            processing_class=run.tokenizer,
+            callbacks=list(run.callbacks),
+            quantization_config=_quantization(run.model),
+            peft_config=get_peft_config(run.model),
+        )
+
+
+def _quantization(model: Any) -> Any:
+    return get_quantization_config(model) if model.load_in_4bit or model.load_in_8bit else None
