@@ -1,0 +1,1 @@
+"""A world of refiner problems small enough for a policy of a million parameters."""
