@@ -1,0 +1,144 @@
+"""Verdicts on disk, so that a question is paid for once; and `hf-rlhf judge-cache`.
+
+SQLite and JSON: readable by anything, and nothing in it is ever executed. Several processes and
+threads may use it at once. Only verdicts enter; a failure is asked again. A cache that cannot be
+read or written costs a warning, once, and never a run.
+"""
+
+import argparse
+import json
+import os
+import sqlite3
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from hf_rlhf.contracts import Verdict
+from hf_rlhf.errors import JudgeError
+
+SCHEMA_VERSION = 1
+_KEYS_PER_QUERY = 500
+
+
+def default_path() -> Path:
+    """Return `$HF_RLHF_CACHE/judge.sqlite`, by default under the XDG cache folder."""
+    xdg = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("HF_RLHF_CACHE") or xdg / "hf_rlhf") / "judge.sqlite"
+
+
+class VerdictCache:
+    """Verdicts by key in the SQLite file at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.trouble = 0
+        """How many reads and writes failed."""
+
+    def read(self, keys: Iterable[str]) -> dict[str, Verdict]:
+        """Return what is known of `keys`."""
+        wanted = list(dict.fromkeys(keys))
+        found: dict[str, Verdict] = {}
+        with self._guarded(), closing(self._open()) as database:
+            for start in range(0, len(wanted), _KEYS_PER_QUERY):
+                some = wanted[start : start + _KEYS_PER_QUERY]
+                marks = ",".join("?" * len(some))
+                rows = database.execute(
+                    f"SELECT key, verdict FROM verdicts WHERE key IN ({marks})", some
+                )
+                found |= {key: Verdict(**json.loads(verdict)) for key, verdict in rows}
+        return found
+
+    def write(self, key: str, verdict: Verdict) -> None:
+        """Keep a verdict. One without a score is a failure, and is not kept."""
+        if verdict.score is None:
+            return
+        text = json.dumps({"score": verdict.score, "reason": verdict.reason})
+        with self._guarded(), closing(self._open()) as database, database:
+            database.execute(
+                "INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?)", (key, text, time.time())
+            )
+
+    def _open(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        database = sqlite3.connect(self.path, timeout=10.0)
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = NORMAL")
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS verdicts "
+                "(key TEXT PRIMARY KEY, verdict TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID"
+            )
+        except sqlite3.Error:
+            database.close()
+            raise
+        return database
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.Error, ValueError, TypeError) as error:
+            self.trouble += 1
+            if self.trouble == 1:
+                warnings.warn(
+                    f"The judge's cache {self.path} cannot be used ({error}); verdicts are asked "
+                    f"anew. Free space, or set HF_RLHF_CACHE to a folder that can be written.",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+
+
+def summary(path: Path) -> Mapping[str, float]:
+    """Return the number of verdicts, the bytes, and the first and last time (Unix seconds).
+
+    Raises JudgeError when the file is not a cache of verdicts.
+    """
+    if not path.exists():
+        return {"verdicts": 0, "bytes": 0}
+    with _readable(path), closing(sqlite3.connect(path, timeout=10.0)) as database:
+        row = database.execute("SELECT COUNT(*), MIN(at), MAX(at) FROM verdicts").fetchone()
+    times = {} if not row[0] else {"first": row[1], "last": row[2]}
+    return {"verdicts": row[0], "bytes": path.stat().st_size, **times}
+
+
+def clear(path: Path) -> int:
+    """Forget every verdict; return how many there were. Raises JudgeError as `summary` does."""
+    if not path.exists():
+        return 0
+    with _readable(path), closing(sqlite3.connect(path, timeout=10.0)) as database:
+        with database:
+            forgotten = database.execute("DELETE FROM verdicts").rowcount
+        database.execute("VACUUM")
+    return forgotten
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise JudgeError(
+            f"{path} is not a judge's cache that can be used: {error}. "
+            f"Name another with --path, or delete the file."
+        ) from error
+
+
+def command(arguments: Sequence[str]) -> int:
+    """`hf-rlhf judge-cache show|clear [--path FILE]`."""
+    parser = argparse.ArgumentParser(
+        prog="hf-rlhf judge-cache", description="Show or clear the verdicts kept on disk."
+    )
+    parser.add_argument("action", choices=["show", "clear"])
+    parser.add_argument("--path", type=Path, default=default_path(), help="default: %(default)s")
+    chosen = parser.parse_args(arguments)
+    if chosen.action == "clear":
+        print(f"{chosen.path}: {clear(chosen.path)} verdicts forgotten")
+        return 0
+    known = summary(chosen.path)
+    print(f"{chosen.path}: {known['verdicts']:.0f} verdicts, {known['bytes'] / 1e6:.1f} MB")
+    for name in ("first", "last"):
+        if name in known:
+            print(f"{name}: {time.strftime('%Y-%m-%d %H:%M', time.localtime(known[name]))}")
+    return 0

@@ -1,0 +1,155 @@
+"""Caps on calls to one server that hold for everything on this machine.
+
+Several rewards share a judge, trainers call it from several threads and event loops, and each
+process of a launch has its own copy; the server sees the sum. So the caps live outside of any
+process, in a folder of the machine's temporary directory named after the server:
+
+* concurrency: one file per permitted call, locked while the call is under way. The kernel frees
+  the locks of a process that dies, so nothing leaks and nothing needs a heartbeat.
+* requests and tokens per minute: a log of the last minute in SQLite, booked under its write lock.
+
+The temporary directory, not the cache: locks are about this machine, and a home folder may be
+shared by several over a network. Machines do not see each other; divide the caps between them.
+"""
+
+import asyncio
+import hashlib
+import os
+import random
+import sqlite3
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from hf_rlhf.errors import JudgeError
+
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.005, 0.2
+
+
+@dataclass
+class Booking:
+    """A permitted call. Set `tokens` to what it really used, once that is known."""
+
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The caps on one server. None for a rate is no cap; two holders may differ in their caps."""
+
+    server: str
+    """What the caps are about; equal strings share them."""
+    concurrency: int
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    minute: float = 60.0
+    """Seconds in the window over which rates hold."""
+
+    @asynccontextmanager
+    async def call(self, tokens: int) -> AsyncIterator[Booking]:
+        """Wait for permission to make one call of about `tokens` tokens, and hold it.
+
+        Raises JudgeError when the folder of the caps cannot be used: a cap is a promise to the
+        server, so without it nothing is called.
+        """
+        booking = Booking(tokens)
+        with _cure(self.folder):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            slot = await self._slot()
+        try:
+            with _cure(self.folder):
+                entry = await self._book(tokens)
+            yield booking
+            if entry is not None and booking.tokens != tokens:
+                with _cure(self.folder):
+                    self._correct(entry, booking.tokens)
+        finally:
+            slot.release()
+
+    @property
+    def folder(self) -> Path:
+        """Where the locks and the log of this server are."""
+        user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
+        name = hashlib.sha256(self.server.encode()).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"hf-rlhf-{user}" / f"judge-{name}"
+
+    async def _slot(self) -> FileLock:
+        wait = _SHORTEST_WAIT
+        while True:
+            # In random order, so that callers rarely try the same file at the same moment.
+            for index in random.sample(range(self.concurrency), self.concurrency):
+                lock = FileLock(self.folder / f"slot-{index}.lock", blocking=False)
+                try:
+                    lock.acquire()
+                except Timeout:
+                    continue
+                return lock
+            await asyncio.sleep(wait * random.uniform(0.5, 1.0))
+            wait = min(2 * wait, _LONGEST_WAIT)
+
+    async def _book(self, tokens: int) -> int | None:
+        """Enter one call in the log as soon as the rates allow; return its row."""
+        if self.requests_per_minute is None and self.tokens_per_minute is None:
+            return None
+        while True:
+            entry, wait = self._try_book(tokens)
+            if entry is not None:
+                return entry
+            await asyncio.sleep(wait)
+
+    def _try_book(self, tokens: int) -> tuple[int | None, float]:
+        """Return the booked row, or for how many seconds to wait before trying again."""
+        try:
+            with self._log() as log:
+                log.execute("BEGIN IMMEDIATE")
+                now = time.time()
+                # A clock set back must not leave entries that never expire.
+                log.execute(
+                    "DELETE FROM calls WHERE at <= ? OR at > ?", (now - self.minute, now + 1)
+                )
+                rows = log.execute("SELECT at, tokens FROM calls ORDER BY at").fetchall()
+                if rows and not self._allows(rows, tokens):
+                    log.commit()
+                    return None, max(_SHORTEST_WAIT, rows[0][0] + self.minute - now)
+                entry = log.execute("INSERT INTO calls VALUES (?, ?)", (now, tokens)).lastrowid
+                log.commit()
+                return entry, 0.0
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) and "busy" not in str(error):
+                raise
+            return None, _SHORTEST_WAIT
+
+    def _allows(self, rows: list[tuple[float, int]], tokens: int) -> bool:
+        if self.requests_per_minute is not None and len(rows) >= self.requests_per_minute:
+            return False
+        used = sum(spent for _, spent in rows)
+        return self.tokens_per_minute is None or used + tokens <= self.tokens_per_minute
+
+    def _correct(self, entry: int, tokens: int) -> None:
+        with self._log() as log:
+            log.execute("UPDATE calls SET tokens = ? WHERE rowid = ?", (tokens, entry))
+            log.commit()
+
+    @contextmanager
+    def _log(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self.folder / "calls.sqlite", timeout=1.0)) as log:
+            # The log is worth one minute, so a crash of the machine may lose it.
+            log.execute("PRAGMA synchronous = OFF")
+            log.execute("CREATE TABLE IF NOT EXISTS calls (at REAL, tokens INTEGER)")
+            yield log
+
+
+@contextmanager
+def _cure(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        raise JudgeError(
+            f"The judge's caps on calls cannot be held: {folder} cannot be written ({error}). "
+            f"Free space there, or set TMPDIR to a folder on this machine that can be written."
+        ) from error
