@@ -59,6 +59,12 @@ class Claim:
         unknown = set(self.hallucinated)
         return tuple(identifier for identifier in self.ids if identifier not in unknown)
 
+    @property
+    def said(self) -> str:
+        """The words alone, without case and width: equal in claims that repeat each other."""
+        folded = unicodedata.normalize("NFKC", self.text).casefold()
+        return " ".join(re.findall(r"\w+", folded))
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -107,14 +113,13 @@ class Answer:
 
     @property
     def grounded_text(self) -> str:
-        """Claims that cite at least one real source, and abstentions: what may earn credit."""
-        grounded = [claim.text for claim in self.claims if claim.valid]
-        return " ".join([*grounded, *self.abstentions])
-
-    @property
-    def plain_text(self) -> str:
-        """The body without its tags; the whole completion when there is no answer block."""
-        return " ".join(_TAG.sub(" ", self.body or self.text).split())
+        """Claims that cite a real source, with those ids only, and abstentions: what may earn."""
+        grounded = [
+            f"<snippet id={','.join(claim.valid)}>{claim.text}</snippet>"
+            for claim in self.claims
+            if claim.valid
+        ]
+        return "\n".join([*grounded, *self.abstentions])
 
 
 # Possessive quantifiers, and classes that stop at the next "<": no input makes these backtrack.

@@ -1,0 +1,176 @@
+"""How well an answer's citations hold: precision, recall and F1 over its claims.
+
+After ALCE (Gao et al., 2023, arXiv:2305.14627), with these decisions of our own:
+
+* A claim is the text of one snippet tag. Support is 1 (full), 0.5 (partial) or 0.
+* Recall: the mean support of a claim by all the real sources it cites together, over claims
+  *and* uncited sentences that state something. One safe snippet does not carry a page of prose.
+* Precision: the mean over citations. A citation earns the claim's support if its source alone
+  gives that much, or if leaving it out leaves less; else nothing. Ids that name no source stay
+  in the denominator (in ALCE they escape it). So citing everything dilutes, as it should.
+* A claim said before, word for word, is counted and earns nothing: it is not merged (that would
+  hide it) and not paid twice (that would dilute an unsupported one).
+* F1 is taken of the whole answer's precision and recall: no mean over claims, so the number of
+  claims does not matter.
+* Nothing cited is 0, also when the answer only says that the sources do not tell; `abstained`
+  tells the two apart. With no sources at all, only saying so is 1 and everything else is 0.
+* One failed verdict and the whole score is None.
+* At most `max_questions` questions are asked about one answer. Claims beyond earn nothing, so
+  that length is no way past the judge, and are counted in `unchecked`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hf_rlhf.contracts import Question, Verdict
+from hf_rlhf_refiner.answer import Answer
+
+FULL, PARTIAL = 0.75, 0.25
+"""A judge's score from which support is full (1) or partial (0.5)."""
+
+_Key = tuple[int, frozenset[str]]
+
+
+@dataclass(frozen=True)
+class CitationScore:
+    """The scores of one answer, each in [0, 1]."""
+
+    precision: float
+    recall: float
+    f1: float
+    hallucinated_id_rate: float
+    uncited_share: float
+    abstained: bool
+    """The answer claims nothing and says that the sources do not tell."""
+    unchecked: int
+    """Claims that earned nothing because the cap on questions was reached."""
+
+
+@dataclass
+class CitationSheet:
+    """The support questions of one answer: each claim by all its sources, by each, by the rest."""
+
+    answer: Answer
+    sources: Mapping[str, str]
+    """Normalised id -> text, as `answer.source_texts` gives it."""
+    label: str = "citations"
+    max_questions: int = 64
+    _levels: dict[_Key, float | None] = field(default_factory=dict)
+    _pending: list[_Key] = field(default_factory=list)
+    _unchecked: set[int] = field(default_factory=set)
+    _round: int = 0
+
+    def ask(self) -> list[Question]:
+        """First all sources together and each alone; then, where it matters, all but one."""
+        self._round += 1
+        self._pending = []
+        if self._round > 2:
+            return []
+        for index in self._counted():
+            wanted = self._first(index) if self._round == 1 else self._second(index)
+            self._plan([(index, ids) for ids in wanted])
+        return [self._question(key) for key in self._pending]
+
+    def hear(self, verdicts: Sequence[Verdict]) -> None:
+        """Note the level of support of each pending question."""
+        for key, verdict in zip(self._pending, verdicts, strict=True):
+            self._levels[key] = None if verdict.score is None else _level(verdict.score)
+
+    def score(self) -> CitationScore | None:
+        """Return the scores, or None if the judge failed on any question."""
+        if None in self._levels.values():
+            return None
+        answer = self.answer
+        abstained = bool(answer.abstentions) and not answer.claims and not answer.uncited
+        if abstained and not self.sources:
+            precision = recall = 1.0
+        else:
+            counted = self._counted()
+            citations = sum(len(claim.ids) for claim in answer.claims)
+            stated = len(answer.claims) + len(answer.uncited)
+            precision = _share(sum(self._earned(index) for index in counted), citations)
+            recall = _share(sum(self._joint(index) for index in counted), stated)
+        return CitationScore(
+            precision=precision,
+            recall=recall,
+            f1=2 * precision * recall / (precision + recall) if precision + recall else 0.0,
+            hallucinated_id_rate=answer.hallucinated_id_rate,
+            uncited_share=answer.uncited_share,
+            abstained=abstained,
+            unchecked=len(self._unchecked),
+        )
+
+    def _counted(self) -> list[int]:
+        """Claims that cite a real source and were not said before."""
+        first: dict[str, int] = {}
+        for index, claim in enumerate(self.answer.claims):
+            first.setdefault(claim.said, index)
+        return [index for index in first.values() if self.answer.claims[index].valid]
+
+    def _first(self, index: int) -> list[frozenset[str]]:
+        ids = self.answer.claims[index].valid
+        alone = [frozenset([identifier]) for identifier in ids]
+        return alone if len(ids) == 1 else [frozenset(ids), *alone]
+
+    def _second(self, index: int) -> list[frozenset[str]]:
+        ids = frozenset(self.answer.claims[index].valid)
+        joint = self._joint(index)
+        if len(ids) < 3 or not joint or index in self._unchecked:
+            return []
+        return [
+            ids - {identifier}
+            for identifier in self.answer.claims[index].valid
+            if self._supports(index, frozenset([identifier])) < joint
+        ]
+
+    def _plan(self, keys: list[_Key]) -> None:
+        if not keys:
+            return
+        if len(self._levels) + len(self._pending) + len(keys) > self.max_questions:
+            self._unchecked.add(keys[0][0])
+        else:
+            self._pending.extend(keys)
+
+    def _question(self, key: _Key) -> Question:
+        index, ids = key
+        claim = self.answer.claims[index]
+        passages = [self.sources[identifier] for identifier in claim.valid if identifier in ids]
+        return Question(
+            kind="support",
+            candidate=claim.text,
+            context="\n\n".join(passages),
+            label=self.label,
+        )
+
+    def _supports(self, index: int, ids: frozenset[str]) -> float:
+        return self._levels.get((index, ids)) or 0.0
+
+    def _joint(self, index: int) -> float:
+        """Support by all cited sources together: at least what one of them alone gives."""
+        if index in self._unchecked:
+            return 0.0
+        ids = self.answer.claims[index].valid
+        alone = max(self._supports(index, frozenset([identifier])) for identifier in ids)
+        return max(alone, self._supports(index, frozenset(ids)))
+
+    def _earned(self, index: int) -> float:
+        """What the claim's citations earn together."""
+        joint = self._joint(index)
+        ids = frozenset(self.answer.claims[index].valid)
+        needed = 0
+        for identifier in ids:
+            rest = ids - {identifier}
+            enough = self._supports(index, frozenset([identifier])) >= joint
+            missed = (index, rest) in self._levels and self._supports(index, rest) < joint
+            needed += enough or missed
+        return needed * joint
+
+
+def _level(score: float) -> float:
+    if score >= FULL:
+        return 1.0
+    return 0.5 if score >= PARTIAL else 0.0
+
+
+def _share(part: float, whole: int) -> float:
+    return part / whole if whole else 0.0

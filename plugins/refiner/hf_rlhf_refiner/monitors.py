@@ -1,0 +1,69 @@
+"""Rewards of weight 0: what a run should show beside its reward. They ask nobody.
+
+Each gives a number for every completion, so that none voids a row.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_rlhf.messages import text_of
+from hf_rlhf_refiner.answer import Answer, Source, parse_answer
+
+
+@dataclass
+class AnswerFormat:
+    """1 if the answer is well formed, else 0. Also fit for a gate."""
+
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
+        """Return 1.0 or 0.0 per completion."""
+        return [float(answer.well_formed) for answer in _answers(completions)]
+
+
+@dataclass
+class AnswerLength:
+    """Words inside the answer block, tags not counted."""
+
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
+        """Return the number of words per completion."""
+        return [float(answer.words) for answer in _answers(completions)]
+
+
+@dataclass
+class SnippetCount:
+    """Claims that cite something."""
+
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
+        """Return the number of claims per completion."""
+        return [float(len(answer.claims)) for answer in _answers(completions)]
+
+
+@dataclass
+class HallucinatedIds:
+    """Share of the citations that name no source; 0 when nothing is cited."""
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        sources: Sequence[Sequence[Source]],
+        **_: Any,
+    ) -> list[float]:
+        """Return the share per completion."""
+        return [
+            parse_answer(text_of(text), [source["id"] for source in given]).hallucinated_id_rate
+            for text, given in zip(completions, sources, strict=True)
+        ]
+
+
+@dataclass
+class UncitedShare:
+    """Share of the statements that cite nothing; 0 when nothing is stated."""
+
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
+        """Return the share per completion."""
+        return [answer.uncited_share for answer in _answers(completions)]
+
+
+def _answers(completions: Sequence[Any]) -> Iterator[Answer]:
+    return (parse_answer(text_of(text)) for text in completions)

@@ -1,0 +1,344 @@
+"""The refiner's rewards: rubrics, citations, and both together. See docs/refiner-rewards.md.
+
+All ask in batches: the completions of a step share one judge call per round (two at most). A
+failed verdict makes the completion's score None, never a number.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from hf_rlhf.contracts import Judge, Score
+from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.messages import text_of
+from hf_rlhf_refiner.answer import Answer, Source, parse_answer, source_texts
+from hf_rlhf_refiner.citations import CitationScore, CitationSheet
+from hf_rlhf_refiner.rubrics import STATIC_RUBRICS, RubricSheet, reads_prose, row_rubrics
+from hf_rlhf_refiner.sheets import consult, require_judge
+
+LogMetric = Callable[[str, float], None]
+LogExtra = Callable[[str, list[Any]], None]
+RubricColumn = Sequence[Sequence[Mapping[str, Any]] | None]
+SourceColumn = Sequence[Sequence[Source]]
+
+
+@dataclass
+class RubricJudge:
+    """Score the answer by the row's rubrics and three static ones; in [0, 1].
+
+    A judge that is no model (`lexical`) is not asked for the static rubrics: they are counted.
+    None when a verdict failed, or when no rubric applies (a row without any, and
+    `instance_rubrics_only`): give such a mixed dataset `on_none: skip`.
+    """
+
+    judge: Judge | None = None
+    instance_rubrics_only: bool = False
+    """Leave the static rubrics out of the reward and the logs."""
+    grounded_only: bool = True
+    """Positive rubrics see only claims that cite a real source, and abstentions."""
+    gate_negatives: bool = True
+    """Negative and static rubrics earn only if the answer is well formed and says something."""
+    max_missing_share: float = 0.0
+    """Share of a row's rubric weight that may lack a verdict without voiding the row."""
+
+    def __post_init__(self) -> None:
+        _check_share("rubric_judge", "max_missing_share", self.max_missing_share)
+
+    async def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        question: Sequence[str],
+        sources: SourceColumn,
+        positive_rubrics: RubricColumn,
+        negative_rubrics: RubricColumn,
+        log_metric: LogMetric | None = None,
+        **_: Any,
+    ) -> list[Score]:
+        """Return the rubric score of each completion."""
+        judge = require_judge(self.judge, "rubric_judge")
+        rows = zip(completions, question, sources, positive_rubrics, negative_rubrics, strict=True)
+        sheets = [
+            self.sheet(_parse(completion, given), asked, given, positive, negative, judge)
+            for completion, asked, given, positive, negative in rows
+        ]
+        tally = await consult(judge, sheets)
+        if log_metric:
+            log_metric("rubric_judge/judge_failure_rate", tally.failure_rate)
+            log_static(sheets, "rubric_judge", log_metric)
+        return [sheet.score(self.max_missing_share) for sheet in sheets]
+
+    def sheet(
+        self,
+        answer: Answer,
+        question: str,
+        sources: Sequence[Source],
+        positive: Sequence[Mapping[str, Any]] | None,
+        negative: Sequence[Mapping[str, Any]] | None,
+        judge: Judge,
+        label: str = "rubric_judge",
+    ) -> RubricSheet:
+        """Return the questions to ask about one answer."""
+        return RubricSheet(
+            rubrics=row_rubrics(positive, negative, self.instance_rubrics_only),
+            answer=answer,
+            question=question,
+            sources=source_texts(sources),
+            label=label,
+            ask_static=reads_prose(judge),
+            grounded_only=self.grounded_only,
+            gated=self.gate_negatives,
+        )
+
+
+@dataclass
+class CitationF1:
+    """Score the answer's citations: F1, or precision or recall alone; in [0, 1].
+
+    None when a verdict failed. 0 for a malformed answer, unless `require_well_formed` is off.
+    """
+
+    judge: Judge | None = None
+    measure: Literal["f1", "precision", "recall"] = "f1"
+    require_well_formed: bool = True
+    max_questions: int = 64
+    """Support questions asked about one answer; claims beyond earn nothing."""
+
+    def __post_init__(self) -> None:
+        if self.measure not in ("f1", "precision", "recall"):
+            raise _wrong("citation_f1", "measure", self.measure, "f1, precision or recall")
+        _check_questions("citation_f1", self.max_questions)
+
+    async def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        sources: SourceColumn,
+        log_metric: LogMetric | None = None,
+        **_: Any,
+    ) -> list[Score]:
+        """Return the chosen measure of each completion."""
+        judge = require_judge(self.judge, "citation_f1")
+        pairs = zip(completions, sources, strict=True)
+        answers = [_parse(completion, given) for completion, given in pairs]
+        sheets = {
+            index: CitationSheet(answer, source_texts(given), "citation_f1", self.max_questions)
+            for index, (answer, given) in enumerate(zip(answers, sources, strict=True))
+            if answer.well_formed or not self.require_well_formed
+        }
+        tally = await consult(judge, list(sheets.values()))
+        scored = {index: sheet.score() for index, sheet in sheets.items()}
+        if log_metric:
+            log_metric("citation_f1/judge_failure_rate", tally.failure_rate)
+            log_citations(list(scored.values()), "citation_f1", log_metric)
+        return [self._value(scored[i]) if i in scored else 0.0 for i in range(len(answers))]
+
+    def _value(self, score: CitationScore | None) -> Score:
+        return None if score is None else float(getattr(score, self.measure))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a preset of `refiner_reward` decides."""
+
+    citation_weight: float
+    """Weight of citation F1 beside the rubric score, whose weight is 1."""
+    verification_reward: float
+    """The whole is multiplied by this."""
+    normalise: bool
+    """Divide by 1 + citation_weight, so that a perfect answer gets `verification_reward`."""
+    gate_on_format: bool
+    """A malformed answer gets 0, and the judge is not asked."""
+    gate_negatives: bool
+    """See `RubricJudge`."""
+    grounded_only: bool
+    """See `RubricJudge`."""
+    hallucination_penalty: float
+    """Subtracted, times the share of citations that name no source."""
+    excuse_abstention: bool
+    """An answer that only says that the sources do not tell has its rubric score for F1."""
+
+
+PRESETS: Mapping[str, Settings] = {
+    "hardened": Settings(
+        citation_weight=0.5,
+        verification_reward=1.0,
+        normalise=True,
+        gate_on_format=True,
+        gate_negatives=True,
+        grounded_only=True,
+        hallucination_penalty=0.5,
+        excuse_abstention=True,
+    ),
+    "card_faithful": Settings(
+        citation_weight=0.2,
+        verification_reward=10.0,
+        normalise=False,
+        gate_on_format=False,
+        gate_negatives=False,
+        grounded_only=False,
+        hallucination_penalty=0.0,
+        excuse_abstention=False,
+    ),
+}
+
+
+@dataclass
+class RefinerReward:
+    """Rubric score and citation F1 in one number, so that a failure of either voids the row.
+
+    `verification_reward * max(0, rubrics + citation_weight * f1 - hallucination_penalty * h)`,
+    divided by `1 + citation_weight` if `normalise`. A preset gives every field that is left out:
+    `hardened` is in [0, 1], `card_faithful`, our reading of the published card, in [0, 12].
+    """
+
+    judge: Judge | None = None
+    preset: Literal["hardened", "card_faithful"] = "hardened"
+    instance_rubrics_only: bool = False
+    """Leave the static rubrics out of the reward and the logs."""
+    max_missing_share: float = 0.0
+    """Share of a row's rubric weight that may lack a verdict without voiding the row."""
+    max_questions: int = 64
+    """Support questions asked about one answer; claims beyond earn nothing."""
+    citation_weight: float | None = None
+    verification_reward: float | None = None
+    normalise: bool | None = None
+    gate_on_format: bool | None = None
+    """The published `gate_judge_score_with_format_bonus`."""
+    gate_negatives: bool | None = None
+    grounded_only: bool | None = None
+    hallucination_penalty: float | None = None
+    excuse_abstention: bool | None = None
+
+    def __post_init__(self) -> None:
+        name = "refiner_reward"
+        if self.preset not in PRESETS:
+            raise _wrong(name, "preset", self.preset, " or ".join(PRESETS))
+        settings = self.settings
+        for amount in ("citation_weight", "verification_reward", "hallucination_penalty"):
+            value = getattr(settings, amount)
+            if not 0.0 <= value < float("inf"):
+                raise _wrong(name, amount, value, "a finite number, 0 or more")
+        _check_share(name, "max_missing_share", self.max_missing_share)
+        _check_questions(name, self.max_questions)
+
+    @property
+    def settings(self) -> Settings:
+        """The preset, with the fields that were given in place of its own."""
+        names = [entry.name for entry in fields(Settings)]
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return replace(PRESETS[self.preset], **given)
+
+    async def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        question: Sequence[str],
+        sources: SourceColumn,
+        positive_rubrics: RubricColumn,
+        negative_rubrics: RubricColumn,
+        log_metric: LogMetric | None = None,
+        log_extra: LogExtra | None = None,
+        **_: Any,
+    ) -> list[Score]:
+        """Return the composed score of each completion."""
+        judge = require_judge(self.judge, "refiner_reward")
+        answers = [_parse(text, given) for text, given in zip(completions, sources, strict=True)]
+        rows = zip(answers, question, sources, positive_rubrics, negative_rubrics, strict=True)
+        pairs = [self._sheets(*row, judge) for row in rows]
+        tally = await consult(judge, [sheet for pair in pairs if pair for sheet in pair])
+        parts = [
+            (pair[0].score(self.max_missing_share), pair[1].score()) if pair else None
+            for pair in pairs
+        ]
+        totals = [self._total(*part) if part else 0.0 for part in parts]
+        if log_metric:
+            log_metric("refiner_reward/judge_failure_rate", tally.failure_rate)
+            log_static([pair[0] for pair in pairs if pair], "refiner_reward", log_metric)
+            log_citations([part[1] for part in parts if part], "refiner_reward", log_metric)
+            rubrics = [part[0] for part in parts if part and part[0] is not None]
+            _log_mean("refiner_reward/rubrics", rubrics, log_metric)
+        if log_extra:
+            log_extra("rubrics", [part[0] if part else None for part in parts])
+            log_extra("citation_f1", [part[1].f1 if part and part[1] else None for part in parts])
+            log_extra("malformed", [", ".join(answer.malformations) for answer in answers])
+        return totals
+
+    def _sheets(
+        self,
+        answer: Answer,
+        question: str,
+        sources: Sequence[Source],
+        positive: Sequence[Mapping[str, Any]] | None,
+        negative: Sequence[Mapping[str, Any]] | None,
+        judge: Judge,
+    ) -> tuple[RubricSheet, CitationSheet] | None:
+        """Return what to ask about one answer; None if the gate has decided already."""
+        settings = self.settings
+        if settings.gate_on_format and not answer.well_formed:
+            return None
+        rubrics = RubricJudge(
+            instance_rubrics_only=self.instance_rubrics_only,
+            grounded_only=settings.grounded_only,
+            gate_negatives=settings.gate_negatives,
+        )
+        label = "refiner_reward"
+        return (
+            rubrics.sheet(answer, question, sources, positive, negative, judge, label),
+            CitationSheet(answer, source_texts(sources), label, self.max_questions),
+        )
+
+    def _total(self, rubrics: Score, citations: CitationScore | None) -> Score:
+        if rubrics is None or citations is None:
+            return None
+        settings = self.settings
+        excused = settings.excuse_abstention and citations.abstained
+        f1 = rubrics if excused else citations.f1
+        total = rubrics + settings.citation_weight * f1
+        total -= settings.hallucination_penalty * citations.hallucinated_id_rate
+        if settings.normalise:
+            total /= 1.0 + settings.citation_weight
+        return settings.verification_reward * max(0.0, total)
+
+
+def log_static(sheets: Sequence[RubricSheet], name: str, log_metric: LogMetric) -> None:
+    """Log the mean of what each static rubric earned; nothing for those that were left out."""
+    earned: dict[str, list[float]] = {rubric.name: [] for rubric in STATIC_RUBRICS}
+    for sheet in sheets:
+        for rubric, credit in zip(sheet.rubrics, sheet.earned(), strict=True):
+            if rubric.name and credit is not None:
+                earned[rubric.name].append(credit)
+    for static, credits_ in earned.items():
+        _log_mean(f"{name}/{static}", credits_, log_metric)
+
+
+def log_citations(scores: Sequence[CitationScore | None], name: str, log_metric: LogMetric) -> None:
+    """Log the means over the answers that were scored, and the claims that the cap left out."""
+    scored = [score for score in scores if score is not None]
+    for measure in ("precision", "recall", "f1", "hallucinated_id_rate", "uncited_share"):
+        _log_mean(f"{name}/{measure}", [getattr(score, measure) for score in scored], log_metric)
+    log_metric(f"{name}/unchecked_claims", float(sum(score.unchecked for score in scored)))
+
+
+def _log_mean(name: str, values: Sequence[float], log_metric: LogMetric) -> None:
+    if values:
+        log_metric(name, sum(values) / len(values))
+
+
+def _parse(completion: Any, sources: Sequence[Source]) -> Answer:
+    return parse_answer(text_of(completion), [source["id"] for source in sources])
+
+
+def _check_share(reward: str, name: str, value: float) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise _wrong(reward, name, value, "a share from 0 to 1")
+
+
+def _check_questions(reward: str, value: int) -> None:
+    if value < 1:
+        raise _wrong(reward, "max_questions", value, "1 or more")
+
+
+def _wrong(reward: str, name: str, value: object, expected: str) -> ConfigError:
+    problem = Problem(f"reward {reward}, field {name}", f"got {value!r}.", f"Expected {expected}.")
+    return ConfigError([problem])

@@ -1,0 +1,203 @@
+"""Score an answer by rubrics: the row's own, and three that hold for every row.
+
+The rubric score is the weighted mean of what each rubric earns: a positive one its score `s`, a
+negative one `1 - s`, where `s` answers "is this violation present?". A weight's size counts, its
+sign does not: the list that a rubric stands in says whether it is positive. The score is in
+[0, 1] whatever the number of rubrics.
+
+The published card names three static rubrics without their texts; those below are our own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from hf_rlhf.contracts import Judge, Question, Score, Verdict
+from hf_rlhf.errors import DataError
+from hf_rlhf_refiner import measured
+from hf_rlhf_refiner.answer import Answer
+
+
+@dataclass(frozen=True)
+class Rubric:
+    """One criterion, what it weighs, and whether meeting it is bad."""
+
+    criterion: str
+    weight: float = 1.0
+    negative: bool = False
+    name: str = ""
+    """Of the static ones, under which they are logged."""
+
+
+CITATION_DISCIPLINE = Rubric(
+    "Every factual statement of the answer stands inside a snippet tag, and each tag cites the "
+    "sources that state what it says: no statement without a source, no source cited for what it "
+    "does not say, no id that is not among the sources, no more ids than the statement needs.",
+    name="citation_discipline",
+)
+OFF_QUERY_PADDING = Rubric(
+    "The answer holds statements that do not help to answer the question: facts about other "
+    "subjects, or other aspects of the subject than those asked about, repetitions, restatements "
+    "of the question, or talk about the answer itself. A score of 1 means that most of the answer "
+    "is such padding, 0 that none is.",
+    negative=True,
+    name="off_query_padding",
+)
+WRONG_ENTITY = Rubric(
+    "The answer says of the entity asked about (a person, organisation, product, place, date or "
+    "version) what the sources say of another one, mixes two entities up, or names one that is in "
+    "neither the question nor the cited sources.",
+    negative=True,
+    name="wrong_entity_confabulation",
+)
+STATIC_RUBRICS = (CITATION_DISCIPLINE, OFF_QUERY_PADDING, WRONG_ENTITY)
+
+
+def row_rubrics(
+    positive: Sequence[Mapping[str, Any]] | None,
+    negative: Sequence[Mapping[str, Any]] | None,
+    instance_rubrics_only: bool,
+) -> list[Rubric]:
+    """Return a row's rubrics with the static ones. Raises `DataError` on one of the wrong form.
+
+    A rubric is `{"criterion": str, "weight": float}`; of weight 0, it is not asked.
+    """
+    own = [_rubric(item, "positive_rubrics", False) for item in positive or ()]
+    own += [_rubric(item, "negative_rubrics", True) for item in negative or ()]
+    static = () if instance_rubrics_only else STATIC_RUBRICS
+    return [rubric for rubric in (*own, *static) if rubric.weight]
+
+
+def reads_prose(judge: Judge) -> bool:
+    """Whether the judge is a model: its `describe()` names one."""
+    return judge.describe().get("model") is not None
+
+
+@dataclass
+class RubricSheet:
+    """The rubric questions of one answer."""
+
+    rubrics: Sequence[Rubric]
+    answer: Answer
+    question: str
+    sources: Mapping[str, str]
+    """Normalised id -> text, as `answer.source_texts` gives it."""
+    label: str = "rubrics"
+    ask_static: bool = True
+    """Ask the judge for the static rubrics; else count them (`measured`)."""
+    grounded_only: bool = True
+    """Positive rubrics see only claims that cite a real source, and abstentions."""
+    gated: bool = True
+    """Negative and static rubrics earn only if the answer says something (`_substantive`)."""
+    _scores: dict[int, Score] = field(default_factory=dict)
+    _pending: list[int] = field(default_factory=list)
+    _asked: bool = False
+
+    def ask(self) -> list[Question]:
+        """Everything in one round; nothing about an empty text, which meets no criterion."""
+        if self._asked:
+            return []
+        self._asked = True
+        questions = []
+        for index, rubric in enumerate(self.rubrics):
+            candidate = self._candidate(rubric)
+            if not candidate:
+                self._scores[index] = 0.0
+            elif rubric.name and not self.ask_static:
+                self._scores[index] = self._measure(rubric)
+            else:
+                self._pending.append(index)
+                questions.append(self._question(rubric, candidate))
+        return questions
+
+    def hear(self, verdicts: Sequence[Verdict]) -> None:
+        """Note the verdicts."""
+        for index, verdict in zip(self._pending, verdicts, strict=True):
+            self._scores[index] = verdict.score
+        self._pending = []
+
+    def score(self, max_missing_share: float = 0.0) -> Score:
+        """Return the weighted mean; None if no rubric applies, or if too many verdicts failed.
+
+        `max_missing_share` is the share of the weight that may be missing; what is left is then
+        averaged.
+        """
+        earned = self.earned()
+        weights = [abs(rubric.weight) for rubric in self.rubrics]
+        answered = sum(
+            weight for weight, credit in zip(weights, earned, strict=True) if credit is not None
+        )
+        if not answered or sum(weights) - answered > max_missing_share * sum(weights):
+            return None
+        paid = zip(weights, earned, strict=True)
+        return sum(weight * credit for weight, credit in paid if credit is not None) / answered
+
+    def earned(self) -> list[Score]:
+        """What each rubric earns, in order."""
+        pays = not self.gated or self._substantive()
+        return [self._credit(index, rubric, pays) for index, rubric in enumerate(self.rubrics)]
+
+    def _credit(self, index: int, rubric: Rubric, pays: bool) -> Score:
+        score = self._scores.get(index)
+        if score is None:
+            return None
+        if (rubric.negative or rubric.name) and not pays:
+            return 0.0
+        return 1.0 - score if rubric.negative else score
+
+    def _substantive(self) -> bool:
+        """Whether the answer is well formed and says something that can be held against it.
+
+        That is a claim with a real source; or that the sources do not tell, if there are none or
+        if one of the row's own positive rubrics is met by it.
+        """
+        if not self.answer.well_formed:
+            return False
+        if any(claim.valid for claim in self.answer.claims):
+            return True
+        if not self.answer.abstentions:
+            return False
+        own = (i for i, rubric in enumerate(self.rubrics) if not (rubric.negative or rubric.name))
+        return not self.sources or any(self._scores.get(index) for index in own)
+
+    def _candidate(self, rubric: Rubric) -> str:
+        if self.grounded_only and not rubric.negative and not rubric.name:
+            return self.answer.grounded_text
+        return self.answer.body or ("" if self.grounded_only else self.answer.text.strip())
+
+    def _question(self, rubric: Rubric, candidate: str) -> Question:
+        context = self.question
+        if rubric.name:
+            listed = "\n".join(
+                f"[{identifier}] {text}" for identifier, text in self.sources.items()
+            )
+            context = f"Question: {self.question}\nSources:\n{listed or '(none)'}"
+        return Question(
+            kind="presence" if rubric.negative else "quality",
+            candidate=candidate,
+            criterion=rubric.criterion,
+            context=context,
+            label=self.label,
+        )
+
+    def _measure(self, rubric: Rubric) -> float:
+        if rubric is CITATION_DISCIPLINE:
+            return measured.citation_discipline(self.answer)
+        if rubric is OFF_QUERY_PADDING:
+            return measured.off_query_padding(self.answer, self.question, self.sources)
+        return measured.wrong_entity(self.answer, self.question, self.sources)
+
+
+def _rubric(item: Mapping[str, Any], column: str, negative: bool) -> Rubric:
+    criterion = item.get("criterion") if isinstance(item, Mapping) else None
+    if not isinstance(criterion, str) or not criterion.strip():
+        raise DataError(
+            f"column {column}: expected {{'criterion': str, 'weight': float}}, got {item!r}. "
+            "The adapter refiner_rows brings rubrics to this form."
+        )
+    weight = item.get("weight", 1.0)
+    weight = 1.0 if weight is None else weight
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not isfinite(weight):
+        raise DataError(f"column {column}: weight {weight!r} of {criterion!r} is not a number.")
+    return Rubric(criterion, float(weight), negative)
