@@ -3,8 +3,7 @@
 Sources: a Hub dataset, a folder, JSON Lines (plain or gzip), JSON, Parquet, CSV, TSV. Text
 formats and Parquet are read a piece at a time, so memory does not grow with the file; a `.json`
 array is read whole. Every error is a `DataError` that begins with file and line (or row).
-
-Only the standard library is imported here; pyarrow and datasets come in when a source needs them.
+pyarrow and datasets are imported only when a source needs them.
 """
 
 import csv

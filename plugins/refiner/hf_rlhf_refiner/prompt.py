@@ -1,0 +1,249 @@
+"""What the refiner is shown: one prompt from a question, reasoning and tool results, within a cap.
+
+The cap is in tokens of the finished prompt, measured by the tokenizer's own chat template as the
+trainer applies it. Over the cap, whole tool results are dropped, the least relevant to the
+question first. Where one result alone is too long, it is cut to its most relevant snippets; where
+one snippet alone is too long, to its most relevant passages. The question and the reasoning are
+never cut: a prompt that cannot hold them and some tool output is a `BadRow`.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import jinja2
+
+from hf_rlhf.errors import DataError, ModelError
+from hf_rlhf_refiner.answer import Source
+from hf_rlhf_refiner.relevance import bm25, most_relevant_first, passages
+
+SYSTEM_PROMPT = """\
+You turn the raw results of a search agent into a short, grounded answer. You are given a \
+question, the agent's reasoning, and the output of its tools, in which every snippet has an id: \
+<snippet id=ID>text</snippet>.
+
+Write exactly one <answer>...</answer> and nothing outside it. Inside:
+- Put every factual claim in a tag that cites its sources: <snippet id=ID1,ID2>claim</snippet>. \
+Cite only ids that occur in the tool output, and only those that support the claim.
+- Answer the question asked. Leave out what it does not ask for, and facts about other entities.
+- The agent's reasoning is not a source: repeat from it only what a snippet supports.
+- If the tool output does not answer the question, or only in part, say so without a citation."""
+
+PASSAGE_CHARS = 240
+"""The unit in which a single snippet is cut: about two sentences."""
+
+ELLIPSIS = " […] "
+"""Stands in a cut snippet where passages are missing."""
+
+
+class BadRow(DataError):
+    """A row that cannot be used. `reason` is the short name under which drops are counted."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one tool call returned: its snippets, and a line that says what it is (or "")."""
+
+    sources: tuple[Source, ...]
+    head: str = ""
+
+    @property
+    def text(self) -> str:
+        """The result as the prompt shows it."""
+        shown = [
+            f"<snippet id={source['id']}>{source['text']}</snippet>" for source in self.sources
+        ]
+        return "\n".join([*([self.head] if self.head else []), *shown])
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A finished prompt, and what had to go for it to fit."""
+
+    messages: list[dict[str, str]]
+    results: tuple[Result, ...]
+    tokens: int
+    results_dropped: int = 0
+    results_cut: int = 0
+
+    @property
+    def sources(self) -> list[Source]:
+        """The snippets that the prompt shows, in order."""
+        return [source for result in self.results for source in result.sources]
+
+
+@dataclass(frozen=True)
+class PromptMaker:
+    """Builds prompts for one tokenizer under one cap. Raises ModelError if it cannot."""
+
+    tokenizer: Any
+    max_tokens: int
+    system_prompt: str = SYSTEM_PROMPT
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_tokenizer(self.tokenizer)
+        if self.max_tokens < 1:
+            raise DataError(f"max_prompt_tokens is {self.max_tokens}, expected at least 1.")
+
+    def make(self, where: str, question: str, reasoning: str, results: Sequence[Result]) -> Prompt:
+        """Return the prompt of a row, cut to the cap. Raise BadRow if that cannot be done."""
+        question, reasoning = self._defused(question), self._defused(reasoning)
+        results = [self._defused_result(result) for result in results]
+
+        def built(kept: Sequence[Result]) -> Prompt:
+            return self._prompt(question, reasoning, kept)
+
+        whole = built(results)
+        if whole.tokens <= self.max_tokens:
+            return whole
+        fitted = self._drop_results(question, results, built)
+        if fitted is None:
+            best = _best(question, results)
+            fitted = self._cut_snippets(question, best, built) or self._cut_one(
+                question, best, built
+            )
+            if fitted is None:
+                raise self._too_long(where, built)
+            fitted = replace(fitted, results_cut=1)
+        return replace(fitted, results_dropped=len(results) - len(fitted.results))
+
+    def _drop_results(
+        self, question: str, results: list[Result], built: Callable[[list[Result]], Prompt]
+    ) -> Prompt | None:
+        scores = _scores(question, results)
+        order = sorted(range(len(results)), key=lambda index: -scores[index])
+        return self._most(order, lambda kept: built([results[index] for index in kept]))
+
+    def _cut_snippets(
+        self, question: str, best: Result, built: Callable[[list[Result]], Prompt]
+    ) -> Prompt | None:
+        order = most_relevant_first(question, [source["text"] for source in best.sources])
+
+        def with_snippets(kept: list[int]) -> Prompt:
+            return built([replace(best, sources=tuple(best.sources[index] for index in kept))])
+
+        return self._most(order, with_snippets)
+
+    def _cut_one(
+        self, question: str, best: Result, built: Callable[[list[Result]], Prompt]
+    ) -> Prompt | None:
+        texts = [source["text"] for source in best.sources]
+        source = best.sources[most_relevant_first(question, texts)[0]]
+        parts = passages(source["text"], PASSAGE_CHARS)
+
+        def with_passages(kept: list[int]) -> Prompt:
+            text = _joined(parts, kept)
+            return built([replace(best, sources=(Source(id=source["id"], text=text),))])
+
+        return self._most(most_relevant_first(question, parts), with_passages)
+
+    def _most(self, order: list[int], build: Callable[[list[int]], Prompt]) -> Prompt | None:
+        """Return the prompt with the longest head of `order` that fits; None if not even one does.
+
+        Kept things stay in their own order. A prompt with more in it is taken to be longer, so
+        that a bisection, which measures log2(n) prompts, finds it.
+        """
+        low, high, best = 0, len(order), None
+        while low < high:
+            middle = (low + high + 1) // 2
+            prompt = build(sorted(order[:middle]))
+            if prompt.tokens <= self.max_tokens:
+                low, best = middle, prompt
+            else:
+                high = middle - 1
+        return best
+
+    def _prompt(self, question: str, reasoning: str, results: Sequence[Result]) -> Prompt:
+        sections = [("Question", question), ("Agent's reasoning", reasoning)]
+        sections.append(("Tool output", "\n\n".join(result.text for result in results)))
+        user = "\n\n".join(f"{name}:\n{text}" for name, text in sections if text)
+        messages = [{"role": "user", "content": user}]
+        if self.system_prompt:
+            messages.insert(0, {"role": "system", "content": self.system_prompt})
+        return Prompt(messages, tuple(results), self.count(messages))
+
+    def count(self, messages: list[dict[str, str]]) -> int:
+        """Return the number of tokens of `messages` with the generation prompt behind them."""
+        try:
+            encoded = self.tokenizer.apply_chat_template(
+                messages,
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=True,
+                **self.chat_template_kwargs,
+            )
+        except jinja2.TemplateError as error:
+            raise ModelError(
+                f"the tokenizer's chat template refuses a system and a user message: {error}. "
+                'If it knows no system role, set `system_prompt: ""`.'
+            ) from error
+        return len(encoded["input_ids"])
+
+    @cached_property
+    def _control(self) -> re.Pattern[str]:
+        tokens = [token for token in self.tokenizer.all_special_tokens if len(token) > 2]
+        return re.compile("|".join([r"<(?=\s*/?\s*snippet\b)", *map(re.escape, tokens)]), re.I)
+
+    def _defused(self, text: str) -> str:
+        # A page on the web can hold `<|im_end|>` or `<snippet id=1>`: shown as it is, the first
+        # would end the turn and the second would be a source that no tool gave an id.
+        return self._control.sub(lambda match: match[0][0] + " " + match[0][1:], text).strip()
+
+    def _defused_result(self, result: Result) -> Result:
+        sources = tuple(
+            Source(id=source["id"], text=self._defused(source["text"])) for source in result.sources
+        )
+        return Result(sources, self._defused(result.head))
+
+    def _too_long(self, where: str, built: Callable[[list[Result]], Prompt]) -> BadRow:
+        return BadRow(
+            "prompt_too_long",
+            f"{where}: field 'tool_output': nothing of it fits into {self.max_tokens} tokens; "
+            f"instructions, question and reasoning alone take {built([]).tokens}. "
+            "Raise `max_prompt_tokens`, shorten `system_prompt`, or let such rows be dropped "
+            "(`on_long_prompt: drop`).",
+        )
+
+
+def check_tokenizer(tokenizer: Any) -> None:
+    """Raise ModelError unless the tokenizer can make training prompts."""
+    name = getattr(tokenizer, "name_or_path", "") or "the tokenizer"
+    if not getattr(tokenizer, "chat_template", None):
+        raise ModelError(
+            f"{name}: has no chat template, so a conversation cannot become a prompt. Use an "
+            "instruction-tuned model's tokenizer, or set `tokenizer.chat_template` and save it."
+        )
+    if getattr(tokenizer, "pad_token", None) is None:
+        raise ModelError(
+            f"{name}: has no pad token, so a batch cannot be padded. Set `tokenizer.pad_token` "
+            "(the end-of-text token will do, if it differs from the end-of-turn token) and save it."
+        )
+
+
+def _scores(question: str, results: Sequence[Result]) -> list[float]:
+    """Score each result by the best of its snippets, so that length alone neither helps nor harms.
+
+    All snippets of the row are one collection.
+    """
+    texts = [source["text"] for result in results for source in result.sources]
+    scores = iter(bm25(question, texts))
+    return [max([next(scores) for _ in result.sources], default=0.0) for result in results]
+
+
+def _best(question: str, results: Sequence[Result]) -> Result:
+    scores = _scores(question, results)
+    return results[scores.index(max(scores))]
+
+
+def _joined(parts: Sequence[str], kept: Sequence[int]) -> str:
+    text = parts[kept[0]]
+    for before, index in zip(kept, kept[1:], strict=False):
+        text += (" " if index == before + 1 else ELLIPSIS) + parts[index]
+    return text

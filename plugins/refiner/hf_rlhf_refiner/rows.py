@@ -1,0 +1,274 @@
+"""`refiner_rows`: rows of question, reasoning, raw tool output and rubrics, ready to train on."""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from hf_rlhf.contracts import Loaded
+from hf_rlhf.errors import DataError
+from hf_rlhf.readers import Row, near, read_rows, require
+from hf_rlhf_refiner.answer import parse_sources, scan_sources
+from hf_rlhf_refiner.assemble import (
+    Converted,
+    OnBad,
+    RefinerRow,
+    Rubric,
+    Splitting,
+    assemble,
+)
+from hf_rlhf_refiner.prompt import SYSTEM_PROMPT, BadRow, PromptMaker, Result
+
+REQUIRED = ("question", "tool_output", "positive_rubrics")
+"""`reasoning`, `negative_rubrics` and `row_id` may be left out."""
+
+CRITERION_KEYS = ("criterion", "description", "rubric", "criteria", "text", "title")
+"""How data sets spell what is to be checked; of several, the first of these counts."""
+
+_OPENING = re.compile(r"<snippet(?:\s[^<>]*)?>")
+_CLOSING = "</snippet>"
+_MARKUP = re.compile(r"</?[A-Za-z_][^<>]*>")
+
+
+def refiner_rows(
+    path: str,
+    *,
+    tokenizer: Any,
+    split: str | None = None,
+    revision: str | None = None,
+    subset: str | None = None,
+    columns: dict[str, str] | None = None,
+    max_prompt_tokens: int = 6144,
+    test_rows: int | None = None,
+    test_share: float | None = None,
+    seed: int = 42,
+    system_prompt: str = SYSTEM_PROMPT,
+    chat_template_kwargs: dict[str, Any] | None = None,
+    on_bad_row: OnBad = "stop",
+    on_long_prompt: OnBad = "drop",
+) -> Loaded:
+    """Load refiner rows from a Hub dataset, a folder, or a JSONL, JSON, Parquet or CSV file.
+
+    A row has `question`; `reasoning` (the agent's, may be empty); `tool_output`, a text that holds
+    `<snippet id=ID>text</snippet>` blocks, or a list of such texts, one per tool call;
+    `positive_rubrics` and `negative_rubrics`, lists of texts or of `{"criterion", "weight"}`; and,
+    if it likes, `row_id`.
+
+    Args:
+        path: a file, a folder, or the id of a Hub dataset.
+        tokenizer: the policy's; its chat template makes and measures the prompts.
+        split: the split to train on, unless it is `train` or the only one.
+        revision: branch, tag or commit of a Hub dataset; the commit read is in the report.
+        subset: configuration name of a Hub dataset.
+        columns: the names above -> the names in the data, dotted to reach into an object.
+        max_prompt_tokens: over it, tool results are dropped, the least relevant first.
+        test_rows: how many rows to hold out. By default the source's test split, or a tenth.
+        test_share: the same as a share.
+        seed: for the choice of held-out questions.
+        system_prompt: the instructions; `""` for a template that knows no system role.
+        chat_template_kwargs: passed to the chat template, such as `{"enable_thinking": false}`.
+            Give the trainer the same.
+        on_bad_row: whether a row that cannot be used stops the run or is dropped and counted.
+        on_long_prompt: the same for a row whose question and reasoning alone exceed the cap.
+
+    Returns:
+        Splits `train` and `test` with the columns prompt, question, sources (the snippets that the
+        prompt shows), positive_rubrics, negative_rubrics, row_id; and the report.
+
+    Raises:
+        DataError: a file cannot be read, or a row not be used; names file, row, field and cure.
+        ModelError: the tokenizer has no chat template or no pad token.
+    """
+    maker = PromptMaker(tokenizer, max_prompt_tokens, system_prompt, chat_template_kwargs or {})
+    splitting = Splitting(split, test_rows, test_share, seed)
+    source = read_rows(path, revision=revision, subset=subset, columns=columns)
+    return assemble(
+        source,
+        lambda row, row_id: _converted(row, row_id, maker),
+        splitting,
+        on_bad_row=on_bad_row,
+        on_long_prompt=on_long_prompt,
+    )
+
+
+def _converted(row: Row, row_id: str, maker: PromptMaker) -> Converted:
+    try:
+        require(row, REQUIRED)
+    except DataError as error:
+        raise BadRow("missing_column", str(error)) from error
+    question = text_field(row, "question")
+    if not question.strip():
+        raise BadRow("no_question", f"{row.where}: field 'question': is empty, expected a text.")
+    reasoning = text_field(row, "reasoning", missing="")
+    results = split_results(row.values["tool_output"], f"{row.where}: field 'tool_output'")
+    positive = rubrics_of(row, "positive_rubrics")
+    negative = rubrics_of(row, "negative_rubrics")
+    if not positive and not negative:
+        raise BadRow(
+            "no_rubrics",
+            f"{row.where}: fields 'positive_rubrics' and 'negative_rubrics': both are empty. "
+            "Expected at least one rubric, or the row has nothing to be rewarded for.",
+        )
+    prompt = maker.make(row.where, question, reasoning, results)
+    given = row.values.get("row_id")
+    return Converted(
+        RefinerRow(
+            prompt=prompt.messages,
+            question=question.strip(),
+            sources=prompt.sources,
+            positive_rubrics=positive,
+            negative_rubrics=negative,
+            row_id=row_id if given in (None, "") else str(given),
+        ),
+        prompt,
+    )
+
+
+def text_field(row: Row, name: str, missing: str | None = None) -> str:
+    """Return a text of a row. Raise BadRow if it is something else; None is `missing`, if given."""
+    value = row.values.get(name)
+    if value is None and missing is not None:
+        return missing
+    if not isinstance(value, str):
+        raise BadRow(
+            f"wrong_type:{name}",
+            f"{row.where}: field {name!r}: is {_said(value)}, expected a text.",
+        )
+    return value
+
+
+def split_results(tool_output: Any, where: str) -> list[Result]:
+    """Return the tool results of a row. Raise BadRow if none has a snippet, or ids clash.
+
+    In a single text a new result begins where a blank line, or any text, stands between two
+    snippets. What stands before a result's first snippet, markup apart, is its head. A snippet
+    that is repeated word for word is kept once.
+    """
+    texts = _tool_texts(tool_output, where)
+    try:
+        parse_sources("\n".join(texts))
+    except DataError as error:
+        raise BadRow("bad_snippets", f"{where}: {error}") from error
+    seen: set[str] = set()
+    results = []
+    for head, block in (piece for text in texts for piece in _blocks(text)):
+        sources = [source for source in scan_sources(block).sources if source["id"] not in seen]
+        seen.update(source["id"] for source in sources)
+        if sources:
+            results.append(Result(tuple(sources), head))
+    if not results:
+        raise BadRow(
+            "no_tool_output",
+            f"{where}: holds no snippet that could be cited. Expected blocks like "
+            "<snippet id=S1>text</snippet>. Fill it, or drop such rows (`on_bad_row: drop`).",
+        )
+    return results
+
+
+def _tool_texts(tool_output: Any, where: str) -> list[str]:
+    if tool_output is None:
+        return []
+    texts = [tool_output] if isinstance(tool_output, str) else tool_output
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        odd = [item for item in texts if not isinstance(item, str)] if type(texts) is list else []
+        holding = f" that holds {_said(odd[0])}" if odd else ""
+        raise BadRow(
+            "wrong_type:tool_output",
+            f"{where}: is {_said(tool_output)}{holding}, expected a text or a list of texts.",
+        )
+    return texts
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    """Divide raw tool output into (head, text with its snippets), one per tool result."""
+    blocks: list[tuple[str, str]] = []
+    position = 0
+    openings = list(_OPENING.finditer(text))
+    ends = [*(opening.start() for opening in openings[1:]), len(text)]
+    for opening, end in zip(openings, ends, strict=False):
+        gap = text[position : opening.start()]
+        closing = text.find(_CLOSING, opening.end(), end)
+        position = end if closing < 0 else closing + len(_CLOSING)
+        snippet = text[opening.start() : position]
+        if not blocks or gap.strip() or re.search(r"\n\s*\n", gap):
+            blocks.append((" ".join(_MARKUP.sub(" ", gap).split()), snippet))
+        else:
+            head, before = blocks[-1]
+            blocks[-1] = (head, before + gap + snippet)
+    return blocks
+
+
+def rubrics_of(row: Row, name: str) -> list[Rubric]:
+    """Return the rubrics in a field. Raise BadRow if they are not a list of rubrics.
+
+    The list may be JSON text. A rubric is a text, or an object with one of `CRITERION_KEYS` and
+    perhaps a `weight`, a positive number (default 1). In `negative_rubrics` a negative weight is
+    accepted and its size counts, since some data sets carry the sign there.
+    """
+    where = f"{row.where}: field {name!r}"
+    value = row.values.get(name)
+    if isinstance(value, str):
+        value = _from_json(value, where, name)
+    if value is None:
+        return []
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+        raise _wrong_rubrics(name, f"{where}: is {_said(value)}")
+    return [
+        _rubric(item, f"{where}, item {number}", name) for number, item in enumerate(value, start=1)
+    ]
+
+
+def _from_json(text: str, where: str, name: str) -> Any:
+    if not text.strip():
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise _wrong_rubrics(name, f"{where}: is text that is no JSON list") from error
+
+
+def _rubric(item: Any, where: str, name: str) -> Rubric:
+    if isinstance(item, str):
+        criterion, weight = item, None
+    elif isinstance(item, dict):
+        present = [key for key in CRITERION_KEYS if item.get(key) is not None]
+        if not present:
+            hint = next(
+                (near(key, CRITERION_KEYS) for key in item if near(key, CRITERION_KEYS)), ""
+            )
+            raise _wrong_rubrics(name, f"{where}: has the keys {', '.join(item)}{hint}")
+        criterion, weight = item[present[0]], item.get("weight")
+    else:
+        raise _wrong_rubrics(name, f"{where}: is {_said(item)}")
+    if not isinstance(criterion, str) or not criterion.strip():
+        raise _wrong_rubrics(name, f"{where}: the criterion is {_said(criterion)}")
+    size = 1.0 if weight is None else _weight(weight, where, name)
+    return Rubric(criterion=criterion.strip(), weight=size)
+
+
+def _weight(value: Any, where: str, name: str) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    size = abs(value) if number and name == "negative_rubrics" else value
+    if not number or not math.isfinite(size) or size <= 0:
+        raise _wrong_rubrics(name, f"{where}: the weight is {_said(value)}")
+    return float(size)
+
+
+def _wrong_rubrics(name: str, what: str) -> BadRow:
+    return BadRow(
+        f"wrong_type:{name}",
+        f"{what}. Expected a list of texts, or of objects like "
+        '{"criterion": "States the year.", "weight": 1.0} with a weight above 0.',
+    )
+
+
+def _said(value: Any) -> str:
+    """Say what a value is, short enough for a message."""
+    if value is None:
+        return "null"
+    if isinstance(value, (bool, int, float)):
+        return repr(value)
+    if isinstance(value, str):
+        return repr(value if len(value) <= 40 else value[:37] + "...") if value else "an empty text"
+    return f"a {type(value).__name__}"
