@@ -1,0 +1,214 @@
+"""A LoRA adapter folder, as peft saves it, read as edits to a base model's parameters.
+
+Sources: LoRA (arXiv:2106.09685), rank-stabilised LoRA (arXiv:2312.03732), DoRA
+(arXiv:2402.09353); key names and scaling follow `peft.tuners.lora`.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.errors import ModelError
+from hf_rlhf.weights import Stored, read_header
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PREFIX = "base_model.model."
+_PART = re.compile(
+    r"(?P<module>.+)\.(?:lora_(?P<ab>[AB])\.weight|lora_embedding_(?P<emb>[AB])"
+    r"|(?P<bias>lora_B\.bias)|(?P<magnitude>lora_magnitude_vector)(?:\.weight)?)"
+)
+# Options under which the merged weight is no longer W + scaling * B A (or DoRA's form of it).
+_UNMERGEABLE = (
+    "alora_invocation_tokens", "arrow_config", "ensure_weight_tying", "kasa_config",
+    "layer_replication", "megatron_config", "monteclora_config", "target_parameters",
+    "trainable_token_indices", "use_bdlora", "use_qalora",
+)  # fmt: skip
+# These initialisations leave the base weights as they are; the others (PiSSA, OLoRA, CorDA,
+# LoftQ, LoRA-GA, MiCA) move part of them into the adapter.
+_PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
+
+
+@dataclass(frozen=True)
+class LoraEdit:
+    """What an adapter does to one module: W + scaling * B A, rescaled by column for DoRA."""
+
+    module: str
+    a: Stored
+    b: Stored
+    scaling: float
+    magnitude: Stored | None = None
+    bias: Stored | None = None
+
+    def apply(self, weight: "Tensor", *, transposed: bool) -> "Tensor":
+        """Return the merged weight in float32.
+
+        `weight` is (out, in) as in `torch.nn.Linear`, or (in, out) when `transposed`: GPT-2's
+        Conv1D, and embeddings, whose (vocabulary, hidden) counts as in, out.
+        """
+        import torch
+
+        delta = (_finite(self.b).float() @ _finite(self.a).float()) * self.scaling
+        if transposed:
+            delta = delta.T
+        if delta.shape != weight.shape:
+            raise ModelError(
+                f"{self.a.file}: the edit of {self.module} has shape {tuple(delta.shape)}, the "
+                f"base weight {tuple(weight.shape)}. The adapter was trained on another base."
+            )
+        merged = weight.float() + delta
+        if self.magnitude is None:
+            return merged
+        dim = 0 if transposed else 1
+        norm = torch.linalg.vector_norm(merged, dim=dim, keepdim=True)
+        return _finite(self.magnitude).float().reshape(norm.shape) / norm * merged
+
+
+@dataclass(frozen=True)
+class LoraAdapter:
+    """An adapter folder. Names are those of the base model's own modules and parameters."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    edits: Mapping[str, LoraEdit] = field(default_factory=dict)
+    """By module."""
+    replacements: Mapping[str, Stored] = field(default_factory=dict)
+    """By parameter: `modules_to_save`, trained biases, and embeddings saved whole."""
+
+    def parameters(self) -> set[str]:
+        """Return the names of the base parameters that it changes."""
+        names = set(self.replacements)
+        for edit in self.edits.values():
+            names.add(f"{edit.module}.weight")
+            if edit.bias is not None:
+                names.add(f"{edit.module}.bias")
+        return names
+
+    def merged(self, name: str, base: "Tensor", *, transposed: bool) -> "Tensor":
+        """Return parameter `name` with every change applied to `base`, in float32."""
+        value = _finite(self.replacements[name]) if name in self.replacements else base
+        module, _, kind = name.rpartition(".")
+        edit = self.edits.get(module)
+        if edit is None:
+            return value.float()
+        if kind == "weight":
+            return edit.apply(value, transposed=transposed)
+        if kind == "bias" and edit.bias is not None:
+            return value.float() + _finite(edit.bias).float() * edit.scaling
+        return value.float()
+
+
+def read_adapter(folder: Path) -> LoraAdapter:
+    """Read and check an adapter folder; raises ModelError, naming what cannot be merged and why."""
+    config = _read_config(folder)
+    file = folder / "adapter_model.safetensors"
+    if not file.exists():
+        pickled = (folder / "adapter_model.bin").exists()
+        raise ModelError(
+            f"{folder} has no adapter_model.safetensors"
+            + (", only a pickle; save it again with safe_serialization=True." if pickled else ".")
+        )
+    parts: dict[str, dict[str, Stored]] = {}
+    replacements = {}
+    for key, stored in read_header(file).items():
+        if 0 in stored.shape:
+            raise ModelError(_ungathered(file, key, stored))
+        name = key.removeprefix(_PREFIX)
+        match = _PART.fullmatch(name)
+        if match is None:
+            replacements[name.replace(".base_layer.", ".")] = stored
+            continue
+        part = match["ab"] or (match["emb"] and f"embedding_{match['emb']}") or match.lastgroup
+        parts.setdefault(match["module"], {})[str(part)] = stored
+    if not parts and not replacements:
+        raise ModelError(f"{file} holds no tensors. {_GATHER}")
+    edits = {module: _edit(file, module, found, config) for module, found in parts.items()}
+    return LoraAdapter(folder, config, edits, replacements)
+
+
+_GATHER = (
+    "Under DeepSpeed ZeRO-3 or FSDP this means that the weights were saved without being gathered "
+    "first. Save with zero3_save_16bit_model: true (or gather, then save), or merge another "
+    "checkpoint."
+)
+
+
+def _ungathered(file: Path, key: str, stored: Stored) -> str:
+    return f"{file}: {key} has shape {stored.shape}, so there is nothing in it. {_GATHER}"
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "adapter_config.json"
+    try:
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{folder} is not an adapter: it has no adapter_config.json.") from None
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON: {error}") from error
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        raise ModelError(
+            f"{path}: peft_type is {kind!r}; only LORA (with DoRA, rslora, modules_to_save) is "
+            "merged here. Publish this adapter without merging, or use peft's merge_and_unload."
+        )
+    for option in _UNMERGEABLE:
+        if config.get(option):
+            raise ModelError(
+                f"{path}: {option} is {config[option]!r}, which this merge does not handle. Use "
+                "peft's merge_and_unload where it supports it, or publish the adapter alone."
+            )
+    start = config.get("init_lora_weights")
+    if start not in _PLAIN_STARTS:
+        raise ModelError(
+            f"{path}: init_lora_weights is {start!r}, which changes the base weights too. Save the "
+            "adapter again with save_pretrained(..., path_initial_model_for_weight_conversion="
+            "INITIAL_ADAPTER); peft then writes a plain LoRA."
+        )
+    return config
+
+
+def _edit(
+    file: Path, module: str, found: Mapping[str, Stored], config: Mapping[str, Any]
+) -> LoraEdit:
+    prefix = "embedding_" if "embedding_A" in found or "embedding_B" in found else ""
+    a, b = found.get(f"{prefix}A"), found.get(f"{prefix}B")
+    if a is None or b is None:
+        raise ModelError(f"{file}: {module} has {', '.join(sorted(found))} but not both A and B.")
+    if len(a.shape) != 2 or len(b.shape) != 2:
+        if len(a.shape) > 2 or len(b.shape) > 2:
+            raise ModelError(f"{file}: {module} is a convolution, which this merge does not do.")
+        raise ModelError(_ungathered(file, module, a if len(a.shape) != 2 else b))
+    rank = _pattern(config.get("rank_pattern"), module, config["r"])
+    if a.shape[0] != rank or b.shape[1] != rank:
+        raise ModelError(
+            f"{file}: {module} has A {a.shape} and B {b.shape}, but adapter_config.json says rank "
+            f"{rank}. The two files are not of one adapter."
+        )
+    if bool(config.get("use_dora")) != ("magnitude" in found):
+        raise ModelError(f"{file}: use_dora and lora_magnitude_vector disagree for {module}.")
+    alpha = _pattern(config.get("alpha_pattern"), module, config["lora_alpha"])
+    scaling = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    return LoraEdit(module, a, b, scaling, found.get("magnitude"), found.get("bias"))
+
+
+def _pattern(patterns: Mapping[str, Any] | None, module: str, default: Any) -> Any:
+    """Return the value that peft's `rank_pattern` or `alpha_pattern` gives a module."""
+    for pattern, value in (patterns or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", module):
+            return value
+    return default
+
+
+def _finite(stored: Stored) -> "Tensor":
+    tensor = stored.load()
+    if tensor.is_floating_point() and not tensor.isfinite().all():
+        raise ModelError(
+            f"{stored.file}: {stored.key} holds NaN or infinity, so the training diverged. "
+            "Merge an earlier checkpoint."
+        )
+    return tensor
