@@ -53,7 +53,7 @@ class _Preparation:
         spec, problems = self.file.spec(known_settings=_annotations(classes), plugin=self.plugin)
         self.problems += problems
         if spec is None:
-            raise ConfigError(self.problems)
+            raise ConfigError(list(dict.fromkeys(self.problems)))
         settings = self._settings(spec, classes)
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
@@ -66,7 +66,7 @@ class _Preparation:
         if loaded is not None and reward is not None:
             self._columns(reward, loaded, spec)
         if self.problems or training is None or loaded is None:
-            raise ConfigError(self.problems)
+            raise ConfigError(list(dict.fromkeys(self.problems)))
         folder = Path(training.output_dir).parent
         run = Run(
             spec=spec,

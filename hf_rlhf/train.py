@@ -39,12 +39,13 @@ def train(
     Raises:
         HfRlhfError: as listed in `hf_rlhf.errors`; what was done by then is kept in the folder.
     """
+    from hf_rlhf.config import RunFile
     from hf_rlhf.prepare import prepare
     from hf_rlhf.run import choose_run_file
 
     file = choose_run_file(plugin, run, os.fspath(config) if config else None)
     if settings:
-        file = file.replace(settings)
+        file = RunFile.from_mapping({**file.values, **settings}, name=file.name)
     file = file.override(overrides)
     argv = _argv(plugin, run, config, overrides)
     return _Session(prepare(file, plugin=plugin), [] if settings else argv).go()
@@ -102,6 +103,7 @@ class _Session:
         self._write()
 
     def _write(self) -> None:
+        from hf_rlhf import plain_yaml
         from hf_rlhf.files import atomic_write_text
         from hf_rlhf.record import write_record
         from hf_rlhf.scrub import scrub
@@ -109,11 +111,8 @@ class _Session:
         if not self.main:
             return
         write_record(self.record, self.run.folder)
-        import yaml
-
         content = scrub({**self.run.spec.plain, "plugin": self.run.spec.plugin})
-        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-        atomic_write_text(self.run.folder / "config.yaml", text)
+        atomic_write_text(self.run.folder / "config.yaml", plain_yaml.dump(content))
 
     def _recorded(self) -> None:
         """Train and measure, and leave a true record and card however it ends."""

@@ -1,0 +1,44 @@
+# Two commands: `make demo` and `make test`. Each installs what it needs into .venv first.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+RUN := $(VENV)/bin/python
+SOURCES := -e . -e plugins/refiner -e plugins/local_hub
+MANIFESTS := pyproject.toml plugins/refiner/pyproject.toml plugins/local_hub/pyproject.toml constraints.txt
+# More threads than cores slow small models down, and two test workers each bring their own.
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: help demo test test-slow lint clean
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
+
+$(VENV)/.base: $(MANIFESTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --constraint constraints.txt $(SOURCES)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	$(RUN) -m pip install --quiet --constraint constraints.txt -e '.[dev]' $(SOURCES)
+	@touch $@
+
+demo: $(VENV)/.base ## train, publish to a Hub on this disk, pull back and evaluate: up to 10 minutes
+	$(RUN) examples/demo.py
+
+test: $(VENV)/.dev ## lint, types, layers and the fast tests: under 3 minutes
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports
+	$(RUN) -m pytest -n 2 --dist loadfile
+
+test-slow: $(VENV)/.dev ## the tests that take more than a few seconds each
+	$(RUN) -m pytest -n 2 --dist loadfile -m slow
+
+lint: $(VENV)/.dev ## put code in order
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+clean: ## forget the virtual environment and the demo
+	rm -rf $(VENV) demo

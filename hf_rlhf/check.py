@@ -1,0 +1,262 @@
+"""``hf-rlhf check``: a dry run. Everything but the training is done, and one table says how it went.
+
+A row is `ok`, `note` (worth reading) or `FAIL`; any FAIL gives exit status 1.
+"""
+
+import argparse
+import asyncio
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.preflight import free_bytes, model_config, prompt_lengths
+from hf_rlhf.run import Run, choose_run_file
+
+ROWS_TRIED = 4
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row of the table."""
+
+    what: str
+    status: Literal["ok", "note", "FAIL"]
+    said: str
+
+
+def check_main(argv: Sequence[str]) -> int:
+    """Check a run without training it."""
+    parser = argparse.ArgumentParser(prog="hf-rlhf check", description=__doc__, allow_abbrev=False)
+    parser.add_argument("file", nargs="?", help="a run file of your own")
+    parser.add_argument("--plugin", help="a trainer; alone it means its default run file")
+    parser.add_argument("--run", help="another run file that the trainer's package ships")
+    chosen, overrides = parser.parse_known_args(argv)
+
+    from hf_rlhf.prepare import prepare
+
+    file = choose_run_file(chosen.plugin, chosen.run, chosen.file).override(overrides)
+    run = prepare(file, plugin=chosen.plugin)
+    findings = [Finding("configuration", "ok", f"{run.spec.name}: every name and value resolves")]
+    findings += check(run)
+    _show(findings)
+    return int(any(finding.status == "FAIL" for finding in findings))
+
+
+def check(run: Run) -> list[Finding]:
+    """Return what a dry run of `run` finds; no weights are loaded and nothing is written."""
+    steps = planned_steps(run)
+    tried = _rewards(run)
+    return [
+        *_data(run),
+        *tried.findings,
+        *_judges(run),
+        *_work(run, steps, tried),
+        *_disk(run, steps),
+        *_hub(run),
+    ]
+
+
+def planned_steps(run: Run) -> int:
+    """Return how many optimizer steps the run will take."""
+    training = run.training
+    if training.max_steps > 0:
+        return int(training.max_steps)
+    rows = len(run.dataset["train"])
+    batch = getattr(training, "generation_batch_size", None)
+    if batch:
+        batches = rows // (batch // training.num_generations)
+        micro = batches * training.steps_per_generation * training.num_iterations
+    else:
+        micro = math.ceil(rows / (training.per_device_train_batch_size * training.world_size))
+    per_epoch = max(micro // training.gradient_accumulation_steps, 1)
+    return math.ceil(per_epoch * training.num_train_epochs)
+
+
+def parameters_of(run: Run) -> int:
+    """Return the base model's number of parameters, counted on the meta device."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(model_config(run))
+    return int(model.num_parameters())
+
+
+def _data(run: Run) -> Iterator[Finding]:
+    splits = ", ".join(f"{name} {len(split)}" for name, split in run.dataset.items())
+    dropped = run.report.get("dropped") or {}
+    lost = f"; dropped {dict(dropped)}" if dropped else ""
+    yield Finding("data", "note" if dropped else "ok", f"rows: {splits}{lost}")
+    if "prompt" not in run.dataset["train"].column_names:
+        return
+    lengths = sorted(prompt_lengths(run, 512))
+    room = getattr(model_config(run), "max_position_embeddings", None)
+    middle = lengths[len(lengths) // 2]
+    answer = getattr(run.training, "max_completion_length", None)
+    yield Finding(
+        "tokens",
+        "ok",
+        f"prompts: median {middle}, longest {lengths[-1]} (of {len(lengths)} rows); "
+        f"completions up to {answer}; the model takes {room}",
+    )
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """What running the rewards on a few real rows cost."""
+
+    findings: Sequence[Finding]
+    completions: int
+    judge_calls: float
+    seconds: float
+
+
+def _rewards(run: Run) -> _Tried:
+    """Score made-up completions for real rows: what a reward needs, it needs now."""
+    if run.reward is None:
+        return _Tried([Finding("rewards", "note", "none")], 0, 0.0, 0.0)
+    split = run.dataset["train"]
+    rows = split.select(range(min(ROWS_TRIED, len(split))))
+    texts = ["", "I do not know."]
+    prompts = [prompt for prompt in rows["prompt"][:] for _ in texts]
+    chat = not isinstance(prompts[0], str)
+    completions: list[Any] = texts * len(rows)
+    if chat:
+        completions = [[{"role": "assistant", "content": text}] for text in completions]
+    columns = {
+        name: [value for value in rows[name][:] for _ in texts]
+        for name in rows.column_names
+        if name != "prompt"
+    }
+    asked, began = _calls(run), time.monotonic()
+    try:
+        scores = run.reward.score(prompts, completions, **columns)
+    except HfRlhfError as error:
+        return _Tried([Finding("rewards", "FAIL", str(error))], 0, 0.0, 0.0)
+    findings = []
+    for label, values in {"total": scores.total, **scores.parts}.items():
+        none = sum(value is None for value in values)
+        known = [value for value in values if value is not None]
+        spread = f"{min(known):.3g} to {max(known):.3g}" if known else "no score"
+        said = f"{spread} on {len(values)} trivial completions, abstained on {none}"
+        findings.append(Finding(f"reward {label}", "note" if none else "ok", said))
+    seconds = time.monotonic() - began
+    return _Tried(findings, len(completions), _calls(run) - asked, seconds)
+
+
+def _calls(run: Run) -> float:
+    return sum(judge.usage().get("calls", 0) for judge in run.judges.values())
+
+
+def _judges(run: Run) -> Iterator[Finding]:
+    for label, judge in run.judges.items():
+        try:
+            yield Finding(f"judge {label}", "ok", asyncio.run(judge.ping()))
+        except HfRlhfError as error:
+            yield Finding(f"judge {label}", "FAIL", str(error))
+
+
+def _work(run: Run, steps: int, tried: _Tried) -> Iterator[Finding]:
+    training = run.training
+    micro = training.per_device_train_batch_size * training.gradient_accumulation_steps
+    batch = micro * training.world_size
+    generations = getattr(training, "num_generations", None)
+    shape = f"{batch // generations} prompts x {generations}" if generations else f"{batch} rows"
+    yield Finding("steps", "ok", f"{steps} optimizer steps of {shape}")
+    total = batch * steps
+    if tried.completions and tried.judge_calls:
+        calls = tried.judge_calls / tried.completions * total
+        yield Finding("judge calls", "ok", f"about {calls:,.0f}, {calls / steps:,.0f} a step")
+    parameters = parameters_of(run)
+    if generations:
+        seconds = _seconds(run, parameters, total)
+        scored = tried.seconds / tried.completions * total if tried.completions else 0.0
+        yield Finding(
+            "time",
+            "note",
+            f"about {seconds / 60:,.0f} min for the model (from a matrix product timed here; may "
+            f"be 3x off either way), {scored / 60:,.0f} min for the rewards",
+        )
+
+
+def _seconds(run: Run, parameters: int, completions: int) -> float:
+    """Estimate by arithmetic: 2 FLOPs a parameter and token forward, 4 backward.
+
+    Counted: prefill and decoding, the scoring forward passes and one training pass. Decoding
+    is bound by memory, so a third of the measured speed is assumed reached.
+    """
+    lengths = prompt_lengths(run, 64)
+    tokens = sum(lengths) / len(lengths) + run.training.max_completion_length
+    flops = completions * tokens * parameters * (2 + 2 + 6)
+    return flops / (_flops_per_second(str(run.training.device)) * run.training.world_size / 3)
+
+
+def _flops_per_second(device: str) -> float:
+    import torch
+
+    size = 1024 if device == "cpu" else 8192
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    matrix = torch.ones(size, size, dtype=dtype, device=device)
+    best = math.inf
+    for _ in range(4):
+        began = time.perf_counter()
+        float((matrix @ matrix)[0, 0])
+        best = min(best, time.perf_counter() - began)
+    return 2 * size**3 / best
+
+
+def _disk(run: Run, steps: int) -> Iterator[Finding]:
+    parameters = parameters_of(run)
+    kept = run.training.save_total_limit
+    if run.training.save_strategy == "no":
+        checkpoints = 0
+    else:
+        every = run.training.save_steps if run.training.save_strategy == "steps" else steps
+        made = max(steps // max(int(every), 1), 1)
+        checkpoints = made if kept is None else min(made, kept + 1)
+    trained = parameters * (0.05 if run.model.use_peft else 1.0)
+    # Weights and two moments of AdamW in 4 bytes for what is trained; merged weights once.
+    need = checkpoints * trained * 12 + parameters * 4
+    free = free_bytes(run.folder)
+    said = (
+        f"needs about {need / GIB:.2f} GiB ({checkpoints} checkpoints), {free / GIB:.0f} GiB free"
+    )
+    yield Finding("disk", "ok" if need < free else "FAIL", said)
+
+
+def _hub(run: Run) -> Iterator[Finding]:
+    repo_id = run.spec.publish.repo_id
+    if repo_id is None:
+        yield Finding("hub", "note", "publish.repo_id is not set: nothing will be pushed")
+        return
+    from hf_rlhf.publish import check_target
+
+    try:
+        yield Finding("hub", "ok", check_target(run.spec.publish, _base(run)))
+    except HfRlhfError as error:
+        yield Finding("hub", "FAIL", str(error))
+
+
+def _base(run: Run) -> Mapping[str, Any]:
+    from hf_rlhf.run_record import base_model
+
+    return base_model(run)
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for heading in ("check", "", "what was found"):
+        table.add_column(heading, overflow="fold")
+    colours = {"ok": "green", "note": "yellow", "FAIL": "bold red"}
+    for finding in findings:
+        status = Text(finding.status, style=colours[finding.status])
+        table.add_row(finding.what, status, Text(finding.said))
+    Console().print(table)
