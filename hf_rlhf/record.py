@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
+from types import UnionType
 from typing import Any, Literal, get_origin, get_type_hints
 
 # pydantic reads only this TypedDict before Python 3.12.
@@ -256,17 +257,22 @@ def complete(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _completed(kind: Any, value: Any) -> Any:
-    if is_typeddict(kind):
-        given = value or {}
-        fields = {
-            name: _completed(hint, given.get(name)) for name, hint in get_type_hints(kind).items()
+    """Fill `value` in to the shape `kind`; what has another type is left for `problems_of`."""
+    if isinstance(kind, UnionType):
+        if value is None:
+            return None
+        kind = next((arm for arm in kind.__args__ if is_typeddict(arm) or get_origin(arm)), None)
+    given = {} if value is None else value
+    if is_typeddict(kind) and isinstance(given, Mapping):
+        hints = get_type_hints(kind)
+        return {
+            **given,
+            **{name: _completed(hint, given.get(name)) for name, hint in hints.items()},
         }
-        return {**given, **fields}
-    if get_origin(kind) is list:
-        (item,) = kind.__args__
-        return [_completed(item, entry) for entry in value or []]
-    if get_origin(kind) is dict:
-        return dict(value or {})
+    if get_origin(kind) is dict and isinstance(given, Mapping):
+        return {key: _completed(kind.__args__[1], item) for key, item in given.items()}
+    if get_origin(kind) is list and isinstance(value or [], list):
+        return [_completed(kind.__args__[0], item) for item in value or []]
     return value
 
 
@@ -310,10 +316,11 @@ def load_record(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
             f"{path} has schema {found!r}; this hf-rlhf reads schema {SCHEMA}. Use the version of "
             "hf-rlhf that made the folder."
         )
+    content = complete(content)
     if problems := problems_of(content):
         listed = "".join(f"\n  - {problem}" for problem in problems)
         raise RunFolderError(f"{path} does not fit the record's schema:{listed}")
-    return complete(content)
+    return content
 
 
 def problems_of(record: Mapping[str, Any]) -> list[str]:

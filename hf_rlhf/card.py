@@ -1,0 +1,194 @@
+"""Render a model card from a run's record alone, so that it claims only what was recorded.
+
+The templates are in `model_cards/`; docs/cards.md says what each section shows and from where.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Literal
+
+import jinja2
+import yaml
+
+from hf_rlhf.card_facts import during_training, results, settings_of, setup
+from hf_rlhf.card_metadata import (
+    algorithm_of,
+    card_folder,
+    hub_base,
+    is_hub_id,
+    license_of,
+    metadata,
+    validate_card,
+)
+from hf_rlhf.card_notes import known_notes
+from hf_rlhf.card_text import FILTERS
+from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.record import as_json, complete
+from hf_rlhf.scrub import scrub
+
+Kind = Literal["model", "adapter", "checkpoint"]
+PROMPTS_SHOWN = 3
+PACKAGE_SCHEME = "package://"
+
+
+def render_card(
+    record: Mapping[str, Any],
+    *,
+    kind: Kind = "model",
+    repo_id: str | None = None,
+    adapter_repo: str | None = None,
+    step: int | None = None,
+) -> str:
+    """Return the Markdown of a model card.
+
+    Args:
+        record: a run's record; whatever is missing in it is said to be so.
+        kind: `model` (full or merged weights in the root), `adapter`, or `checkpoint` (an
+            intermediate one, laid out as a model).
+        repo_id: where the card will stand; by default where the record says it was published.
+        adapter_repo: the repository that holds the adapter in its root. Without it, the adapter
+            is in the subfolder `adapter` of `repo_id`.
+        step: of a `checkpoint`, its optimizer step. What was measured later is left out.
+
+    Raises:
+        ValueError: `checkpoint` without `step`.
+        ConfigError: a field of the run file's `card` section breaks the Hub's rules.
+    """
+    if kind == "checkpoint" and step is None:
+        raise ValueError("a checkpoint's card needs the step of the checkpoint")
+    plain, _ = as_json(complete(record))
+    clean: dict[str, Any] = complete(scrub(plain))
+    if step is not None and kind == "checkpoint":
+        clean = as_of_step(clean, step)
+    repo_id = repo_id or (clean["publish"] or {}).get("repo_id")
+    view = {
+        "r": clean,
+        "kind": kind,
+        "step": step,
+        "repo_id": repo_id,
+        "metadata": _front_matter(metadata(clean, adapter=kind == "adapter")),
+        "title": _title(clean, kind, repo_id, step),
+        "algorithm": algorithm_of(clean),
+        "base": base(clean),
+        "license": license_of(clean),
+        "adapter": {"repo": adapter_repo or repo_id, "root": adapter_repo is not None},
+        "setup": setup(clean),
+        "results": results(clean),
+        "during": during_training(clean["training"]["history"], clean["reward"]),
+        "notes": known_notes(clean, clean["training"]["history"]),
+        "samples": sample_groups(clean["samples"]),
+        "command": shlex.join(str(word) for word in clean["command"]),
+        "requirements": _requirements(clean),
+        "defaults": {k: v for k, v in clean["defaults"].items() if k not in clean["config"]},
+        "settings": settings_of(clean),
+    }
+    text = _templates().get_template(f"{kind}.md.jinja").render(view)
+    if problems := validate_card(text):
+        raise ConfigError([Problem("card", problem) for problem in problems])
+    return text
+
+
+def as_of_step(record: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """Return the record without what was measured after `step`, for that checkpoint's card.
+
+    The held-out results after training are of the last weights, not of these; those before
+    training stand.
+    """
+    training = record["training"]
+    history = [entry for entry in training["history"] if (entry.get("step") or 0) <= step]
+    evaluation = record["evaluation"]
+    if evaluation:
+        evaluation = {**evaluation, "after": None, "difference": None}
+    return {
+        **record,
+        "training": {**training, "history": history},
+        "evaluation": evaluation,
+        "samples": [
+            sample
+            for sample in record["samples"]
+            if sample["stage"] == "before"
+            or (sample["stage"] == "train" and (sample["step"] or 0) <= step)
+        ],
+        "pictures": [],
+    }
+
+
+def base(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how to name and how to load the base model: `on_hub`, `name`, `package`, `folder`."""
+    asked = record["model"]["base"]
+    package, folder = None, None
+    if asked and asked.startswith(PACKAGE_SCHEME):
+        package, _, folder = asked.removeprefix(PACKAGE_SCHEME).partition("/")
+    return {
+        "on_hub": hub_base(record),
+        "name": asked,
+        "package": package,
+        "folder": folder,
+        "lineage": [
+            {"name": one, "on_hub": is_hub_id(one) and one != asked or one == hub_base(record)}
+            for one in record["model"]["lineage"]
+        ],
+    }
+
+
+def sample_groups(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return up to three prompts with their completions, before and after side by side.
+
+    Prompts keep the record's order, so that nobody picked them: first those answered after
+    training, and where there are none, the latest of training.
+    """
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for sample in samples:
+        if sample["stage"] in ("before", "after"):
+            groups.setdefault(sample["prompt"] or "", []).append(sample)
+    answered = [
+        prompt for prompt, some in groups.items() if any(one["stage"] == "after" for one in some)
+    ]
+    chosen = (answered or list(groups))[:PROMPTS_SHOWN]
+    if answered or not any(sample["stage"] == "train" for sample in samples):
+        return [{"prompt": prompt, "completions": groups[prompt]} for prompt in chosen]
+    trained = [sample for sample in samples if sample["stage"] == "train"]
+    return [
+        {"prompt": sample["prompt"] or "", "completions": [sample]}
+        for sample in trained[-PROMPTS_SHOWN:]
+    ]
+
+
+def _title(record: Mapping[str, Any], kind: Kind, repo_id: str | None, step: int | None) -> str:
+    title = record["author"]["title"]
+    if not title and repo_id:
+        title = repo_id.rpartition("/")[2]
+    if not title:
+        name = (record["model"]["base"] or "").rstrip("/").rpartition("/")[2]
+        title = "-".join(part for part in (name, record["plugin"]["name"]) if part)
+    ending = {"model": "", "adapter": " (adapter)", "checkpoint": f" (step {step})"}[kind]
+    return " ".join((title or "Model of an unrecorded run").split()) + ending
+
+
+def _requirements(record: Mapping[str, Any]) -> list[str]:
+    """Return `package==version` of hf-rlhf and of every package that a component came from."""
+    versions = {"hf-rlhf": record["environment"]["packages"].get("hf-rlhf")}
+    for item in (record["plugin"], *record["components"]):
+        if item["package"]:
+            versions[item["package"]] = item["version"]
+    return [f"{name}=={version}" for name, version in sorted(versions.items()) if version]
+
+
+def _front_matter(data: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True).rstrip()
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(card_folder()),
+        undefined=jinja2.StrictUndefined,
+        # Markdown, not HTML: the filters of card_text escape for it.
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(FILTERS)
+    return environment

@@ -1,0 +1,103 @@
+"""The known notes of a card that a machine can write: what in the record a reader must know."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hf_rlhf.card_facts import during_training, results
+from hf_rlhf.card_metadata import hub_base
+from hf_rlhf.card_text import code, number, plain, share
+from hf_rlhf.compose import TOTAL
+
+Record = Mapping[str, Any]
+
+
+def known_notes(record: Record, history: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the author's notes, then those that follow from the record, as Markdown."""
+    return [
+        *record["author"]["known_notes"],
+        *_ending(record),
+        *_rows(record["data"]["report"]),
+        *_abstentions(record, history),
+        *_measurement(record),
+        *_origin(record),
+        *(f"In the record, {plain(note)}." for note in record["notes"]),
+    ]
+
+
+def _ending(record: Record) -> Iterator[str]:
+    training = record["training"]
+    steps, planned = training["steps"], training["planned_steps"]
+    reached = "before its first step" if steps is None else f"at step {steps:,}"
+    if steps is not None and planned is not None:
+        reached += f" of {planned:,}"
+    status = record["status"]
+    if status == "interrupted":
+        yield f"The run was interrupted {reached}."
+    elif status == "failed":
+        yield f"The run failed {reached}."
+    elif status == "running":
+        yield "The run had not ended when this card was written."
+    elif status is None:
+        yield "How the run ended is not recorded."
+    elif steps is not None and planned is not None and steps < planned:
+        yield f"The run ended {reached} planned steps."
+
+
+def _rows(report: Mapping[str, Any]) -> Iterator[str]:
+    dropped = report.get("dropped")
+    reasons = dropped if isinstance(dropped, Mapping) else {"": dropped}
+    counts = {why: n for why, n in reasons.items() if isinstance(n, (int, float)) and n}
+    if counts:
+        said = "; ".join(f"{plain(why)}: {n:,}" if why else f"{n:,}" for why, n in counts.items())
+        yield f"Rows of the data were dropped ({said})."
+    for name, value in report.items():
+        if ("cut" in name or "truncated" in name) and isinstance(value, (int, float)) and value:
+            yield f"Of the data, {code(name)}: {number(value)}."
+
+
+def _abstentions(record: Record, history: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for judge in record["reward"]["judges"]:
+        usage = judge.get("usage") or {}
+        if usage.get("failed"):
+            asked = usage.get("calls") or usage.get("questions")
+            of = f" of {asked:,.0f}" if asked else ""
+            label = code(judge.get("label") or "judge")
+            yield (
+                f"Judge {label} gave no verdict {usage['failed']:,.0f}{of} times; such an answer "
+                "counts as none, never as a score."
+            )
+    for row in during_training(history, record["reward"])["rows"]:
+        if row["none"]:
+            yield (
+                f"{code(row['label'])} abstained on {number(row['none'])} completions per logged "
+                "step on average."
+            )
+        if row["label"] == TOTAL and row["flat"]:
+            yield (
+                f"In {share(row['flat'])} of the groups all completions earned the same total; "
+                "such a group has no advantage and teaches nothing."
+            )
+
+
+def _measurement(record: Record) -> Iterator[str]:
+    if not record["evaluation"]:
+        yield "The model was not evaluated on held-out rows: this card claims no improvement."
+        return
+    for row in results(record):
+        if row["metric"] == TOTAL and row["verdict"] == "fell":
+            yield "The held-out reward fell."
+        elif row["metric"] == TOTAL and row["verdict"] != "rose":
+            yield f"An improvement of the held-out reward was not shown ({row['verdict']})."
+        elif row["metric"] == "truncated" and row["after"] and row["after"]["mean"]:
+            yield (
+                f"{share(row['after']['mean'])} of the held-out completions after training were "
+                "cut at the token limit."
+            )
+
+
+def _origin(record: Record) -> Iterator[str]:
+    if record["model"]["base"] and not hub_base(record):
+        yield "The base model is not on the Hub, so the metadata names none."
+    git = record["environment"]["git"]
+    if git and git["dirty"]:
+        yield "The command ran in a checkout with uncommitted changes."

@@ -1,0 +1,125 @@
+"""Put untrusted text and measured numbers into Markdown so that neither changes its meaning."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+NOT_MEASURED = "not measured"
+NOT_RECORDED = "not recorded"
+
+_BACKTICKS = re.compile(r"`+")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#~$])")
+# Controls, bidirectional overrides and halves of surrogate pairs: what a reader would not see, or
+# would see in another order than the model wrote it.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
+
+
+def visible(text: str) -> str:
+    """Return text with invisible characters written as escapes such as `\\u202e`."""
+    unix = text.replace("\r\n", "\n")
+    return _INVISIBLE.sub(lambda match: f"\\u{ord(match.group()):04x}", unix)
+
+
+def fence(text: str, language: str = "") -> str:
+    """Return a fenced code block that `text` cannot close, whatever it holds (CommonMark 4.5)."""
+    shown = visible(text)
+    longest = max((len(run) for run in _BACKTICKS.findall(shown)), default=0)
+    bar = "`" * max(3, longest + 1)
+    return f"{bar}{language or 'text'}\n{shown}\n{bar}"
+
+
+def excerpt(text: str, limit: int) -> str:
+    """Return at most `limit` characters of text, saying how many were left out of the middle."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
+
+
+def code(value: Any) -> str:
+    """Return an inline code span; of what is not text, its JSON."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    shown = " ".join(visible(text).split())
+    if not shown:
+        return "(empty)"
+    longest = max((len(run) for run in _BACKTICKS.findall(shown)), default=0)
+    bar = "`" * (longest + 1)
+    space = " " if shown[0] == "`" or shown[-1] == "`" else ""
+    return f"{bar}{space}{shown}{space}{bar}"
+
+
+def plain(value: Any) -> str:
+    """Return text on one line in which no character is Markdown or HTML."""
+    return _SPECIAL.sub(r"\\\1", " ".join(visible(str(value)).split()))
+
+
+def cell(text: str) -> str:
+    """Return Markdown for one cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def number(value: Any) -> str:
+    """Return a measured number at a readable precision, or `not measured`."""
+    if value is None:
+        return NOT_MEASURED
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size < 0.0005:
+        return f"{value:.1e}"
+    places = 3 if size < 10 else 1 if size < 1000 else 0
+    return f"{value:,.{places}f}"
+
+
+def share(value: float | None) -> str:
+    """Return a share in [0, 1] as a percentage, or `not measured`."""
+    return NOT_MEASURED if value is None else f"{100 * value:.1f}%"
+
+
+def interval(estimate: Mapping[str, Any] | None) -> str:
+    """Return `mean [low, high]`, or `not measured`."""
+    if not estimate or estimate["mean"] is None:
+        return NOT_MEASURED
+    mean = number(float(estimate["mean"]))
+    if estimate["low"] is None or estimate["high"] is None:
+        return f"{mean} (no interval)"
+    return f"{mean} [{number(float(estimate['low']))}, {number(float(estimate['high']))}]"
+
+
+def duration(seconds: float | None) -> str:
+    """Return `1 h 02 min` and the like."""
+    if seconds is None:
+        return NOT_RECORDED
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def as_yaml(value: Any) -> str:
+    """Return YAML, keys sorted."""
+    text: str = yaml.safe_dump(value, sort_keys=True, allow_unicode=True, width=100)
+    return text.rstrip()
+
+
+def hub_link(repo_id: str, kind: str = "") -> str:
+    """Return a link to a repository on the Hub; `kind` is "datasets/" for a data set."""
+    return f"[`{repo_id}`](https://huggingface.co/{kind}{repo_id})"
+
+
+FILTERS = {
+    item.__name__: item
+    for item in (
+        *(cell, code, duration, excerpt, fence, hub_link, interval, number, plain, share),
+        as_yaml,
+    )
+}
