@@ -53,7 +53,8 @@ class LoraEdit:
         """
         import torch
 
-        delta = (_finite(self.b).float() @ _finite(self.a).float()) * self.scaling
+        # In place throughout: on a large embedding each further copy counts.
+        delta = (_finite(self.b).float() @ _finite(self.a).float()).mul_(self.scaling)
         if transposed:
             delta = delta.T
         if delta.shape != weight.shape:
@@ -61,12 +62,12 @@ class LoraEdit:
                 f"{self.a.file}: the edit of {self.module} has shape {tuple(delta.shape)}, the "
                 f"base weight {tuple(weight.shape)}. The adapter was trained on another base."
             )
-        merged = weight.float() + delta
+        merged = delta.add_(weight)
         if self.magnitude is None:
             return merged
         dim = 0 if transposed else 1
         norm = torch.linalg.vector_norm(merged, dim=dim, keepdim=True)
-        return _finite(self.magnitude).float().reshape(norm.shape) / norm * merged
+        return merged.mul_(_finite(self.magnitude).float().reshape(norm.shape) / norm)
 
 
 @dataclass(frozen=True)
