@@ -37,7 +37,8 @@ class RubricJudge:
     grounded_only: bool = True
     """Positive rubrics see only claims that cite a real source, and abstentions."""
     gate_negatives: bool = True
-    """Negative and static rubrics earn only if the answer is well formed and says something."""
+    """Negative and static rubrics earn only if the answer is well formed and says something: a
+    claim with a real source, or that the sources do not tell."""
     max_missing_share: float = 0.0
     """Share of a row's rubric weight that may lack a verdict without voiding the row."""
 
@@ -76,15 +77,16 @@ class RubricJudge:
         positive: Sequence[Mapping[str, Any]] | None,
         negative: Sequence[Mapping[str, Any]] | None,
         judge: Judge,
-        label: str = "rubric_judge",
+        citations: CitationSheet | None = None,
     ) -> RubricSheet:
-        """Return the questions to ask about one answer."""
+        """Return the questions to ask about one answer, in the name of `citations` if given."""
         return RubricSheet(
             rubrics=row_rubrics(positive, negative, self.instance_rubrics_only),
             answer=answer,
             question=question,
             sources=source_texts(sources),
-            label=label,
+            label=citations.label if citations else "rubric_judge",
+            citations=citations,
             ask_static=reads_prose(judge),
             grounded_only=self.grounded_only,
             gated=self.gate_negatives,
@@ -150,7 +152,7 @@ class Settings:
     gate_on_format: bool
     """A malformed answer gets 0, and the judge is not asked."""
     gate_negatives: bool
-    """See `RubricJudge`."""
+    """See `RubricJudge`; here the real source must also support the claim, at least in part."""
     grounded_only: bool
     """See `RubricJudge`."""
     hallucination_penalty: float
@@ -282,11 +284,10 @@ class RefinerReward:
             grounded_only=settings.grounded_only,
             gate_negatives=settings.gate_negatives,
         )
-        label = "refiner_reward"
-        return (
-            rubrics.sheet(answer, question, sources, positive, negative, judge, label),
-            CitationSheet(answer, source_texts(sources), label, self.max_questions),
-        )
+        texts = source_texts(sources)
+        citations = CitationSheet(answer, texts, "refiner_reward", self.max_questions)
+        row = (answer, question, sources, positive, negative, judge, citations)
+        return rubrics.sheet(*row), citations
 
     def _total(self, rubrics: Score, citations: CitationScore | None) -> Score:
         if rubrics is None or citations is None:

@@ -17,6 +17,7 @@ from hf_rlhf.contracts import Judge, Question, Score, Verdict
 from hf_rlhf.errors import DataError
 from hf_rlhf_refiner import measured
 from hf_rlhf_refiner.answer import Answer
+from hf_rlhf_refiner.citations import CitationSheet
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class RubricSheet:
     """Positive rubrics see only claims that cite a real source, and abstentions."""
     gated: bool = True
     """Negative and static rubrics earn only if the answer says something (`_substantive`)."""
+    citations: CitationSheet | None = None
+    """If given, a claim says something only if its sources support it, at least in part."""
     _scores: dict[int, Score] = field(default_factory=dict)
     _pending: list[int] = field(default_factory=list)
     _asked: bool = False
@@ -149,12 +152,14 @@ class RubricSheet:
     def _substantive(self) -> bool:
         """Whether the answer is well formed and says something that can be held against it.
 
-        That is a claim with a real source; or that the sources do not tell, if there are none or
-        if one of the row's own positive rubrics is met by it.
+        That is a claim with a real source (one that supports it, where that was asked); or that
+        the sources do not tell, if there are none or if one of the row's own positive rubrics is
+        met by it.
         """
         if not self.answer.well_formed:
             return False
-        if any(claim.valid for claim in self.answer.claims):
+        cited = self.citations.score() if self.citations else None
+        if cited.recall if cited else any(claim.valid for claim in self.answer.claims):
             return True
         if not self.answer.abstentions:
             return False
