@@ -52,6 +52,7 @@ def bind(
     where: Where,
     injected: Collection[str] = (),
     beside: Collection[str] = (),
+    title: str | None = None,
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Check `arguments` against the signature of a function or class, and convert them.
 
@@ -61,11 +62,16 @@ def bind(
         where: place of an argument, for messages, by name.
         injected: arguments that the run itself will add. They may not be set, nor are they missed.
         beside: keys that may stand beside the arguments; only named as what may have been meant.
+        title: what the arguments belong to, for messages; the target's name if not given.
 
     Returns:
         The arguments that fit, converted, and the problems with the others.
     """
-    parameters = inspect.signature(target).parameters.values()
+    title = title or str(getattr(target, "__name__", type(target).__name__))
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError) as error:
+        return {}, [Problem(where("name"), f"{title} cannot be called: {error}.")]
     known = {item.name: item for item in parameters if item.kind in _KEYWORD}
     takes_any = any(item.kind is item.VAR_KEYWORD for item in parameters)
     settable = [name for name in known if name not in injected]
@@ -82,8 +88,7 @@ def bind(
         elif takes_any:
             bound[name] = value
         else:
-            title = getattr(target, "__name__", type(target).__name__)
-            problems.append(unknown(where(name), name, [*settable, *beside], f"of {title}"))
+            problems.append(unknown(where(name), name, [*settable, *beside], f"of `{title}`"))
     for name in settable:
         if known[name].default is inspect.Parameter.empty and name not in arguments:
             wanted = expected(annotation_of(target, known[name]))
@@ -113,7 +118,9 @@ def check_settings(
         for place in owners:
             annotation = _resolved(config_classes[place], name, owned[place][name].type)
             try:
-                result[place][name] = fit(value, _without_loose_text(annotation))
+                fitted = fit(value, _without_loose_text(annotation))
+                # The record then shows `save_steps: 10` as it was written, not 10.0.
+                result[place][name] = value if type(value) is int else fitted
             except Unfit as error:
                 problems[Problem(where(name), str(error))] = None
     for known in owned:
@@ -148,8 +155,10 @@ def fit(value: Any, annotation: Any) -> Any:
 
 def expected(annotation: Any) -> str:
     """Say in words what fits `annotation`."""
-    if name := _NAMES.get(annotation):
-        return name
+    if annotation is Any:
+        return "anything"
+    if isinstance(annotation, type) and annotation in _NAMES:
+        return _NAMES[annotation]
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is typing.Annotated:
         return expected(inner[0])
@@ -252,26 +261,34 @@ def _without_loose_text(annotation: Any) -> Any:
 
 
 def _complaint(value: Any, annotation: Any, error: Any) -> str:
-    details = error.errors(include_url=False, include_context=False)
-    bounded = next((item for item in details if item["type"].split("_")[0] in _BOUNDS), None)
-    if bounded is not None:
-        return f"{_text(value)}: {bounded['msg'].replace('Input', 'it', 1)}."
+    for detail in error.errors(include_url=False, include_context=False):
+        if detail["type"].startswith(_BOUNDS):
+            return f"is {_text(value)}: {detail['msg'].replace('Input', 'it', 1)}."
     wanted = expected(annotation)
     said = f"should be {wanted}, not {_text(value)}."
     if isinstance(value, str):
-        if "true or false" in wanted and (meant := _UNREAD_BOOLEANS.get(value.lower())):
-            return f"{said} Write `{meant}`."
-        choices = [str(item) for item in _choices(annotation)]
-        if guess := near(value, choices):
-            return f"{said} Did you mean `{guess}`?"
-        if "a list" in wanted:
-            return f"{said} Write `[{value}]`."
+        if guess := near(value, [str(choice) for choice in _choices(annotation)]):
+            return f"is {_text(value)}, which is not among its values. Did you mean `{guess}`?"
+        return f"{said}{_respelled(value, wanted)}"
     if value is True and "true or false" not in wanted:
         return f"{said} An option without a value means true."
     return said
 
 
-_BOUNDS = ("greater", "less", "multiple", "finite", "too", "string")
+_BOUNDS = (
+    *("greater_than", "less_than", "multiple_of", "finite_number", "too_short", "too_long"),
+    *("string_too_", "string_pattern"),
+)
+
+
+def _respelled(value: str, wanted: str) -> str:
+    """Return how text would be written as what was wanted, where that is likely meant."""
+    if "true or false" in wanted and (meant := _UNREAD_BOOLEANS.get(value.lower())):
+        return f" Write `{meant}`."
+    digits = value.replace("_", "").replace(",", "")
+    if "number" in wanted and digits.isascii() and digits.isdecimal():
+        return f" Write `{digits}` without quotes."
+    return f" Write `[{value}]`." if "a list" in wanted else ""
 
 
 def _choices(annotation: Any) -> list[Any]:

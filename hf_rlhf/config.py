@@ -5,12 +5,12 @@ beside them, at the top level, the settings of the trainer and the model. docs/r
 describes the format. Nothing here knows a plugin or imports the training stack.
 """
 
-import difflib
 import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hf_rlhf import plain_yaml
 from hf_rlhf.binding import Unfit, bind, fit, near, unknown
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.overrides import apply
-from hf_rlhf.plain_yaml import MAX_BYTES, KeyPath, dotted
+from hf_rlhf.plain_yaml import KeyPath
 from hf_rlhf.specs import (
     CardSpec,
     DatasetSpec,
@@ -51,6 +51,7 @@ RESERVED_LABELS = frozenset({"total", "completion_tokens", "truncated"})
 """Names under which a run measures other things than its rewards."""
 
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_LABEL_RULE = "Use letters, digits, `_` and `-`, and begin with a letter."
 
 _SECTIONS: dict[str, type] = {
     "evaluation": EvaluationSpec,
@@ -79,28 +80,7 @@ class RunFile:
     def read(cls, path: str | Path) -> "RunFile":
         """Read a file. Raises ConfigError if it cannot be read or is not a YAML mapping."""
         path = Path(path)
-        try:
-            # A pipe has no size to ask for, so the bound is on what is read.
-            with path.open("rb") as file:
-                content = file.read(MAX_BYTES + 1)
-        except FileNotFoundError:
-            raise ConfigError([_missing(path)]) from None
-        except IsADirectoryError:
-            fix = "Name a YAML file."
-            raise ConfigError([Problem(str(path), "is a folder, not a run file.", fix)]) from None
-        except (OSError, ValueError) as error:
-            raise ConfigError([Problem(str(path), f"cannot be read: {error}.")]) from error
-        if len(content) > MAX_BYTES:
-            fix = "Name a YAML file; data belongs elsewhere."
-            raise ConfigError([Problem(str(path), f"is larger than {MAX_BYTES:,} bytes.", fix)])
-        try:
-            text = content.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = content.count(b"\n", 0, error.start) + 1
-            what = f"is not UTF-8 text: byte 0x{content[error.start]:02x}."
-            fix = "Save it as UTF-8."
-            raise ConfigError([Problem(f"{path}:{line}", what, fix)]) from error
-        return cls.parse(text, path.name)
+        return cls.parse(plain_yaml.read(path), path.name)
 
     @classmethod
     def parse(cls, text: str, name: str) -> "RunFile":
@@ -242,13 +222,8 @@ class _Checking:
         if key.startswith("no_") and key[3:] in self.known:
             fix = f"Write `{key[3:]}: false` (`--{key[3:]} false`)."
             return Problem(where, f"`{key}` is not a setting.", fix)
-        for section, cls in _SECTIONS.items():
-            if key in _names(cls):
-                return Problem(
-                    where,
-                    f"`{key}` is not a setting of the trainer or model.",
-                    f"It belongs under `{section}:`.",
-                )
+        if home := self._home(key):
+            return Problem(where, f"`{key}` is not a setting of the trainer or model.", home)
         return unknown(where, key, [*_TOP, *self.known], "of the trainer or model")
 
     def _dataset(self) -> DatasetSpec | None:
@@ -262,7 +237,9 @@ class _Checking:
         found = []
         for label, value in self._container("judges", dict, "LABEL: {name: ...}").items():
             path = ("judges", label)
-            if (entry := self._entry(value, path)) is not None:
+            if not _LABEL.fullmatch(label):
+                self._report(path, f"{label!r} is not a label.", _LABEL_RULE)
+            elif (entry := self._entry(value, path)) is not None:
                 found.append(JudgeSpec(entry[0], label, entry[1], self.file.where(path), path))
         return tuple(found)
 
@@ -290,7 +267,7 @@ class _Checking:
                     del arguments[key]
                     what = "is for rewards: a gate only passes or fails."
                     self._report((*path, key), what, "Remove it, or set `threshold`.")
-            good = self._bound(cls, ours, path)
+            good = self._bound(cls, ours, path, section)
             self._score_values(good, path)
             found.append(
                 cls(
@@ -313,7 +290,7 @@ class _Checking:
             path = (*part.path, "label")
             if not _LABEL.fullmatch(part.label):
                 what = f"{part.label!r} is not a label."
-                self._report(path, what, "Use letters, digits, `_` and `-`, a letter first.")
+                self._report(path, what, _LABEL_RULE)
             elif part.label in RESERVED_LABELS:
                 self._report(path, f"{part.label!r} is measured by every run.", "Pick another.")
             elif part.label in first:
@@ -328,14 +305,24 @@ class _Checking:
         if value is None:
             return None
         given = self._container(key, dict, "KEY: VALUE")
-        for name in [name for name in given if name in self.known and name not in _names(cls)]:
-            del given[name]
-            what = f"`{name}` is a setting of the trainer or model."
-            self._report((key, name), what, "It belongs at the top level.")
-        return cls(**self._bound(cls, given, (key,)))
+        for name in [name for name in given if name not in _names(cls)]:
+            if home := self._home(name):
+                del given[name]
+                self._report((key, name), f"`{name}` is not a setting of `{key}`.", home)
+        return cls(**self._bound(cls, given, (key,), key))
 
-    def _bound(self, cls: type, given: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
-        good, problems = bind(cls, given, where=lambda name: self.file.where((*path, name)))
+    def _home(self, key: str) -> str | None:
+        """Say where a key belongs that was written elsewhere."""
+        if key in self.known or key in _TOP:
+            return "It belongs at the top level."
+        section = next((name for name, cls in _SECTIONS.items() if key in _names(cls)), None)
+        return f"It belongs under `{section}:`." if section else None
+
+    def _bound(
+        self, cls: type, given: Mapping[str, Any], path: KeyPath, title: str
+    ) -> dict[str, Any]:
+        where = partial(self._inside, path)
+        good, problems = bind(cls, given, where=where, title=title)
         self.problems += problems
         return good
 
@@ -379,21 +366,12 @@ class _Checking:
             self._report((key,), str(error), "")
             return None
 
+    def _inside(self, path: KeyPath, key: str) -> str:
+        return self.file.where((*path, key))
+
     def _report(self, path: KeyPath, what: str, fix: str) -> None:
         self.problems.append(Problem(self.file.where(path), what, fix))
 
 
 def _names(cls: type) -> frozenset[str]:
     return frozenset(item.name for item in fields(cls))
-
-
-def _missing(path: Path) -> Problem:
-    folder = path.parent
-    if not folder.is_dir():
-        return Problem(str(path), "does not exist, nor does its folder.")
-    names = sorted(item.name for item in folder.iterdir() if item.suffix in (".yaml", ".yml"))
-    close = difflib.get_close_matches(path.name, names, n=1)
-    if close:
-        return Problem(str(path), "does not exist.", f"Did you mean `{folder / close[0]}`?")
-    shown = ", ".join(names[:10]) or "none"
-    return Problem(str(path), "does not exist.", f"Run files in {folder}: {shown}.")

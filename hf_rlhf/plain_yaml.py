@@ -8,6 +8,7 @@ A document is turned into plain values with the line of each, and nothing is eve
 tags that name objects are refused, and size, depth and the expansion of aliases are bounded.
 """
 
+import difflib
 import enum
 import math
 import re
@@ -86,6 +87,31 @@ class Document:
     value: Any
     lines: dict[KeyPath, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+
+
+def read(path: Path) -> str:
+    """Return the text of a file. Raises ConfigError if there is none, or too much."""
+    try:
+        # A pipe has no size to ask for, so the bound is on what is read.
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError([_missing(path)]) from None
+    except IsADirectoryError:
+        fix = "Name a YAML file."
+        raise ConfigError([Problem(str(path), "is a folder, not a run file.", fix)]) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError([Problem(str(path), f"cannot be read: {error}.")]) from error
+    if len(content) > MAX_BYTES:
+        fix = "Name a YAML file; data belongs elsewhere."
+        raise ConfigError([Problem(str(path), f"is larger than {MAX_BYTES:,} bytes.", fix)])
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        what = f"is not UTF-8 text: byte 0x{content[error.start]:02x}."
+        fix = "Save it as UTF-8."
+        raise ConfigError([Problem(f"{path}:{line}", what, fix)]) from error
 
 
 def load(text: str, name: str) -> Document:
@@ -277,3 +303,15 @@ def _from_python(value: Any, path: KeyPath, name: str, problems: list[Problem]) 
     fix = "Give text, finite numbers, true, false, null, lists or mappings."
     problems.append(Problem(f"{name} {dotted(path)}".rstrip(), what, fix))
     return None
+
+
+def _missing(path: Path) -> Problem:
+    folder = path.parent
+    if not folder.is_dir():
+        return Problem(str(path), "does not exist, nor does its folder.")
+    names = sorted(item.name for item in folder.iterdir() if item.suffix in (".yaml", ".yml"))
+    close = difflib.get_close_matches(path.name, names, n=1)
+    if close:
+        return Problem(str(path), "does not exist.", f"Did you mean `{folder / close[0]}`?")
+    shown = ", ".join(names[:10]) or "none"
+    return Problem(str(path), "does not exist.", f"Run files in {folder}: {shown}.")
