@@ -18,7 +18,7 @@ from hf_rlhf import plain_yaml
 from hf_rlhf.binding import Unfit, bind, fit, near, unknown
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.overrides import apply
-from hf_rlhf.plain_yaml import KeyPath
+from hf_rlhf.plain_yaml import KeyPath, dotted
 from hf_rlhf.specs import (
     CardSpec,
     DatasetSpec,

@@ -309,7 +309,7 @@ def _missing(path: Path) -> Problem:
     folder = path.parent
     if not folder.is_dir():
         return Problem(str(path), "does not exist, nor does its folder.")
-    names = sorted(item.name for item in folder.iterdir() if item.suffix in (".yaml", ".yml"))
+    names = sorted(item.name for item in folder.glob("*.y*ml"))
     close = difflib.get_close_matches(path.name, names, n=1)
     if close:
         return Problem(str(path), "does not exist.", f"Did you mean `{folder / close[0]}`?")
