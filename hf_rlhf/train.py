@@ -62,6 +62,10 @@ class _Session:
     def __init__(self, run: Any, argv: Sequence[str]) -> None:
         from accelerate import PartialState
 
+        from transformers.utils import logging
+
+        if not sys.stderr.isatty():
+            logging.disable_progress_bar()
         self.run = run
         self.state = PartialState()
         self.argv = argv
