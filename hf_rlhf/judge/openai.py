@@ -1,0 +1,316 @@
+"""A judge behind an OpenAI-compatible API: vLLM in production, or any server that speaks it.
+
+A verdict that cannot be had, for whatever reason, is None with the reason, never a number. What
+will not heal (a refused key, an unknown model, a wrong address) raises at once, and so does a
+label whose questions fail too often.
+"""
+
+import asyncio
+import hashlib
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.contracts import Question, Verdict
+from hf_rlhf.errors import JudgeError
+from hf_rlhf.judge import prompts
+from hf_rlhf.judge.cache import SCHEMA_VERSION, VerdictCache, default_path
+from hf_rlhf.judge.endpoint import Endpoint, Failed, Reply, checked_url
+from hf_rlhf.judge.limits import Limits
+from hf_rlhf.judge.tally import Tally
+from hf_rlhf.judge.verdicts import Malformed, read_verdict
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+    from tenacity import RetryCallState
+
+_LETTERS_PER_TOKEN = 3
+"""Low for English, so that a booking under the token cap rather errs on the safe side."""
+_REPLY_SHOWN = 2000
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
+
+
+@dataclass
+class OpenAIJudge:
+    """Ask a language model. Raises JudgeError for fields that cannot work.
+
+    Picklable; it holds no key and no connection. Questions that are equal in one call are asked
+    once, and a verdict in the cache is not asked for again.
+    """
+
+    model: str
+    """The name under which the server knows the model."""
+    base_url: str = "http://localhost:8000/v1"
+    """Where the API is. It may not carry a key; link-local and metadata addresses are refused."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """The environment variable that holds the key. The default one may be unset: local servers
+    need none."""
+    revision: str = ""
+    """Which weights are served, for the card and the cache; the API cannot tell."""
+    temperature: float | None = 0.0
+    """None leaves it out, for models that refuse it."""
+    max_tokens: int | None = 512
+    """Limit on a reply, thinking included. A reply cut off here is asked for again with twice
+    as many, once."""
+    seed: int | None = 0
+    structured: bool = True
+    """Send the verdict's JSON schema as `response_format`. Replies are checked just the same."""
+    extra_body: dict[str, Any] = field(default_factory=dict)
+    """Further fields of the request, e.g. `{chat_template_kwargs: {enable_thinking: false}}`."""
+    timeout: float = 120.0
+    """Seconds for one request."""
+    deadline: float = 600.0
+    """Seconds for one call of `judge`: what is not answered by then gets None."""
+    retries: int = 5
+    """How often a request is sent again after 408, 409, 429, 5xx, a lost connection or a
+    timeout, waiting longer each time, or as long as Retry-After says."""
+    max_concurrency: int = 32
+    """Requests under way at once, on this machine, by all who use this base_url."""
+    requests_per_minute: int | None = None
+    """Cap for this machine; None is no cap."""
+    tokens_per_minute: int | None = None
+    """Cap for this machine on prompt and completion tokens; None is no cap."""
+    max_failure_rate: float = 0.5
+    """Above this share of None among the last `failure_window` questions of a label: stop."""
+    failure_window: int = 64
+    cache: bool = True
+    """Keep verdicts on disk. With a temperature above 0 this freezes the first draw."""
+    cache_path: str = ""
+    """The cache's file; by default `$HF_RLHF_CACHE/judge.sqlite`, under the XDG cache folder."""
+    price_per_million_input: float = 0.0
+    """For the cost in `usage()`; any currency."""
+    price_per_million_output: float = 0.0
+    _tally: Tally = field(init=False, repr=False, compare=False)
+    _cache: VerdictCache | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.base_url = checked_url(self.base_url)
+        if not self.model.strip():
+            raise JudgeError("openai judge: model is empty; name a model that the server has.")
+        for name in ("timeout", "deadline", "max_concurrency", "failure_window"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise JudgeError(f"openai judge: {name} must be above 0.")
+        for name in ("max_tokens", "requests_per_minute", "tokens_per_minute"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise JudgeError(f"openai judge: {name} must be at least 1, or null.")
+        if not 0 <= self.max_failure_rate <= 1:
+            raise JudgeError("openai judge: max_failure_rate is a share, from 0 to 1.")
+        if self.retries < 0:
+            raise JudgeError("openai judge: retries must be at least 0.")
+        if self.temperature is not None and not 0 <= self.temperature < math.inf:
+            raise JudgeError("openai judge: temperature must be at least 0, or null.")
+        self._tally = Tally(self.failure_window)
+        path = Path(self.cache_path) if self.cache_path else default_path()
+        self._cache = VerdictCache(path) if self.cache else None
+
+    async def judge(self, questions: Sequence[Question]) -> list[Verdict]:
+        """Answer every question, in order, within `deadline` seconds.
+
+        Raises JudgeError for what will not heal, and above `max_failure_rate`.
+        """
+        started = monotonic()
+        bodies = [self._body(prompts.messages_for(question)) for question in questions]
+        keys = [self._key(body) for body in bodies]
+        answers = self._cache.read(keys) if self._cache else {}
+        missing = {key: body for key, body in zip(keys, bodies, strict=True) if key not in answers}
+        try:
+            if missing:
+                answers |= await self._ask_all(missing, started + self.deadline)
+        finally:
+            self._tally.add(seconds=monotonic() - started)
+        verdicts = [answers[key] for key in keys]
+        failed = sum(verdict.score is None for verdict in verdicts)
+        self._tally.add(calls=len(keys), cached=len(keys) - len(missing), failed=failed)
+        self._tally.check(questions, verdicts, self.max_failure_rate)
+        return verdicts
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return what the verdicts depend on."""
+        return {
+            "judge": "openai",
+            "model": self.model,
+            "revision": self.revision or None,
+            "base_url": self.base_url,
+            "prompt_sha256": prompts.prompt_sha256(),
+            "scale": f"0 to {prompts.LEVELS}, read as 0 to 1",
+            **{name: value for name, value in self._sampling().items() if name != "model"},
+            "structured": self.structured,
+        }
+
+    def usage(self) -> Mapping[str, float]:
+        """Return totals since construction.
+
+        `calls` counts questions, `cached` those not sent (known, or equal to another in the same
+        call), `failed` those that got None, `requests` what was sent, repeats included;
+        `cache_errors` above 0 says that the cache could not be used. Tokens are the server's.
+        """
+        trouble = self._cache.trouble if self._cache else 0
+        return {**self._tally.totals(), "cache_errors": float(trouble)}
+
+    async def ping(self) -> str:
+        """Ask for one token, without the cache. Raises JudgeError with the cause and a cure."""
+        question = Question("quality", "Yes.", "Says yes.")
+        body = self._body(prompts.messages_for(question))
+        if self.max_tokens is not None:
+            body["max_tokens"] = 1
+        started = monotonic()
+        try:
+            async with self._endpoint.connect() as client:
+                await self._send(client, body, min(self.timeout, 60.0))
+        except Failed as failure:
+            raise JudgeError(
+                f"The judge at {self.base_url} gave no answer: {failure}. Is the server running "
+                f"and base_url right? For vLLM: vllm serve {self.model}"
+            ) from None
+        return f"{self.model} at {self.base_url} answered in {monotonic() - started:.2f} s"
+
+    @property
+    def _endpoint(self) -> Endpoint:
+        return Endpoint(self.base_url, self.model, self.api_key_env)
+
+    @property
+    def _limits(self) -> Limits:
+        return Limits(
+            self.base_url, self.max_concurrency, self.requests_per_minute, self.tokens_per_minute
+        )
+
+    def _sampling(self) -> dict[str, Any]:
+        fields = {
+            "model": self.model,
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+            "seed": self.seed,
+            "extra_body": self.extra_body,
+        }
+        return {name: value for name, value in fields.items() if value not in (None, {})}
+
+    def _body(self, messages: list[dict[str, str]]) -> dict[str, Any]:
+        body = {**self._sampling(), "messages": messages}
+        if self.structured:
+            schema = {"name": "verdict", "strict": True, "schema": prompts.SCHEMA}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return body
+
+    def _key(self, body: Mapping[str, Any]) -> str:
+        """Hash everything that a verdict depends on."""
+        request = {
+            "version": SCHEMA_VERSION,
+            "base_url": self.base_url,
+            "revision": self.revision,
+            "repair": prompts.REPAIR,
+            "body": body,
+        }
+        text = json.dumps(request, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    async def _ask_all(
+        self, bodies: Mapping[str, dict[str, Any]], deadline: float
+    ) -> dict[str, Verdict]:
+        """Ask for each body's verdict; what is not there at `deadline` (monotonic) is None."""
+        late = Verdict(None, f"No answer within the step's deadline of {self.deadline:g} s.")
+        answers = dict.fromkeys(bodies, late)
+        # The machine's cap is taken per request; this one only keeps the waiting line short.
+        turn = asyncio.Semaphore(self.max_concurrency)
+
+        async def ask(client: "AsyncOpenAI", key: str) -> None:
+            async with turn:
+                answers[key] = await self._ask(client, bodies[key], deadline)
+            if self._cache:
+                self._cache.write(key, answers[key])
+
+        try:
+            async with (
+                asyncio.timeout(max(0.0, deadline - monotonic())),
+                self._endpoint.connect() as client,
+                asyncio.TaskGroup() as group,
+            ):
+                for key in bodies:
+                    group.create_task(ask(client, key))
+        except TimeoutError:
+            return answers  # What is unanswered says so in its verdict.
+        except ExceptionGroup as errors:
+            fatal, other = errors.split(JudgeError)
+            if fatal and not other:
+                raise fatal.exceptions[0] from None
+            raise
+        return answers
+
+    async def _ask(self, client: "AsyncOpenAI", body: dict[str, Any], deadline: float) -> Verdict:
+        """Return a verdict; a malformed reply is sent back once to be mended."""
+        try:
+            reply = await self._persist(client, body, deadline)
+            try:
+                return _verdict(reply)
+            except Malformed as malformed:
+                mended = _repair(body, reply, str(malformed))
+            return _verdict(await self._persist(client, mended, deadline))
+        except Malformed as malformed:
+            return Verdict(None, f"The judge's reply was not a verdict: {malformed}")
+        except Failed as failure:
+            return Verdict(None, f"The judge could not be asked: {failure}")
+
+    async def _persist(self, client: "AsyncOpenAI", body: dict[str, Any], deadline: float) -> Reply:
+        """Send a request until it is answered. Raises Failed when tries or time run out."""
+        from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
+        from tenacity.stop import stop_before_delay
+
+        in_time = stop_before_delay(max(0.0, deadline - monotonic()))
+        retrying = AsyncRetrying(
+            stop=stop_after_attempt(self.retries + 1) | in_time,
+            wait=_wait,
+            retry=retry_if_exception(lambda error: isinstance(error, Failed) and error.again),
+            reraise=True,
+        )
+        return await retrying(self._send, client, body, self.timeout)
+
+    async def _send(self, client: "AsyncOpenAI", body: dict[str, Any], timeout: float) -> Reply:
+        """Send one request when the caps allow it, and count what it cost."""
+        letters = sum(len(message["content"]) for message in body["messages"])
+        estimate = letters // _LETTERS_PER_TOKEN + body.get("max_tokens", 0)
+        async with self._limits.call(estimate) as booking:
+            self._tally.add(requests=1)
+            reply = await self._endpoint.complete(client, body, timeout)
+            booking.tokens = reply.prompt_tokens + reply.completion_tokens or estimate
+        self._tally.add(
+            prompt_tokens=reply.prompt_tokens,
+            completion_tokens=reply.completion_tokens,
+            cost=(
+                reply.prompt_tokens * self.price_per_million_input
+                + reply.completion_tokens * self.price_per_million_output
+            )
+            / 1e6,
+        )
+        return reply
+
+
+def _verdict(reply: Reply) -> Verdict:
+    if reply.truncated:
+        where = "inside the model's thinking, which may be turned off by extra_body"
+        raise Malformed(
+            f"it was cut off at max_tokens{', ' + where if reply.only_thought else ''}."
+        )
+    return Verdict(*read_verdict(reply.text))
+
+
+def _repair(body: Mapping[str, Any], reply: Reply, cause: str) -> dict[str, Any]:
+    """Return the request that asks for a malformed verdict again, saying what was wrong."""
+    if reply.truncated:
+        # What was cut off is of no use to the model; what it needs is room.
+        return {**body, "max_tokens": 2 * body["max_tokens"]} if "max_tokens" in body else {**body}
+    said = {"role": "assistant", "content": reply.text[:_REPLY_SHOWN] or "(nothing)"}
+    again = {"role": "user", "content": prompts.REPAIR.format(cause=cause)}
+    return {**body, "messages": [*body["messages"], said, again]}
+
+
+def _wait(state: "RetryCallState") -> float:
+    """Wait as long as the server asked; else longer each time, at random to spread the load."""
+    failure = state.outcome.exception() if state.outcome else None
+    if isinstance(failure, Failed) and failure.after is not None:
+        return failure.after + random.uniform(0, 0.1)
+    longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (state.attempt_number - 1))
+    return random.uniform(longest / 2, longest)
