@@ -67,9 +67,9 @@ def _abstentions(record: Record, history: Sequence[Mapping[str, Any]]) -> Iterat
                 "counts as none, never as a score."
             )
     for row in during_training(history, record["reward"])["rows"]:
-        if row["none"]:
+        if row["none"] and row["label"] != TOTAL:
             yield (
-                f"{code(row['label'])} abstained on {number(row['none'])} completions per logged "
+                f"{code(row['label'])} abstained, on {number(row['none'])} completions per logged "
                 "step on average."
             )
         if row["label"] == TOTAL and row["flat"]:

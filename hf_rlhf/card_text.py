@@ -80,6 +80,11 @@ def number(value: Any) -> str:
     return f"{value:,.{places}f}"
 
 
+def count(value: Any) -> str:
+    """Return a total, which may come as a float, without decimals that mean nothing."""
+    return number(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
 def share(value: float | None) -> str:
     """Return a share in [0, 1] as a percentage, or `not measured`."""
     return NOT_MEASURED if value is None else f"{100 * value:.1f}%"
@@ -119,7 +124,7 @@ def hub_link(repo_id: str, kind: str = "") -> str:
 FILTERS = {
     item.__name__: item
     for item in (
-        *(cell, code, duration, excerpt, fence, hub_link, interval, number, plain, share),
+        *(cell, code, count, duration, excerpt, fence, hub_link, interval, number, plain, share),
         as_yaml,
     )
 }

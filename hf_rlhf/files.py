@@ -21,22 +21,19 @@ def atomic_write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Not tempfile: its files are private (0600), and a run folder is often shared.
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as f:
-            f.write(content)
-            f.flush()
-            os.fsync(f.fileno())
-        if target.exists():
-            shutil.copymode(target, temporary)
-        os.replace(temporary, target)
+        try:
+            _write_new(temporary, content)
+            if target.exists():
+                shutil.copymode(target, temporary)
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
         _sync_folder(target.parent)
     except OSError as error:
         raise RunFolderError(
             f"{target} cannot be written: {error.strerror or error}. Free space, or choose a "
             "folder that is writable (`output_dir`)."
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -53,6 +50,14 @@ def atomic_write_json(path: str | os.PathLike[str], value: Any) -> None:
     """
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     atomic_write_text(path, text + "\n")
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    # Not tempfile: its files are private (0600), and a run folder is often shared.
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,0 +1,121 @@
+import json
+import os
+import stat
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_rlhf.errors import RunFolderError
+from hf_rlhf.files import atomic_write_bytes, atomic_write_json, atomic_write_text
+from hf_rlhf.scrub import REDACTED, scrub
+
+TOKEN = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7cF0hL"
+
+
+class TestAtomicWrite:
+    def test_makes_folders_and_replaces(self, tmp_path):
+        path = tmp_path / "a" / "b.txt"
+        atomic_write_text(path, "one")
+        atomic_write_text(path, "zwei ü\n")
+        assert path.read_text(encoding="utf-8") == "zwei ü\n"
+        assert [item.name for item in path.parent.iterdir()] == ["b.txt"]
+
+    def test_a_failed_write_leaves_the_old_file_and_no_rubbish(self, tmp_path, monkeypatch):
+        path = tmp_path / "run.json"
+        atomic_write_text(path, "old")
+
+        def full(_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(RunFolderError, match=r"run\.json cannot be written: No space left"):
+            atomic_write_text(path, "new")
+        assert path.read_text() == "old"
+        assert os.listdir(tmp_path) == ["run.json"]
+
+    def test_a_file_in_the_way_of_the_folder_is_named(self, tmp_path):
+        (tmp_path / "taken").write_text("")
+        with pytest.raises(RunFolderError, match="taken"):
+            atomic_write_bytes(tmp_path / "taken" / "run.json", b"")
+
+    def test_keeps_permissions(self, tmp_path):
+        path = tmp_path / "x"
+        path.write_text("")
+        path.chmod(0o640)
+        atomic_write_text(path, "y")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+    def test_refuses_what_is_not_json_before_touching_the_file(self, tmp_path):
+        path = tmp_path / "x.json"
+        path.write_text("{}")
+        with pytest.raises(ValueError, match="nan"):
+            atomic_write_json(path, {"loss": float("nan")})
+        assert path.read_text() == "{}"
+
+    def test_half_a_surrogate_pair_can_be_written(self, tmp_path):
+        atomic_write_json(tmp_path / "x.json", {"completion": "a\ud83db"})
+        assert json.loads((tmp_path / "x.json").read_bytes()) == {"completion": "a\ud83db"}
+
+
+class TestScrub:
+    @pytest.mark.parametrize(
+        ("text", "left"),
+        [
+            (TOKEN, REDACTED),
+            (f"token={TOKEN}, then", f"token={REDACTED}, then"),
+            ("sk-proj-abcdEFGH1234_5678-xyz", REDACTED),
+            ("Authorization: Bearer abcdefghijklmnop1234", f"Authorization: Bearer {REDACTED}"),
+            ("https://joe:pa55@judge.example/v1", f"https://{REDACTED}@judge.example/v1"),
+            ("http://h/v1?api_key=abc&model=m", f"http://h/v1?api_key={REDACTED}&model=m"),
+            ("s3://b/k?X-Amz-Signature=00ff", f"s3://b/k?X-Amz-Signature={REDACTED}"),
+        ],
+    )
+    def test_removes_secrets_by_their_form(self, text, left):
+        assert scrub(text) == left
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *("hf_rlhf_refiner.trainer:RefinerGRPOTrainer", "task-specific-long-hyphenated-name"),
+            *("https://host/a?page=2", "mail@example.com", "<answer>risk-averse</answer>"),
+            "1d5e7c0b9a8f7e6d5c4b3a29181716151413121f",
+        ],
+    )
+    def test_leaves_the_rest(self, text):
+        assert scrub(text) == text
+
+    def test_removes_values_of_secret_variables_everywhere(self, monkeypatch):
+        monkeypatch.setenv("JUDGE_API_KEY", "canary-value")
+        monkeypatch.setenv("LONGER_SECRET", "canary-value-and-more")
+        monkeypatch.setenv("SOME_TOKEN", "short")
+        monkeypatch.setenv("HARMLESS", "harmless-value")
+        dirty = {
+            "a canary-value b": [{"deep": ("x canary-value-and-more y", 3, None, True)}],
+            "plain": "short harmless-value",
+        }
+        assert scrub(dirty) == {
+            f"a {REDACTED} b": [{"deep": [f"x {REDACTED} y", 3, None, True]}],
+            "plain": "short harmless-value",
+        }
+
+    def test_removes_fields_and_flags_that_are_secret_by_name(self):
+        config = {
+            **{"hub_token": "opaque", "judge": {"api-key": "k"}, "password": ""},
+            **{"eos_token": "</s>", "max_tokens": 5, "api_key_env": "MY_KEY", "token": None},
+        }
+        assert scrub(config) == {
+            **{"hub_token": REDACTED, "judge": {"api-key": REDACTED}, "password": ""},
+            **{"eos_token": "</s>", "max_tokens": 5, "api_key_env": "MY_KEY", "token": None},
+        }
+        command = ["x", "--judges.main.api_key", "k", "--hub_token=t", "--eos_token", "</s>"]
+        assert scrub(command) == [
+            *("x", "--judges.main.api_key", REDACTED, f"--hub_token={REDACTED}"),
+            *("--eos_token", "</s>"),
+        ]
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
+    def test_is_idempotent(self, value):
+        once = scrub(value)
+        assert scrub(once) == once
