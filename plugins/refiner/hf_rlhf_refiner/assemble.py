@@ -123,12 +123,12 @@ class _Tally:
     read: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
 
-    def converted(self, rows: Rows, split: str) -> list[Converted]:
+    def converted(self, rows: Rows, prefix: str) -> list[Converted]:
         before, kept = self.read, []
         for number, row in enumerate(rows, start=1):
             self.read += 1
             try:
-                kept.append(self.convert(row, f"{split}-{number}"))
+                kept.append(self.convert(row, f"{prefix}-{number}"))
             except BadRow as error:
                 long = error.reason == "prompt_too_long"
                 if (self.on_long_prompt if long else self.on_bad_row) == "stop":
@@ -158,9 +158,9 @@ def assemble(
     """
     tally = _Tally(convert, on_bad_row, on_long_prompt)
     train_rows, held_rows = splitting.train_rows(source), splitting.held_out_rows(source)
-    train = tally.converted(train_rows, "train")
+    train = tally.converted(train_rows, "row")
     if held_rows is not None:
-        test, origin = tally.converted(held_rows, "test"), held_rows.name
+        test, origin = tally.converted(held_rows, "held-out"), held_rows.name
     else:
         train, test = splitting.cut(train)
         origin = f"cut from {train_rows.name} by question, seed {splitting.seed}"

@@ -1,10 +1,11 @@
 """What the refiner is shown: one prompt from a question, reasoning and tool results, within a cap.
 
 The cap is in tokens of the finished prompt, measured by the tokenizer's own chat template as the
-trainer applies it. Over the cap, whole tool results are dropped, the least relevant to the
-question first. Where one result alone is too long, it is cut to its most relevant snippets; where
-one snippet alone is too long, to its most relevant passages. The question and the reasoning are
-never cut: a prompt that cannot hold them and some tool output is a `BadRow`.
+trainer applies it. Over the cap, whole tool results are dropped: by falling relevance to the
+question, each is kept that still fits. Where the most relevant result alone is too long, it is cut
+to its most relevant snippets; where its best snippet alone is too long, to its most relevant
+passages. The question and the reasoning are never cut: a prompt that cannot hold them and some
+tool output is a `BadRow`.
 """
 
 import re
@@ -103,12 +104,10 @@ class PromptMaker:
         whole = built(results)
         if whole.tokens <= self.max_tokens:
             return whole
+        best = _best(question, results)
         fitted = self._drop_results(question, results, built)
         if fitted is None:
-            best = _best(question, results)
-            fitted = self._cut_snippets(question, best, built) or self._cut_one(
-                question, best, built
-            )
+            fitted = self._cut_result(question, best, built)
             if fitted is None:
                 raise self._too_long(where, built)
             fitted = replace(fitted, results_cut=1)
@@ -119,46 +118,57 @@ class PromptMaker:
     ) -> Prompt | None:
         scores = _scores(question, results)
         order = sorted(range(len(results)), key=lambda index: -scores[index])
-        return self._most(order, lambda kept: built([results[index] for index in kept]))
+        texts = [result.text for result in results]
+        return self._fill(order, texts, lambda kept: built([results[index] for index in kept]))
 
-    def _cut_snippets(
+    def _cut_result(
         self, question: str, best: Result, built: Callable[[list[Result]], Prompt]
     ) -> Prompt | None:
-        order = most_relevant_first(question, [source["text"] for source in best.sources])
+        """Keep what fits of one result's snippets, or of its best snippet's passages."""
+        texts = [source["text"] for source in best.sources]
+        order = most_relevant_first(question, texts)
+        source = best.sources[order[0]]
+        parts = passages(source["text"], PASSAGE_CHARS)
 
         def with_snippets(kept: list[int]) -> Prompt:
             return built([replace(best, sources=tuple(best.sources[index] for index in kept))])
 
-        return self._most(order, with_snippets)
-
-    def _cut_one(
-        self, question: str, best: Result, built: Callable[[list[Result]], Prompt]
-    ) -> Prompt | None:
-        texts = [source["text"] for source in best.sources]
-        source = best.sources[most_relevant_first(question, texts)[0]]
-        parts = passages(source["text"], PASSAGE_CHARS)
-
         def with_passages(kept: list[int]) -> Prompt:
-            text = _joined(parts, kept)
-            return built([replace(best, sources=(Source(id=source["id"], text=text),))])
+            cut = Source(id=source["id"], text=_joined(parts, kept))
+            return built([replace(best, sources=(cut,))])
 
-        return self._most(most_relevant_first(question, parts), with_passages)
+        shown = [_snippet(source) for source in best.sources]
+        return self._fill(order, shown, with_snippets) or self._fill(
+            most_relevant_first(question, parts), parts, with_passages
+        )
 
-    def _most(self, order: list[int], build: Callable[[list[int]], Prompt]) -> Prompt | None:
-        """Return the prompt with the longest head of `order` that fits; None if not even one does.
+    def _fill(
+        self, order: list[int], texts: list[str], build: Callable[[list[int]], Prompt]
+    ) -> Prompt | None:
+        """Keep each of `texts` that still fits, by `order`; None unless the first of them does.
 
-        Kept things stay in their own order. A prompt with more in it is taken to be longer, so
-        that a bisection, which measures log2(n) prompts, finds it.
+        Sizes are first added up text by text, then the prompt is measured as a whole: tokens at
+        the joints can differ by a few, so the last ones kept may have to go again.
         """
-        low, high, best = 0, len(order), None
-        while low < high:
-            middle = (low + high + 1) // 2
-            prompt = build(sorted(order[:middle]))
+        sizes = [len(ids) for ids in self._plain(texts)]
+        room = self.max_tokens - build([]).tokens if texts else 0
+        kept: list[int] = []
+        for index in order:
+            if sizes[index] <= room:
+                kept.append(index)
+                room -= sizes[index]
+            elif not kept:
+                return None
+        while kept:
+            prompt = build(sorted(kept))
             if prompt.tokens <= self.max_tokens:
-                low, best = middle, prompt
-            else:
-                high = middle - 1
-        return best
+                return prompt
+            kept.pop()
+        return None
+
+    def _plain(self, texts: list[str]) -> list[list[int]]:
+        ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return ids
 
     def _prompt(self, question: str, reasoning: str, results: Sequence[Result]) -> Prompt:
         sections = [("Question", question), ("Agent's reasoning", reasoning)]
@@ -227,6 +237,10 @@ def check_tokenizer(tokenizer: Any) -> None:
         )
 
 
+def _snippet(source: Source) -> str:
+    return f"<snippet id={source['id']}>{source['text']}</snippet>"
+
+
 def _scores(question: str, results: Sequence[Result]) -> list[float]:
     """Score each result by the best of its snippets, so that length alone neither helps nor harms.
 
@@ -243,7 +257,7 @@ def _best(question: str, results: Sequence[Result]) -> Result:
 
 
 def _joined(parts: Sequence[str], kept: Sequence[int]) -> str:
-    text = parts[kept[0]]
+    text = "".join(parts[index] for index in kept[:1])
     for before, index in zip(kept, kept[1:], strict=False):
         text += (" " if index == before + 1 else ELLIPSIS) + parts[index]
     return text

@@ -1,0 +1,270 @@
+"""`judged_rollouts`: agent rollouts, with the rubrics they were judged by, as refiner rows."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hf_rlhf.contracts import Loaded
+from hf_rlhf.errors import DataError
+from hf_rlhf.readers import Row, read_rows
+from hf_rlhf.rollouts import Output, Rollout, parse_rollout
+from hf_rlhf_refiner.answer import Source
+from hf_rlhf_refiner.assemble import (
+    Converted,
+    OnBad,
+    RefinerRow,
+    Rubric,
+    Splitting,
+    assemble,
+)
+from hf_rlhf_refiner.prompt import SYSTEM_PROMPT, BadRow, PromptMaker, Result
+from hf_rlhf_refiner.relevance import passages
+
+_WRAPPERS = ("results", "result", "output", "data", "hits", "documents")
+"""Keys that tools put around what they found, where the key stands alone."""
+_BOOKKEEPING = ("id", "score")
+"""Left out of what is shown: a tool's own ids would be mistaken for ones that can be cited."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the rollout's own judges said of its answer under one rubric."""
+
+    criterion: str
+    weight: float
+    score: float | None
+    """The recorded verdict, 0 or 1; None where the judges failed."""
+    votes: tuple[int, ...]
+
+
+def judged_rollouts(
+    path: str,
+    *,
+    tokenizer: Any,
+    split: str | None = None,
+    revision: str | None = None,
+    subset: str | None = None,
+    max_prompt_tokens: int = 6144,
+    max_snippet_chars: int = 600,
+    test_rows: int | None = None,
+    test_share: float | None = None,
+    seed: int = 42,
+    system_prompt: str = SYSTEM_PROMPT,
+    chat_template_kwargs: dict[str, Any] | None = None,
+    on_bad_row: OnBad = "stop",
+    on_long_prompt: OnBad = "drop",
+) -> Loaded:
+    """Load agent rollouts in the OpenAI Responses form as refiner rows.
+
+    The question is the last user message; the reasoning is what the rollout shows of it; each tool
+    output is one result, cut into snippets, whose ids say the call: `T3`, or `T3-1`, `T3-2` … where
+    the third call returned several documents or a long text. What the agent handed in as its
+    answer is no tool output: it is kept apart, in the column `answer`.
+
+    Rubrics are the row's `rubric_judgements` (`criteria` and `severity` as weight). A row without
+    them gets one from its `expected_answer`: "States 51%.".
+
+    Args:
+        path: a file, a folder, or the id of a Hub dataset.
+        tokenizer: the policy's; its chat template makes and measures the prompts.
+        split: the split to train on, unless it is `train` or the only one.
+        revision: branch, tag or commit of a Hub dataset.
+        subset: configuration name of a Hub dataset.
+        max_prompt_tokens: over it, tool results are dropped, the least relevant first.
+        max_snippet_chars: longest snippet; longer texts are parted between paragraphs or sentences.
+        test_rows: how many rows to hold out. By default the source's test split, or a tenth.
+        test_share: the same as a share.
+        seed: for the choice of held-out questions.
+        system_prompt: the instructions; `""` for a template that knows no system role.
+        chat_template_kwargs: passed to the chat template. Give the trainer the same.
+        on_bad_row: whether a row that cannot be used stops the run or is dropped and counted.
+        on_long_prompt: the same for a row whose question and reasoning alone exceed the cap.
+
+    Returns:
+        Splits `train` and `test` with the refiner's columns, and `answer` and `expected_answer`
+        ("" where unknown); the report also counts steps of unknown type, empty results and
+        outputs that answer no call.
+
+    Raises:
+        DataError: a file cannot be read, or a row not be used; names file, row, field and cure.
+        ModelError: the tokenizer has no chat template or no pad token.
+    """
+    if max_snippet_chars < 40:
+        raise DataError(f"max_snippet_chars is {max_snippet_chars}, expected at least 40.")
+    maker = PromptMaker(tokenizer, max_prompt_tokens, system_prompt, chat_template_kwargs or {})
+    source = read_rows(path, revision=revision, subset=subset)
+    return assemble(
+        source,
+        lambda row, row_id: _converted(row, row_id, maker, max_snippet_chars),
+        Splitting(split, test_rows, test_share, seed),
+        on_bad_row=on_bad_row,
+        on_long_prompt=on_long_prompt,
+    )
+
+
+def judgements(rollout: Rollout) -> list[Judgement]:
+    """Return the recorded per-rubric verdicts. Raise BadRow if they are not what they should be."""
+    recorded = rollout.fields.get("rubric_judgements") or []
+    where = f"{rollout.where}: field 'rubric_judgements'"
+    if not isinstance(recorded, list):
+        raise BadRow(
+            "wrong_type:rubric_judgements",
+            f"{where}: is {type(recorded).__name__}, expected a list of objects.",
+        )
+    return [
+        _judgement(item, f"{where}, item {number}") for number, item in enumerate(recorded, start=1)
+    ]
+
+
+def tool_results(rollout: Rollout, longest: int) -> tuple[list[Result], int]:
+    """Return the tool results with ids on their snippets, and how many results were empty.
+
+    Results are numbered by their calls, so an id does not depend on what else is kept. `longest`
+    is in characters.
+    """
+    results, empty, orphans = [], 0, 0
+    for output in rollout.outputs:
+        texts = [part for text in _documents(output.text) for part in passages(text, longest)]
+        if output.call is None:
+            orphans += 1
+        if not texts:
+            empty += 1
+            continue
+        name = f"T{output.call.number}" if output.call else f"U{orphans}"
+        ids = [name] if len(texts) == 1 else [f"{name}-{n}" for n in range(1, len(texts) + 1)]
+        sources = tuple(Source(id=i, text=text) for i, text in zip(ids, texts, strict=True))
+        results.append(Result(sources, _head(output)))
+    return results, empty
+
+
+def _converted(row: Row, row_id: str, maker: PromptMaker, longest: int) -> Converted:
+    try:
+        rollout = parse_rollout(row)
+    except BadRow:
+        raise
+    except DataError as error:
+        raise BadRow("not_a_rollout", str(error)) from error
+    question = rollout.question
+    if not question:
+        raise BadRow("no_question", f"{row.where}: field 'input': holds no user message.")
+    results, empty = tool_results(rollout, longest)
+    if not results:
+        raise BadRow(
+            "no_tool_output",
+            f"{row.where}: field 'output': no tool returned anything. Expected at least one "
+            "function_call_output with text. Drop such rows (`on_bad_row: drop`).",
+        )
+    rubrics = _rubrics(rollout)
+    prompt = maker.make(row.where, question, rollout.reasoning, results)
+    counts: Counter[str] = Counter(empty_tool_results=empty)
+    counts["outputs_without_call"] = sum(output.call is None for output in rollout.outputs)
+    counts.update({f"unknown_step:{kind}": n for kind, n in rollout.unknown.items()})
+    return Converted(
+        RefinerRow(
+            prompt=prompt.messages,
+            question=question,
+            sources=prompt.sources,
+            positive_rubrics=rubrics,
+            negative_rubrics=[],
+            row_id=row_id,
+        ),
+        prompt,
+        extra={"answer": rollout.answer, "expected_answer": _expected(rollout)},
+        counts=counts,
+    )
+
+
+def _rubrics(rollout: Rollout) -> list[Rubric]:
+    recorded = judgements(rollout)
+    if recorded:
+        return [Rubric(criterion=item.criterion, weight=item.weight) for item in recorded]
+    expected = _expected(rollout)
+    if not expected:
+        raise BadRow(
+            "no_rubrics",
+            f"{rollout.where}: fields 'rubric_judgements' and 'expected_answer': both are missing "
+            "or empty, so there is nothing to reward. Add one, or drop such rows "
+            "(`on_bad_row: drop`).",
+        )
+    # Short, because every word of a criterion is one that a judge by words will look for.
+    return [Rubric(criterion=f"States {expected.rstrip('.')}.", weight=1.0)]
+
+
+def _expected(rollout: Rollout) -> str:
+    value = rollout.fields.get("expected_answer")
+    return "" if value is None else str(value).strip()
+
+
+def _judgement(item: Any, where: str) -> Judgement:
+    expected = 'Expected an object like {"criteria": "States the year.", "severity": 1.0}.'
+    if not isinstance(item, dict):
+        raise BadRow(
+            "wrong_type:rubric_judgements", f"{where}: is {type(item).__name__}. {expected}"
+        )
+    criterion = item.get("criteria", item.get("criterion"))
+    weight = item.get("severity", item.get("weight", 1.0))
+    if not isinstance(criterion, str) or not criterion.strip():
+        raise BadRow("wrong_type:rubric_judgements", f"{where}: has no criteria. {expected}")
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < 1e9:
+        raise BadRow(
+            "wrong_type:rubric_judgements",
+            f"{where}: the severity is {weight!r}, expected a number above 0. {expected}",
+        )
+    failed = item.get("error") is not None or item.get("score") is None
+    votes = item.get("votes") or []
+    return Judgement(
+        criterion=criterion.strip(),
+        weight=float(weight),
+        score=None if failed else float(item["score"]),
+        votes=tuple(int(vote) for vote in votes if vote is not None),
+    )
+
+
+def _head(output: Output) -> str:
+    return f"{output.call.name}:" if output.call else ""
+
+
+def _documents(text: str) -> list[str]:
+    """Part a tool's output into documents: the items of a JSON list, or the text as one.
+
+    Tools often wrap a list, or JSON as text, into an object with one key, sometimes twice.
+    """
+    value: Any = text
+    for _ in range(4):
+        inner = _unwrapped(value)
+        if inner is value:
+            break
+        value = inner
+    items = value if isinstance(value, list) else [value]
+    return [shown for shown in (_shown(item) for item in items) if shown]
+
+
+def _unwrapped(value: Any) -> Any:
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    if isinstance(value, dict) and len(value) == 1:
+        ((key, inner),) = value.items()
+        return inner if key in _WRAPPERS else value
+    return value
+
+
+def _shown(item: Any) -> str:
+    """Show a document as lines `key: value`, a text as it is, and leave out what is empty."""
+    if isinstance(item, dict):
+        return "\n".join(_lines(item))
+    if item is None or isinstance(item, str):
+        return (item or "").strip()
+    return json.dumps(item, ensure_ascii=False)
+
+
+def _lines(document: dict[str, Any]) -> Iterator[str]:
+    for key, value in document.items():
+        if key in _BOOKKEEPING or value is None or value in ("", [], {}):
+            continue
+        shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        yield f"{key}: {shown.strip()}"
