@@ -6,6 +6,7 @@ is what will be published, whatever the training was distributed over.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,9 @@ def evaluate(
     if count == 0:
         raise DataError(f"The held-out split {spec.split!r} has no rows to evaluate on.")
     indices = [row for row in range(count) for _ in range(spec.completions_per_prompt)]
-    policy = AutoModelForCausalLM.from_pretrained(model, **(model_kwargs or {})).to(device).eval()
+    with _whole_weights():
+        policy = AutoModelForCausalLM.from_pretrained(model, **(model_kwargs or {}))
+    policy = policy.to(device).eval()
     mine: list[tuple[int, str, int, bool]] = []
     with PartialState().split_between_processes(list(enumerate(indices))) as share:
         for chunk in _chunks(share, spec.batch_size):
@@ -212,6 +215,22 @@ def _generate(
         kept = tokens if stop is None else tokens[: stop + 1]
         result.append((tokenizer.decode(kept, skip_special_tokens=True), len(kept), stop is None))
     return result
+
+
+@contextmanager
+def _whole_weights() -> Iterator[None]:
+    """Load without ZeRO-3's sharding, which a run under DeepSpeed turns on for every load."""
+    from transformers.integrations import deepspeed
+
+    if not deepspeed.is_deepspeed_zero3_enabled():
+        yield
+        return
+    active = deepspeed._hf_deepspeed_config_weak_ref()
+    deepspeed.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        deepspeed.set_hf_deepspeed_config(active)
 
 
 def _end_tokens(policy: Any) -> list[int]:

@@ -80,16 +80,24 @@ def evaluation_section(
     assert spec is not None
     some = after or before
     assert some is not None
-    keep = ("temperature", "top_p", "max_new_tokens", "seed", "completions_per_prompt")
+    keep = ("temperature", "top_p", "seed", "completions_per_prompt")
     return {
         "split": spec.split,
         "rows": len(some.rows) // spec.completions_per_prompt,
-        "sampling": {key: value for key, value in asdict(spec).items() if key in keep},
+        "sampling": {
+            **{key: value for key, value in asdict(spec).items() if key in keep},
+            "max_new_tokens": spec.max_new_tokens or completion_length(run),
+        },
         "before": _json(before.means()) if before else None,
         "after": _json(after.means()) if after else None,
         "difference": _json(paired_difference(before, after)) if before and after else None,
         "method": METHOD + "; differences are paired by row",
     }
+
+
+def completion_length(run: Run) -> int:
+    """Return the longest completion, in tokens, that the run trains on or evaluates."""
+    return getattr(run.training, "max_completion_length", None) or 256
 
 
 def samples_section(

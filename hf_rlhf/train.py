@@ -61,7 +61,6 @@ class _Session:
 
     def __init__(self, run: Any, argv: Sequence[str]) -> None:
         from accelerate import PartialState
-
         from transformers.utils import logging
 
         if not sys.stderr.isatty():
@@ -143,6 +142,8 @@ class _Session:
         self._say(f"training {run.spec.plugin} in {run.folder}")
         trainer = self._fit(run)
         self._save(trainer)
+        # The optimizer's memory is needed for evaluating.
+        trainer.accelerator.free_memory()
         del trainer
         after = self._evaluate(
             "after", run.folder / "merged", _without_revision(run.model_kwargs())
@@ -198,6 +199,7 @@ class _Session:
     def _evaluate(self, stage: str, model: Any, model_kwargs: Mapping[str, Any]) -> Any:
         """Evaluate once: a stage that was measured before a crash is read back."""
         from hf_rlhf.evaluate import Evaluation, evaluate
+        from hf_rlhf.run_record import completion_length
 
         run = self.run
         spec = run.spec.evaluation
@@ -213,7 +215,7 @@ class _Session:
             run.dataset[spec.split],
             run.reward,
             spec,
-            max_new_tokens=getattr(run.training, "max_completion_length", None) or 256,
+            max_new_tokens=completion_length(run),
             device=str(run.training.device),
             model_kwargs=model_kwargs,
             chat_template_kwargs=getattr(run.training, "chat_template_kwargs", None),
