@@ -1,5 +1,6 @@
 """Take secrets out of what is about to be written."""
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -17,11 +18,14 @@ _SECRET_FIELD = re.compile(
     r"(hub|hf|auth|access|bearer)_?token)$|^token$",
     re.IGNORECASE,
 )
+_TOKENS = (
+    (re.compile(r"(?<![A-Za-z0-9])hf_(?:oauth_|jwt_)?[A-Za-z0-9]{16,}"), "a Hugging Face token"),
+    (re.compile(r"(?<![A-Za-z0-9])api_org_[A-Za-z0-9]{16,}"), "a Hugging Face token"),
+    (re.compile(r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}"), "an API key (sk-...)"),
+    (re.compile(r"(?<![A-Za-z0-9])gh[pousr]_[A-Za-z0-9]{16,}"), "a GitHub token"),
+)
 _PATTERNS = (
-    (re.compile(r"(?<![A-Za-z0-9])hf_(?:oauth_|jwt_)?[A-Za-z0-9]{16,}"), REDACTED),
-    (re.compile(r"(?<![A-Za-z0-9])api_org_[A-Za-z0-9]{16,}"), REDACTED),
-    (re.compile(r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}"), REDACTED),
-    (re.compile(r"(?<![A-Za-z0-9])gh[pousr]_[A-Za-z0-9]{16,}"), REDACTED),
+    *((pattern, REDACTED) for pattern, _ in _TOKENS),
     (re.compile(r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}"), rf"\1{REDACTED}"),
     (re.compile(r"(?i)(\b[a-z][a-z0-9+.-]*://)[^/\s?#@\"'<>]+@"), rf"\1{REDACTED}@"),
     (
@@ -44,14 +48,38 @@ def scrub(value: Any) -> Any:
     return _scrubber(_environment_secrets())(value)
 
 
-def _environment_secrets() -> list[str]:
-    found = {
-        value.strip()
+def find_secrets(content: bytes, known: Mapping[str, str] | None = None) -> list[str]:
+    """Return the names of the secrets that stand in `content`, never their values.
+
+    Looked for: the values of secret environment variables, those of `known` (name to value), and
+    tokens of the Hub and of other services by their form.
+    """
+    named = {**secret_variables(), **(known or {})}
+    found = [
+        name
+        for name, value in sorted(named.items())
+        # As it is, and as it stands in a JSON text.
+        if value.encode() in content or json.dumps(value)[1:-1].encode() in content
+    ]
+    text = content.decode("utf-8", errors="ignore")
+    for pattern, kind in _TOKENS:
+        if not found and pattern.search(text):
+            found.append(kind)
+    return found
+
+
+def secret_variables() -> dict[str, str]:
+    """Return the environment variables whose names say that they hold a secret, with values."""
+    return {
+        name: value.strip()
         for name, value in os.environ.items()
         if _SECRET_VARIABLE.search(name) and len(value.strip()) >= SHORTEST
     }
+
+
+def _environment_secrets() -> list[str]:
     # Longest first, or a secret that contains another would leave its tail behind.
-    return sorted(found, key=len, reverse=True)
+    return sorted(set(secret_variables().values()), key=len, reverse=True)
 
 
 def _scrubber(secrets: list[str]) -> Callable[[Any], Any]:
