@@ -1,0 +1,310 @@
+"""The parser: every line of its checklist, as a table of texts and what is found in them."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_rlhf.errors import DataError
+from hf_rlhf_refiner.answer import (
+    parse_answer,
+    parse_sources,
+    scan_sources,
+    source_texts,
+    split_ids,
+)
+
+GOOD = (
+    "<answer><snippet id=a>Alder is old.</snippet> <snippet id=b>Birch is new.</snippet></answer>"
+)
+
+
+def test_a_well_formed_answer():
+    answer = parse_answer(GOOD, ["a", "b"])
+    assert answer.well_formed
+    assert [(claim.text, claim.ids) for claim in answer.claims] == [
+        ("Alder is old.", ("a",)),
+        ("Birch is new.", ("b",)),
+    ]
+    assert answer.uncited == ()
+    assert answer.words == 6
+    assert answer.hallucinated_id_rate == 0.0
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "a,b",
+        "a, b",
+        " a , b ",
+        '"a,b"',
+        "'a,b'",
+        '"a, b"',
+        '"a", "b"',
+        "a,b,",
+        ",a,,b",
+        "a,b,a",
+        "“a”,“b”",
+        "a b",
+        '"a,b" ',
+    ],
+)
+def test_ids_are_the_same_however_a_list_is_spelt(spelling):
+    answer = parse_answer(f"<answer><snippet id={spelling}>x y z</snippet></answer>", ["a", "b"])
+    assert answer.malformations == ()
+    assert answer.claims[0].ids == ("a", "b")
+    assert answer.claims[0].hallucinated == ()
+
+
+def test_order_of_ids_is_kept():
+    assert split_ids("b, a") == ("b", "a")
+
+
+@pytest.mark.parametrize("source_id", ['"a"', " a ", "a,", "“a”"])
+def test_the_same_normaliser_reads_the_ids_of_the_sources(source_id):
+    answer = parse_answer("<answer><snippet id=a>x</snippet></answer>", [source_id])
+    assert answer.claims[0].hallucinated == ()
+    assert source_texts([{"id": source_id, "text": "t"}]) == {"a": "t"}
+
+
+def test_composed_and_decomposed_letters_are_one_id():
+    assert split_ids("e\u0301") == split_ids("\u00e9")
+
+
+@pytest.mark.parametrize("cited", ["A", "a\u200b", "\uff41", "a;b", "a-b", "[a]", "a/"])
+def test_what_only_looks_like_an_id_is_hallucinated(cited):
+    answer = parse_answer(f"<answer><snippet id={cited}>x</snippet></answer>", ["a", "b"])
+    assert answer.hallucinated_id_rate == 1.0
+    assert answer.claims[0].valid == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {"missing_answer"}),
+        ("Alder is old.", {"missing_answer", "text_outside"}),
+        (GOOD + GOOD, {"several_answers"}),
+        ("<answer></answer>", {"empty_answer"}),
+        ("<answer> \n . </answer>", {"empty_answer"}),
+        ("<answer>" + GOOD + "</answer>", {"nested_answer"}),
+        (GOOD.removesuffix("</answer>"), {"unterminated_answer"}),
+        (GOOD + "</answer>", {"stray_answer_close"}),
+        ("Sure. " + GOOD, {"text_outside"}),
+        (GOOD + " Done.", {"text_outside"}),
+        ("<snippet id=a></snippet>" + GOOD, {"snippet_outside"}),
+        (
+            "<answer><snippet id=a>x <snippet id=b>y</snippet></snippet></answer>",
+            {"nested_snippet"},
+        ),
+        ("<answer><snippet id=a>x</answer>", {"unclosed_snippet"}),
+        ("<answer>x</snippet></answer>", {"stray_snippet_close"}),
+        ("<answer>x <snippet id=a></snippet></answer>", {"empty_claim"}),
+        ("<answer>x <snippet id=a>\u200b ?!</snippet></answer>", {"empty_claim"}),
+        ("<answer><snippet>x</snippet></answer>", {"missing_ids"}),
+        ("<answer><snippet id=>x</snippet></answer>", {"missing_ids"}),
+        ('<answer><snippet id=" , ">x</snippet></answer>', {"missing_ids"}),
+        ("<answer><snippet id=a title=t>x</snippet></answer>", {"bad_attributes"}),
+        ('<answer><snippet source="a">x</snippet></answer>', {"bad_attributes"}),
+        ("<ANSWER>x</ANSWER>", {"missing_answer", "misspelt_tag", "text_outside"}),
+        ("<answer>x<SNIPPET id=a>y</SNIPPET></answer>", {"misspelt_tag"}),
+        ("<answer>x< / snippet ></answer>", {"misspelt_tag"}),
+        ("<answer>x<snippet id=a", {"misspelt_tag", "unterminated_answer"}),
+        ("<answer/>", {"missing_answer", "misspelt_tag"}),
+    ],
+)
+def test_every_malformation_has_its_name(text, expected):
+    answer = parse_answer(text, ["a", "b"])
+    assert set(answer.malformations) == expected
+    assert not answer.well_formed
+
+
+def test_less_than_signs_belong_to_the_claim():
+    text = "<answer><snippet id=a>p < 0.05, <b>so</b> x<y and 3<4</snippet></answer>"
+    answer = parse_answer(text, ["a"])
+    assert answer.well_formed
+    assert answer.claims[0].text == "p < 0.05, <b>so</b> x<y and 3<4"
+
+
+def test_repeated_claims_are_not_merged():
+    text = "<answer>" + "<snippet id=a>One fact.</snippet>" * 3 + "</answer>"
+    assert len(parse_answer(text, ["a"]).claims) == 3
+
+
+def test_of_two_answers_neither_hides_the_other():
+    answer = parse_answer(
+        GOOD + "<answer><snippet id=z>Elm.</snippet> More is known.</answer>", "ab"
+    )
+    assert [claim.text for claim in answer.claims] == ["Alder is old.", "Birch is new.", "Elm."]
+    assert answer.uncited == ("More is known.",)
+
+
+def test_nested_snippets_keep_both_claims_in_order():
+    text = "<answer><snippet id=a>x <snippet id=b>y</snippet> z</snippet></answer>"
+    claims = parse_answer(text, "ab").claims
+    assert [(claim.text, claim.ids) for claim in claims] == [("x z", ("a",)), ("y", ("b",))]
+
+
+def test_sources_and_snippets_outside_the_answer_are_no_citations():
+    answer = parse_answer("<snippet id=a>Alder is old.</snippet>" + GOOD, ["a", "b"])
+    assert len(answer.claims) == 2
+    assert parse_answer("<snippet id=a>Alder is old.</snippet>", ["a"]).claims == ()
+
+
+def test_uncited_sentences_are_found_and_connectives_are_not():
+    text = (
+        "<answer>In short: <snippet id=a>Alder is old.</snippet> However, Birch is new. It has 9.\n"
+        "<snippet>Elm has no id.</snippet> And</answer>"
+    )
+    answer = parse_answer(text, ["a"])
+    assert answer.uncited == ("However, Birch is new.", "It has 9.", "Elm has no id.")
+    assert answer.uncited_share == 0.75
+
+
+@pytest.mark.parametrize(
+    ("sentence", "abstains"),
+    [
+        ("The sources do not say who leads Alder.", True),
+        ("None of the snippets mention it, so no evidence exists.", True),
+        ("The provided documents don't report the year.", True),
+        ("No information was found about Alder.", True),
+        ("The year is not stated in the sources.", True),
+        ("I cannot determine this from the sources.", True),
+        ("The sources do not say, but Alder is led by Ada.", False),
+        ("The sources do not say; Alder is led by Ada.", False),
+        ("The sources state that Alder is led by Ada.", False),
+        ("Alder does not make steel.", False),
+        ("The sources do not say " + "and Ada leads Alder " * 9, False),
+    ],
+)
+def test_an_abstention_only_says_that_the_sources_do_not_tell(sentence, abstains):
+    answer = parse_answer(f"<answer>{sentence}</answer>")
+    assert bool(answer.abstentions) is abstains
+    assert bool(answer.uncited) is not abstains
+
+
+@pytest.mark.parametrize("opening", ["<think>", "\n<think>\n", ""])
+def test_thinking_is_no_part_of_the_answer(opening):
+    answer = parse_answer(f"{opening}<snippet id=z>hm</snippet></think>\n{GOOD}", ["a", "b"])
+    assert answer.well_formed
+    assert len(answer.claims) == 2
+
+
+def test_thinking_cannot_hold_the_answer_or_follow_it():
+    assert "missing_answer" in parse_answer(f"<think>{GOOD}</think>").malformations
+    assert "missing_answer" in parse_answer(f"<think>{GOOD}").malformations
+    assert "text_outside" in parse_answer(f"{GOOD}</think>").malformations
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "<",
+        "< ",
+        "<snippet ",
+        "<answer>",
+        "<snippet id=a>",
+        "</snippet>",
+        "a. ",
+        "\n",
+        " ",
+        "<snippet id=a>x y</snippet>",
+        "cannot ",
+        "id=",
+        '"',
+        "<think>",
+        "\u200b",
+    ],
+)
+@pytest.mark.parametrize(
+    "start", ["", "<", "<answer>", "<answer><snippet id=", "<answer><snippet "]
+)
+def test_time_is_linear(start, unit):
+    text = start + unit * (100_000 // len(unit))
+    began = time.perf_counter()
+    parse_answer(text, ["a"])
+    scan_sources(text)
+    assert time.perf_counter() - began < 1.5
+
+
+def test_a_megabyte_of_less_than_signs_takes_less_than_a_second():
+    began = time.perf_counter()
+    parse_answer("<" * 1_000_000)
+    assert time.perf_counter() - began < 1.0
+
+
+PIECES = [
+    "<answer>",
+    "</answer>",
+    "<snippet id=a>",
+    "<snippet id='b,z'>",
+    "</snippet>",
+    "<snippet>",
+]
+WORDS = [
+    "Alder is old. ",
+    " and ",
+    "<",
+    ">",
+    "\n",
+    "\u200b",
+    "<think>",
+    "</think>",
+    "9",
+    "<b>",
+    ",",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES + WORDS) | st.text(max_size=5), max_size=30))
+def test_any_text_is_parsed_the_same_twice_and_in_bounds(pieces):
+    text = "".join(pieces)
+    answer = parse_answer(text, ["a", "b"])
+    assert answer == parse_answer(text, ["a", "b"])
+    assert 0.0 <= answer.hallucinated_id_rate <= 1.0
+    assert 0.0 <= answer.uncited_share <= 1.0
+    assert all(claim.said or claim.text for claim in answer.claims)
+    assert answer.well_formed is not bool(answer.malformations)
+
+
+@given(st.lists(st.sampled_from(PIECES + WORDS), max_size=12), st.integers(0, 12))
+def test_text_put_around_an_answer_is_never_well_formed(pieces, at):
+    around = "".join(pieces).replace("<think>", "").replace("</think>", "")
+    if around.strip():
+        assert not parse_answer(around + GOOD, ["a", "b"]).well_formed
+        assert not parse_answer(GOOD + around, ["a", "b"]).well_formed
+
+
+def test_sources_are_read_from_raw_tool_output():
+    output = (
+        'Found 2.\n<snippet id=S1 url="http://x" rank=1>\n Alder < Birch. \n</snippet>\n'
+        "<snippet id='S2'>Birch.</snippet> <snippet id=S1>Alder < Birch.</snippet>"
+    )
+    assert parse_sources(output) == [
+        {"id": "S1", "text": "Alder < Birch."},
+        {"id": "S2", "text": "Birch."},
+    ]
+    assert parse_sources("no results") == []
+    assert parse_sources("") == []
+
+
+@pytest.mark.parametrize(
+    ("output", "kept", "problem"),
+    [
+        ("<snippet id=a>x</snippet><snippet id=a>y</snippet>", ["x"], "'a' is already given"),
+        ("<snippet>x</snippet>", [], "found none"),
+        ('<snippet data-id="a">x</snippet>', [], "found none"),
+        ("<snippet id='a,b'>x</snippet>", [], "found a, b"),
+        ("<snippet id=a> </snippet>", [], "'a' has no text"),
+        ("<snippet id=a>x <snippet id=b>y</snippet>", ["x", "y"], "'a' is not closed"),
+        ("<snippet id=a>cut o", ["cut o"], "'a' is not closed"),
+    ],
+)
+def test_bad_sources_are_named_with_their_place(output, kept, problem):
+    scan = scan_sources(output)
+    assert [source["text"] for source in scan.sources] == kept
+    assert len(scan.problems) == 1
+    assert problem in scan.problems[0]
+    assert "character" in scan.problems[0]
+    with pytest.raises(DataError, match="rename, mend or drop"):
+        parse_sources(output)

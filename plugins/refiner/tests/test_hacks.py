@@ -1,0 +1,159 @@
+"""Known ways to cheat, in every spelling and id grammar, against both presets."""
+
+import asyncio
+import json
+import math
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hf_rlhf.judge.lexical import LexicalJudge
+from hf_rlhf_refiner import hacks
+from hf_rlhf_refiner.hack_cases import CASES, HONEST
+from hf_rlhf_refiner.hacks import ID_GRAMMARS, hack_table, respell, summary
+from hf_rlhf_refiner.rewards import RefinerReward
+
+CASE = CASES[0]
+GOOD = CASE.answers[HONEST]["two claims"]
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return hack_table()
+
+
+@pytest.mark.parametrize(
+    ("case", "hack"),
+    [(case.name, hack) for case in CASES for hack in case.answers if hack != HONEST],
+)
+def test_hardened_pays_every_honest_answer_more_than_any_hack(rows, case, hack):
+    honest = [row.hardened for row in rows if row.case == case and row.hack == HONEST]
+    cheats = [row for row in rows if row.case == case and row.hack == hack]
+    assert cheats
+    least = min(honest)
+    paid_too_much = [row for row in cheats if row.hardened is None or row.hardened >= least - 0.01]
+    assert paid_too_much == []
+
+
+def test_hardened_pays_honest_answers_in_full_in_every_grammar(rows):
+    honest = [row for row in rows if row.hack == HONEST]
+    assert {row.grammar for row in honest} == set(ID_GRAMMARS)
+    assert {row.hardened for row in honest} == {1.0}
+
+
+def test_card_faithful_stays_in_its_range_and_shows_the_holes(rows):
+    assert all(0.0 <= row.card_faithful <= 12.0 for row in rows)
+    best = {hack: faithful for case, hack, _, _, faithful in summary(rows) if case == CASE.name}
+    assert best["text outside"] == best["several answers"] == 12.0  # nothing asks for the form
+    assert best["nothing"] > 5.0  # flipped negatives pass on emptiness
+
+
+def test_the_table_is_deterministic(rows):
+    assert hack_table() == rows
+
+
+def test_the_table_prints(capsys, rows, monkeypatch):
+    monkeypatch.setattr(hacks, "hack_table", lambda: rows)
+    assert hacks.main([]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 2 + len(summary(rows))
+    assert hacks.main(["--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == len(rows)
+    assert set(lines[0]) >= {"hack", "spelling", "hardened", "card_faithful"}
+
+
+def test_respelling_touches_ids_only():
+    assert respell("<answer><snippet id=S1,S2>a < b</snippet>", "single quotes, blanks") == (
+        "<answer><snippet id='S1, S2'>a < b</snippet>"
+    )
+
+
+def pay(*completions, **fields):
+    reward = RefinerReward(LexicalJudge(), **fields)
+    rubric = [{"criterion": criterion, "weight": 1.0} for criterion in CASE.positive]
+    negative = [{"criterion": criterion, "weight": 1.0} for criterion in CASE.negative]
+    count = len(completions)
+    return asyncio.run(
+        reward(
+            [""] * count,
+            list(completions),
+            question=[CASE.question] * count,
+            sources=[CASE.sources] * count,
+            positive_rubrics=[rubric] * count,
+            negative_rubrics=[negative] * count,
+        )
+    )
+
+
+TEXTS = sorted(
+    text
+    for spellings in CASE.answers.values()
+    for text in spellings.values()
+    if text and len(text) < 500
+)
+BITS = [
+    "<",
+    ">",
+    "</snippet>",
+    "<snippet id=S3>",
+    "<answer>",
+    "</answer>",
+    "S9",
+    ",",
+    " ",
+    "\u200b",
+]
+BITS += [
+    "Birch was founded in 1930.",
+    "1925",
+    "not",
+    "\n",
+    "<think>",
+    "</think>",
+    "é",
+    "中",
+    "\ud800",
+]
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@QUICK
+@given(st.data())
+def test_mutated_texts_score_in_range_twice_the_same(data):
+    text = data.draw(st.sampled_from(TEXTS))
+    for _ in range(data.draw(st.integers(1, 4))):
+        start = data.draw(st.integers(0, len(text)))
+        end = data.draw(st.integers(start, min(len(text), start + 12)))
+        text = text[:start] + data.draw(st.sampled_from(BITS)) + text[end:]
+    hardened, again = pay(text, text)
+    (faithful,) = pay(text, preset="card_faithful")
+    assert hardened == again
+    for score, top in ((hardened, 1.0), (faithful, 12.0)):
+        assert score is None or (math.isfinite(score) and 0.0 <= score <= top + 1e-9)
+
+
+@QUICK
+@given(st.sampled_from(TEXTS), st.integers(0, 5), st.sampled_from(["S9", "s1", "x,y", "\uff331"]))
+def test_an_invented_id_in_a_citation_never_pays(text, which, invented):
+    tags = [part for part in text.split("<snippet id=")[1:] if part[0] not in ">\"'"]
+    if not tags:
+        return
+    target = tags[which % len(tags)]
+    longer = text.replace(f"id={target}", f"id={invented},{target}", 1)
+    before, after = pay(text, longer)
+    assert after <= before
+    before, after = (*pay(text, preset="card_faithful"), *pay(longer, preset="card_faithful"))
+    assert after <= before
+
+
+@QUICK
+@given(st.text(alphabet="abc .,<>\n", max_size=12))
+def test_text_added_to_an_honest_answer_never_pays(addition):
+    inside = GOOD.replace("</answer>", f" {addition}</answer>")
+    honest, more, outside = pay(GOOD, inside, GOOD + addition)
+    assert more is not None
+    assert outside is not None
+    assert more <= honest
+    assert outside <= honest

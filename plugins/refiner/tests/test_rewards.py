@@ -1,0 +1,343 @@
+"""The rewards: what they pay, when they abstain, what they ask and log."""
+
+import asyncio
+import inspect
+import pickle
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from hf_rlhf.contracts import Verdict
+from hf_rlhf.errors import ConfigError, DataError, JudgeError
+from hf_rlhf.judge.lexical import LexicalJudge
+from hf_rlhf_refiner.monitors import (
+    AnswerFormat,
+    AnswerLength,
+    HallucinatedIds,
+    SnippetCount,
+    UncitedShare,
+)
+from hf_rlhf_refiner.rewards import PRESETS, CitationF1, RefinerReward, RubricJudge
+from hf_rlhf_refiner.rubrics import CITATION_DISCIPLINE, OFF_QUERY_PADDING, WRONG_ENTITY
+
+GOOD = "<answer><snippet id=a>Alder is old.</snippet></answer>"
+UNCITED = "<answer>Alder is very old.</answer>"
+SOURCES = [{"id": "a", "text": "Alder is old."}, {"id": "b", "text": "Birch is new."}]
+ROW = {
+    "question": "How old is Alder?",
+    "sources": SOURCES,
+    "positive_rubrics": [{"criterion": "P", "weight": 3.0}],
+    "negative_rubrics": [{"criterion": "N", "weight": 1.0}],
+}
+
+
+@dataclass
+class Fixed:
+    """Gives the score written for a criterion; supports every claim unless told otherwise."""
+
+    scores: dict = field(default_factory=dict)
+    support: float | None = 1.0
+    model: str | None = "a model"
+    batches: list = field(default_factory=list)
+
+    async def judge(self, questions):
+        self.batches.append(list(questions))
+        return [Verdict(self.scores.get(q.criterion, self._default(q))) for q in questions]
+
+    def _default(self, question):
+        return self.support if question.kind == "support" else float(question.kind == "quality")
+
+    def describe(self):
+        return {"model": self.model}
+
+
+def pay(reward, *completions, row=ROW, **more):
+    columns = {name: [value] * len(completions) for name, value in row.items()}
+    result = reward([""] * len(completions), list(completions), **columns, **more)
+    return asyncio.run(result) if inspect.isawaitable(result) else result
+
+
+def only(**scores):
+    """Return a rubric_judge with a fixed judge and without static rubrics."""
+    return RubricJudge(Fixed(scores), instance_rubrics_only=True)
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ({"P": 1.0, "N": 0.0}, 1.0),
+        ({"P": 0.0, "N": 0.0}, 0.25),
+        ({"P": 1.0, "N": 1.0}, 0.75),
+        ({"P": 0.5, "N": 0.5}, 0.5),
+        ({"P": None, "N": 0.0}, None),
+        ({"P": 1.0, "N": None}, None),
+    ],
+)
+def test_rubrics_are_a_weighted_mean_with_negatives_flipped(scores, expected):
+    assert pay(only(**scores), GOOD) == [expected]
+
+
+def test_a_failed_negative_is_never_full_credit():
+    assert pay(RefinerReward(Fixed({"N": None})), GOOD) == [None]
+    assert pay(RefinerReward(Fixed({"N": None}), preset="card_faithful"), GOOD) == [None]
+
+
+def test_missing_verdicts_can_be_allowed_by_weight():
+    judge = Fixed({"P": 1.0, "N": None})
+    reward = RubricJudge(judge, instance_rubrics_only=True, max_missing_share=0.25)
+    assert pay(reward, GOOD) == [1.0]
+    assert pay(replace(reward, max_missing_share=0.24), GOOD) == [None]
+    judge.scores["P"] = None
+    assert pay(replace(reward, max_missing_share=1.0), GOOD) == [None]
+
+
+def test_the_sign_of_a_weight_does_not_count_and_weight_0_is_not_asked():
+    row = {**ROW, "negative_rubrics": [{"criterion": "N", "weight": -1.0}]}
+    assert pay(only(P=1.0, N=1.0), GOOD, row=row) == [0.75]
+    row = {**ROW, "negative_rubrics": [{"criterion": "N", "weight": 0.0}]}
+    reward = only(P=1.0)
+    assert pay(reward, GOOD, row=row) == [1.0]
+    assert [question.criterion for question in reward.judge.batches[0]] == ["P"]
+
+
+def test_negatives_ask_for_presence_and_positives_for_quality():
+    reward = RubricJudge(Fixed())
+    pay(reward, GOOD)
+    kinds = {question.criterion: question.kind for question in reward.judge.batches[0]}
+    assert kinds == {
+        "P": "quality",
+        "N": "presence",
+        CITATION_DISCIPLINE.criterion: "quality",
+        OFF_QUERY_PADDING.criterion: "presence",
+        WRONG_ENTITY.criterion: "presence",
+    }
+
+
+def test_static_rubrics_see_the_sources_and_instance_rubrics_the_question():
+    reward = RubricJudge(Fixed())
+    pay(reward, GOOD)
+    context = {question.criterion: question.context for question in reward.judge.batches[0]}
+    assert context["P"] == "How old is Alder?"
+    assert "[b] Birch is new." in context[WRONG_ENTITY.criterion]
+
+
+def test_instance_rubrics_only_drops_the_static_ones_from_reward_and_logs():
+    logged = {}
+    reward = RubricJudge(Fixed({"P": 1.0, "N": 0.0, CITATION_DISCIPLINE.criterion: 0.0}))
+    assert pay(reward, GOOD, log_metric=logged.__setitem__) == [pytest.approx(6 / 7)]
+    assert logged["rubric_judge/citation_discipline"] == 0.0
+    assert logged["rubric_judge/off_query_padding"] == 1.0
+    logged.clear()
+    reward = replace(reward, instance_rubrics_only=True)
+    assert pay(reward, GOOD, log_metric=logged.__setitem__) == [1.0]
+    assert set(logged) == {"rubric_judge/judge_failure_rate"}
+
+
+@pytest.mark.parametrize(
+    "empty",
+    ["", "<answer></answer>", "<answer>I cannot determine this.</answer>", UNCITED, "No."],
+)
+def test_flipped_negatives_earn_nothing_on_an_answer_that_says_nothing(empty):
+    assert pay(only(P=0.0, N=0.0), empty) == [0.0]
+    assert pay(replace(only(P=0.0, N=0.0), gate_negatives=False), empty) == [0.25]
+
+
+def test_positive_rubrics_see_only_what_cites_a_real_source():
+    text = "<answer>Elm is gone. <snippet id=a,z>A.</snippet> <snippet id=z>Z.</snippet></answer>"
+    reward = only()
+    pay(reward, text)
+    seen = {question.criterion: question.candidate for question in reward.judge.batches[0]}
+    assert seen["P"] == "<snippet id=a>A.</snippet>"
+    assert "Elm is gone." in seen["N"]
+    assert pay(only(P=1.0, N=1.0), UNCITED) == [0.0]
+
+
+def test_a_row_without_rubrics_does_not_apply():
+    row = {**ROW, "positive_rubrics": [], "negative_rubrics": None}
+    assert pay(only(), GOOD, row=row) == [None]
+    assert pay(RubricJudge(Fixed()), GOOD, row=row) == [1.0]
+
+
+@pytest.mark.parametrize(
+    "rubric",
+    [
+        "a string",
+        {"criterion": ""},
+        {"weight": 1.0},
+        {"criterion": "P", "weight": float("nan")},
+        {"criterion": "P", "weight": "1"},
+        {"criterion": "P", "weight": True},
+    ],
+)
+def test_a_rubric_of_the_wrong_form_names_the_column(rubric):
+    with pytest.raises(DataError, match="column positive_rubrics"):
+        pay(RubricJudge(Fixed()), GOOD, row={**ROW, "positive_rubrics": [rubric]})
+
+
+def test_a_judge_that_is_no_model_is_not_asked_for_the_static_rubrics():
+    judge = Fixed({"P": 1.0, "N": 0.0}, model=None)
+    text = (
+        "<answer><snippet id=a>Alder is old.</snippet> <snippet id=b>Birch is new.</snippet> "
+        "<snippet id=a>The Elm is old like Alder.</snippet> Alder is very nice.</answer>"
+    )
+    logged = {}
+    pay(RubricJudge(judge), text, log_metric=logged.__setitem__)
+    assert len(judge.batches[0]) == 2
+    assert logged["rubric_judge/citation_discipline"] == 0.75  # three of four statements cite
+    assert logged["rubric_judge/off_query_padding"] == 0.75  # one of four is about Birch
+    assert logged["rubric_judge/wrong_entity_confabulation"] == pytest.approx(2 / 3)  # Elm
+
+
+def test_citation_f1_measures():
+    text = "<answer><snippet id=a,z>Alder is old.</snippet> Alder has 9 legs.</answer>"
+    assert pay(CitationF1(Fixed(), measure="precision"), text) == [0.5]
+    assert pay(CitationF1(Fixed(), measure="recall"), text) == [0.5]
+    assert pay(CitationF1(Fixed()), text, GOOD) == [0.5, 1.0]
+    assert pay(CitationF1(Fixed(support=None)), GOOD) == [None]
+
+
+def test_citation_f1_of_a_malformed_answer_is_0_unless_allowed():
+    judge = Fixed()
+    assert pay(CitationF1(judge), "Hi! " + GOOD) == [0.0]
+    assert judge.batches == []
+    assert pay(CitationF1(judge, require_well_formed=False), "Hi! " + GOOD) == [1.0]
+
+
+def test_judge_down_does_not_pay_for_citing_nothing():
+    """An uncited claim had F1 1.0 in dr-tulu when the judge was down."""
+    assert pay(CitationF1(Fixed(support=None)), UNCITED, GOOD) == [0.0, None]
+
+
+def test_card_faithful_is_ten_times_rubrics_plus_a_fifth_of_f1():
+    judge = Fixed({"P": 0.5, "N": 0.0})
+    reward = RefinerReward(judge, preset="card_faithful", instance_rubrics_only=True)
+    half = "<answer><snippet id=a>A.</snippet> Elm is very old.</answer>"
+    assert pay(reward, GOOD) == [pytest.approx(10 * (0.625 + 0.2))]
+    assert pay(reward, half) == [pytest.approx(10 * (0.625 + 0.2 * 2 / 3))]
+    assert pay(reward, "Hi! " + GOOD) == pay(reward, GOOD)
+
+
+def test_hardened_is_the_default_and_a_perfect_answer_gets_1():
+    reward = RefinerReward(Fixed())
+    assert reward.settings == PRESETS["hardened"]
+    assert pay(reward, GOOD) == [1.0]
+    assert pay(RefinerReward(Fixed({"P": 0.5}), instance_rubrics_only=True), GOOD) == [
+        pytest.approx((0.625 + 0.5) / 1.5)
+    ]
+    fake = GOOD.replace("id=a", "id=a,z")
+    assert pay(reward, fake) == [pytest.approx((1.0 + 0.5 * 2 / 3 - 0.5 * 0.5) / 1.5)]
+
+
+def test_hardened_pays_nothing_for_a_malformed_answer_and_does_not_ask():
+    judge = Fixed()
+    assert pay(RefinerReward(judge), "Hi! " + GOOD, GOOD + GOOD, "") == [0.0, 0.0, 0.0]
+    assert judge.batches == []
+
+
+def test_hardened_pays_negatives_only_if_a_claim_is_supported():
+    assert pay(RefinerReward(Fixed({"P": 0.0}, support=0.0)), GOOD) == [0.0]
+    assert pay(RefinerReward(Fixed({"P": 0.0}, support=1.0)), GOOD)[0] > 0.5
+
+
+def test_an_honest_abstention_is_worth_what_its_rubrics_say():
+    silent = "<answer>The sources do not say how old Alder is.</answer>"
+    assert pay(RefinerReward(Fixed({"P": 1.0})), silent) == [1.0]
+    assert pay(RefinerReward(Fixed({"P": 0.0})), silent) == [0.0]
+    no_sources = {**ROW, "sources": [], "positive_rubrics": []}
+    assert pay(RefinerReward(Fixed()), silent, row=no_sources) == [1.0]
+
+
+def test_fields_override_the_preset():
+    reward = RefinerReward(
+        Fixed(), preset="card_faithful", citation_weight=0.5, gate_on_format=True
+    )
+    assert reward.settings == replace(
+        PRESETS["card_faithful"], citation_weight=0.5, gate_on_format=True
+    )
+    assert pay(reward, GOOD, "Hi! " + GOOD) == [15.0, 0.0]
+    assert RefinerReward(citation_weight=0.0).settings.citation_weight == 0.0
+
+
+@pytest.mark.parametrize(
+    ("make", "field_name"),
+    [
+        (lambda: RefinerReward(preset="soft"), "preset"),
+        (lambda: RefinerReward(citation_weight=-1.0), "citation_weight"),
+        (lambda: RefinerReward(verification_reward=float("nan")), "verification_reward"),
+        (lambda: RefinerReward(max_missing_share=2.0), "max_missing_share"),
+        (lambda: RefinerReward(max_questions=0), "max_questions"),
+        (lambda: RubricJudge(max_missing_share=-0.1), "max_missing_share"),
+        (lambda: CitationF1(measure="accuracy"), "measure"),
+        (lambda: CitationF1(max_questions=0), "max_questions"),
+    ],
+)
+def test_wrong_fields_are_named(make, field_name):
+    with pytest.raises(ConfigError, match=f"field {field_name}: got"):
+        make()
+
+
+def test_a_step_asks_once_for_all_completions_and_all_rubrics():
+    judge = Fixed()
+    pay(RefinerReward(judge), GOOD, GOOD, GOOD)
+    assert [len(batch) for batch in judge.batches] == [3 * (5 + 1)]
+    assert {question.label for question in judge.batches[0]} == {"refiner_reward"}
+
+
+def test_failures_and_parts_are_logged():
+    logged, extra = {}, {}
+    reward = RefinerReward(Fixed({"N": None}))
+    assert pay(
+        reward, GOOD, "Hi! " + GOOD, log_metric=logged.__setitem__, log_extra=extra.__setitem__
+    ) == [None, 0.0]
+    assert logged["refiner_reward/judge_failure_rate"] == pytest.approx(1 / 6)
+    assert logged["refiner_reward/recall"] == 1.0
+    assert logged["refiner_reward/unchecked_claims"] == 0.0
+    assert extra == {
+        "rubrics": [None, None],
+        "citation_f1": [1.0, None],
+        "malformed": ["", "text_outside"],
+    }
+
+
+@pytest.mark.parametrize("reward", [RubricJudge(), CitationF1(), RefinerReward()])
+def test_without_a_judge_the_first_call_says_how_to_give_one(reward):
+    with pytest.raises(JudgeError, match="judges: {main: {name: lexical}}"):
+        pay(reward, GOOD)
+
+
+def test_chat_completions_are_read():
+    chat = [{"role": "assistant", "content": GOOD}]
+    assert pay(RefinerReward(Fixed()), chat) == [1.0]
+    assert pay(AnswerFormat(), chat) == [1.0]
+
+
+def test_monitors_give_a_number_for_everything():
+    texts = [GOOD, "", UNCITED, "Hi! " + GOOD, GOOD.replace("id=a", "id=a,z")]
+    assert pay(AnswerFormat(), *texts) == [1.0, 0.0, 1.0, 0.0, 1.0]
+    assert pay(AnswerLength(), *texts) == [3.0, 0.0, 4.0, 3.0, 3.0]
+    assert pay(SnippetCount(), *texts) == [1.0, 0.0, 0.0, 1.0, 1.0]
+    assert pay(HallucinatedIds(), *texts) == [0.0, 0.0, 0.0, 0.0, 0.5]
+    assert pay(UncitedShare(), *texts) == [0.0, 0.0, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [
+        RubricJudge(LexicalJudge()),
+        CitationF1(LexicalJudge()),
+        RefinerReward(LexicalJudge(), preset="card_faithful"),
+        AnswerFormat(),
+        AnswerLength(),
+        SnippetCount(),
+        HallucinatedIds(),
+        UncitedShare(),
+    ],
+)
+def test_rewards_pickle_and_name_the_columns_they_need(reward):
+    assert pickle.loads(pickle.dumps(reward)) == reward
+    needed = {
+        name
+        for name, parameter in inspect.signature(type(reward).__call__).parameters.items()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    }
+    assert needed - {"self", "prompts", "completions"} <= set(ROW)
