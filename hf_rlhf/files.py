@@ -28,7 +28,7 @@ def atomic_write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
             os.replace(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except OSError as error:
         raise RunFolderError(
             f"{target} cannot be written: {error.strerror or error}. Free space, or choose a "
@@ -60,7 +60,7 @@ def _write_new(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the new name itself survive a power cut; Windows cannot open a folder."""
     if os.name == "nt":
         return
