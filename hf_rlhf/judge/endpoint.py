@@ -201,8 +201,14 @@ def checked_url(base_url: str) -> str:
 
     Credentials and queries are refused, not cut off: a run file is recorded as it was written.
     """
-    parts = urlsplit(base_url.strip())
-    host = parts.hostname or ""
+    try:
+        parts = urlsplit(base_url.strip())
+        host = parts.hostname or ""
+        _ = parts.port  # raises for a port that is none
+    except ValueError:  # whose text may hold a key
+        raise JudgeError(
+            "The judge's base_url is not an address. It should look like http://localhost:8000/v1."
+        ) from None
     bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     if parts.scheme not in ("http", "https") or not host:
         raise JudgeError(

@@ -95,8 +95,13 @@ def messages_for(question: Question) -> list[dict[str, str]]:
 
 
 def escaped(text: str) -> str:
-    """Escape what could pass for one of our block tags or for a chat template's control token."""
-    return _FORGED.sub(lambda found: _ESCAPED[found.group()], text)
+    """Escape what could pass for one of our block tags or for a chat template's control token.
+
+    Lone surrogates, which a tokenizer's broken bytes may leave behind, cannot be sent and become
+    question marks.
+    """
+    sendable = text.encode("utf-8", "replace").decode("utf-8")
+    return _FORGED.sub(lambda found: _ESCAPED[found.group()], sendable)
 
 
 def prompt_sha256() -> str:

@@ -32,7 +32,8 @@ def read_verdict(reply: str) -> tuple[float, str]:
     reason = verdict.get("reason", "")
     if not isinstance(reason, str):
         raise Malformed("'reason' is not a string.")
-    return _grade(verdict["score"]) / LEVELS, reason
+    storable = reason.encode("utf-8", "replace").decode("utf-8")
+    return _grade(verdict["score"]) / LEVELS, storable
 
 
 def _grade(score: Any) -> int:
