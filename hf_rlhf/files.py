@@ -1,9 +1,11 @@
-"""Write a file whole or not at all."""
+"""Write a file, or a folder of them, whole or not at all."""
 
 import json
 import os
 import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,44 @@ def _write_new(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextmanager
+def whole_folder(out: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
+    """Give a temporary folder that becomes `out` when the block ends without an error.
+
+    Raises RunFolderError when `out` holds something and `overwrite` is not set, or cannot be
+    written. Whatever goes wrong, `out` stays as it was.
+    """
+    target = Path(out)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())) and not overwrite:
+        raise RunFolderError(f"{target} exists. Choose another folder, or ask to overwrite it.")
+    name = uuid.uuid4().hex
+    temporary, old = (target.with_name(f".{target.name}.{name}.{end}") for end in ("tmp", "old"))
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        _swap(temporary, target, old)
+    except OSError as error:
+        raise RunFolderError(
+            f"{target} cannot be written: {error.strerror or error}. Free space, or choose a "
+            "folder that is writable."
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _swap(temporary: Path, target: Path, old: Path) -> None:
+    if target.exists():
+        target.rename(old)
+    try:
+        temporary.rename(target)
+    except OSError:
+        if old.exists():
+            old.rename(target)
+        raise
+    sync_folder(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:

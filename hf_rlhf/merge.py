@@ -10,14 +10,13 @@ import json
 import math
 import os
 import shutil
-import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import ModelError
+from hf_rlhf.files import whole_folder
 from hf_rlhf.lora import LoraAdapter, read_adapter
 from hf_rlhf.weights import INDEX, Entry, Stored, open_checkpoint, write_checkpoint
 
@@ -66,14 +65,14 @@ def merge_adapter(
     adapter replaces the base's. `dtype` (float32, bfloat16, float16) casts all floating weights.
 
     `out` appears complete or not at all; one that exists is refused unless `overwrite`. Raises
-    ModelError, before anything is written, for what cannot be merged.
+    ModelError for what cannot be merged, RunFolderError for what cannot be written.
     """
     if dtype is not None and dtype not in _DTYPES:
         raise ModelError(f"dtype is {dtype!r}; expected one of {', '.join(_DTYPES)}.")
     lora = read_adapter(Path(adapter))
     source = _base_folder(base, revision, endpoint, token)
     plan = _Plan.make(source, lora, _DTYPES[dtype] if dtype else None)
-    with _appearing(Path(out), overwrite=overwrite) as folder:
+    with whole_folder(out, overwrite=overwrite) as folder:
         write_checkpoint(folder, list(plan.entries.values()), plan.tensor, max_shard_size)
         _copy_companions(source, lora.folder, folder)
         _write_config(source, folder, dtype, untied=plan.untied)
@@ -270,35 +269,6 @@ def _is_transposed(model: Any, name: str) -> bool:
 
 def _same(one: Stored, other: Stored) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype and one.load().equal(other.load())
-
-
-@contextmanager
-def _appearing(out: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Give a temporary folder that becomes `out` when the block ends without an error."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not overwrite:
-        raise ModelError(f"{out} exists. Choose another folder, or pass overwrite=True.")
-    name = uuid.uuid4().hex
-    temporary, old = (out.with_name(f".{out.name}.{name}.{end}") for end in ("tmp", "old"))
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        _swap(temporary, out, old)
-    except OSError as error:
-        raise ModelError(f"{out} cannot be written: {error}. Free space, or move it.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _swap(temporary: Path, out: Path, old: Path) -> None:
-    if out.exists():
-        out.rename(old)
-    try:
-        temporary.rename(out)
-    except OSError:
-        if old.exists():
-            old.rename(out)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _copy_companions(source: Path, adapter: Path, folder: Path) -> None:

@@ -92,6 +92,8 @@ class PublishSpec:
     """One repository with the adapter in `adapter/`, or the adapter in one of its own."""
     base_model: str | None = None
     """The base's Hub id, where the run itself loads it from a folder."""
+    push_base: bool = False
+    """Push that folder to `base_model` first, if nothing is there."""
     merged: bool = True
     revision: str | None = None
 

@@ -19,7 +19,7 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from hf_rlhf.errors import ModelError
+from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.merge import merge_adapter
 
 SIZES: dict[str, Any] = {
@@ -407,7 +407,7 @@ def test_existing_output_is_kept_unless_overwritten(plain: tuple[Path, Path]) ->
     out = plain[0].parent / "merged"
     out.mkdir()
     (out / "mine.txt").write_text("keep")
-    with pytest.raises(ModelError, match="overwrite"):
+    with pytest.raises(RunFolderError, match="overwrite"):
         merge_adapter(*plain, out)
     rewrite(plain[1], lambda tensors: {name: value * torch.nan for name, value in tensors.items()})
     with pytest.raises(ModelError, match="NaN"):
