@@ -16,7 +16,7 @@ from hf_rlhf.binding import bind, check_settings
 from hf_rlhf.compose import ComposedReward, Part
 from hf_rlhf.config import GateSpec, RewardSpec, RunFile, RunSpec
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.errors import ConfigError, HfRlhfError, PluginError, Problem
+from hf_rlhf.errors import ConfigError, HfRlhfError, PluginError, Problem, RewardError
 from hf_rlhf.preflight import problems_of
 from hf_rlhf.run import Run, resolve_model_path
 
@@ -186,10 +186,12 @@ class _Preparation:
             for i, reward in enumerate(spec.rewards)
         ]
         gates = [self._part(gate, ("gates", i), judges, spec) for i, gate in enumerate(spec.gates)]
-        kept = tuple(part for part in rewards if part is not None)
-        if not spec.rewards:
-            return None
-        return ComposedReward(kept, tuple(part for part in gates if part is not None))
+        if not rewards or None in (*rewards, *gates):
+            return None  # nothing to compose, or reported already
+        try:
+            return ComposedReward(tuple(rewards), tuple(gates))  # type: ignore[arg-type]
+        except RewardError:
+            return None  # two share a label, which the run file's own check has reported
 
     def _part(
         self,

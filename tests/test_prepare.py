@@ -1,0 +1,224 @@
+"""Everything that can be wrong with a run is said at once, before any weights load."""
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from hf_rlhf.config import RunFile
+from hf_rlhf.errors import ConfigError
+from hf_rlhf.prepare import prepare
+from hf_rlhf.run import choose_run_file, run_files
+
+
+def problems(run: dict[str, Any]) -> list[str]:
+    """Return what is wrong with a run; fails when nothing is."""
+    with pytest.raises(ConfigError) as caught:
+        prepare(RunFile.from_mapping(run, name="my.yaml"))
+    return [str(problem) for problem in caught.value.problems]
+
+
+def said(run: dict[str, Any], pattern: str) -> None:
+    """Assert that exactly one problem is found, and that it matches."""
+    found = problems(run)
+    assert len(found) == 1, found
+    assert re.search(pattern, found[0], re.S), found[0]
+
+
+def test_a_right_run_resolves_without_loading_weights(tiny_run, monkeypatch):
+    import transformers
+
+    def refuse(*_, **__):
+        raise AssertionError("weights were loaded")
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", refuse)
+    run = prepare(RunFile.from_mapping(tiny_run))
+    assert [part.label for part in run.reward.rewards] == ["refiner", "format"]
+    assert run.reward.rewards[0].reward.judge is run.judges["words"]
+    assert run.training.gradient_accumulation_steps == 1
+    assert run.training.output_dir == f"{tiny_run['output_dir']}/checkpoints"
+    assert {item["name"] for item in run.components} == {
+        *("refiner_grpo", "tiny_world", "lexical", "refiner_reward", "answer_format")
+    }
+
+
+def test_all_problems_are_reported_at_once_with_their_places(tiny_run):
+    tiny_run["learning_rat"] = 1e-5
+    tiny_run["rewards"][0]["preset"] = "soft"
+    tiny_run["rewards"].append({"name": "citaton_f1"})
+    tiny_run["judges"]["words"]["fulll"] = 0.5
+    tiny_run["dataset"]["train_rows"] = "many"
+    tiny_run["push_to_hub"] = True
+    found = "\n".join(problems(tiny_run))
+    for expected in (
+        r"learning_rat\b.*learning_rate",
+        r"rewards\.0\.preset.*hardened",
+        r"rewards\.2\.name.*Did you mean 'citation_f1'",
+        r"judges\.words\.fulll.*full",
+        r"dataset\.train_rows: should be a whole number.*many",
+        r"push_to_hub.*publish\.repo_id",
+    ):
+        assert re.search(expected, found), f"{expected} is not in:\n{found}"
+
+
+@dataclass
+class NeedsGold:
+    def __call__(self, prompts, completions, gold_answer, **_):
+        return [0.0 for _ in completions]
+
+
+@dataclass
+class Refuses:
+    size: int = 1
+
+    def __post_init__(self):
+        raise ValueError("size must be even")
+
+    def __call__(self, prompts, completions, **_):
+        return []
+
+
+def no_rows(tokenizer: Any):
+    from datasets import Dataset, DatasetDict
+
+    return DatasetDict(train=Dataset.from_dict({"prompt": []}))
+
+
+def bare_rows():
+    from datasets import Dataset, DatasetDict
+
+    return DatasetDict(train=Dataset.from_dict({"prompt": ["a"] * 8}))
+
+
+def test_unknown_plugin(tiny_run):
+    tiny_run["plugin"] = "refiner_grop"
+    assert any("Did you mean 'refiner_grpo'" in problem for problem in problems(tiny_run))
+
+
+def test_reward_that_needs_a_column_the_dataset_lacks(tiny_run, offer):
+    offer("rewards", needs_gold=NeedsGold)
+    tiny_run["rewards"].append({"name": "needs_gold"})
+    said(
+        tiny_run, r"'needs_gold' needs the column gold_answer, which dataset tiny_world lacks.*sou"
+    )
+
+
+def test_component_that_refuses_its_arguments(tiny_run, offer):
+    offer("rewards", refuses=Refuses)
+    tiny_run["rewards"].append({"name": "refuses", "size": 3})
+    said(tiny_run, r"rewards\.2.*refuses these arguments: ValueError: size must be even")
+
+
+def test_two_rewards_with_one_label(tiny_run):
+    tiny_run["rewards"].append({"name": "answer_format", "label": "refiner"})
+    said(tiny_run, r"rewards\.2.*label.*refiner")
+    tiny_run["rewards"].pop()
+    tiny_run["gates"] = [{"name": "answer_format", "label": "refiner"}]
+    said(tiny_run, r"gates\.0.*label.*refiner")
+
+
+def test_judge_that_no_label_names(tiny_run):
+    tiny_run["rewards"][0]["judge"] = "gpt"
+    said(tiny_run, r"no judge is labelled 'gpt'.*words")
+
+
+def test_empty_dataset(tiny_run, offer):
+    offer("datasets", no_rows=no_rows)
+    tiny_run["dataset"] = {"name": "no_rows"}
+    said(tiny_run, r"no_rows gave no training rows")
+
+
+def test_fewer_prompts_than_one_generation_batch(tiny_run):
+    tiny_run["dataset"]["train_rows"] = 3
+    said(tiny_run, r"3 training rows, but one generation batch takes 4 prompts")
+
+
+def test_batch_that_does_not_divide(tiny_run):
+    tiny_run["per_device_train_batch_size"] = 3
+    said(tiny_run, r"prompts_per_step 4 x num_generations 2 = 8 completions do not divide")
+
+
+def test_nothing_to_train_on(tiny_run):
+    tiny_run["rewards"][0]["weight"] = 0
+    said(tiny_run, r"no reward has a weight other than 0")
+
+
+def test_loss_type_that_trl_would_only_find_in_training(tiny_run):
+    tiny_run["loss_type"] = "gpro"
+    said(tiny_run, r"loss_type: 'gpro' is unknown.*bnpo")
+
+
+def test_save_inside_a_generation_cycle(tiny_run):
+    tiny_run |= {"num_iterations": 2, "save_steps": 3}
+    said(tiny_run, r"save_steps: is 3, but a generation cycle takes 2 optimizer steps")
+
+
+def test_prompt_longer_than_the_model(tiny_run):
+    tiny_run["max_completion_length"] = 5000
+    said(tiny_run, r"row \d+ has a prompt of \d+ tokens.*max_completion_length 5000")
+
+
+def test_model_that_is_nowhere(tiny_run):
+    tiny_run["model_name_or_path"] = "package://hf_rlhf_refiner/no_such_folder"
+    said(tiny_run, r"package 'hf_rlhf_refiner' has no folder 'no_such_folder'")
+
+
+def test_flash_attention_where_it_is_not_installed(tiny_run):
+    tiny_run["attn_implementation"] = "flash_attention_2"
+    said(tiny_run, r"flash_attn is not installed.*--attn_implementation sdpa")
+
+
+def test_tokenizer_without_chat_template_or_pad_token(tiny_run, tmp_path):
+    from transformers import AutoTokenizer
+
+    from hf_rlhf.run import resolve_model_path
+
+    source = resolve_model_path(tiny_run["model_name_or_path"])
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.chat_template = None
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(tmp_path / "bare")
+    shutil.copy(f"{source}/config.json", tmp_path / "bare")
+    tiny_run["model_name_or_path"] = str(tmp_path / "bare")
+    found = "\n".join(problems(tiny_run))
+    assert "has no pad token" in found
+    assert "has no chat template" in found
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_read_only_output_folder(tiny_run, tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    tiny_run["output_dir"] = str(tmp_path / "locked" / "run")
+    said(tiny_run, r"output_dir: .*locked cannot be written")
+
+
+def test_output_dir_below_a_file(tiny_run, tmp_path):
+    (tmp_path / "file").write_text("")
+    tiny_run["output_dir"] = str(tmp_path / "file" / "run")
+    said(tiny_run, r"output_dir: .*file cannot be written")
+
+
+def test_another_launch_than_was_expected(tiny_run):
+    tiny_run["expect_world_size"] = 8
+    said(tiny_run, r"8 processes were expected, 1 launched")
+
+
+def test_plugin_and_config_must_agree(tmp_path):
+    path = tmp_path / "my.yaml"
+    path.write_text("schema: 1\nplugin: other\n")
+    with pytest.raises(ConfigError, match=r"my.yaml:2 plugin: is 'other', but --plugin says"):
+        choose_run_file("refiner_grpo", None, str(path))
+    with pytest.raises(ConfigError, match="both --run and --config"):
+        choose_run_file("refiner_grpo", "tiny", str(path))
+    with pytest.raises(ConfigError, match=r"--run tny: .*It ships: published, rollouts, tiny"):
+        choose_run_file("refiner_grpo", "tny", None)
+    with pytest.raises(ConfigError, match="neither --plugin NAME nor --config FILE"):
+        choose_run_file(None, None, None)
+
+
+def test_plugin_alone_means_its_default_run_file():
+    assert choose_run_file("refiner_grpo", None, None).name == "tiny.yaml"
+    assert set(run_files("refiner_grpo")) == {"tiny", "rollouts", "published"}
