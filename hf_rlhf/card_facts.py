@@ -31,7 +31,7 @@ def setup(record: Record) -> list[tuple[str, str]]:
         ("Parameters trained", _parameters(record)),
         ("Distribution", _distribution(record, settings)),
         ("Seed", _setting(settings, "seed")),
-        ("Length of training", _length(record)),
+        ("Length of the run", _length(record)),
     ]
     if algorithm is not None and algorithm not in ONLINE:
         lines = [line for line in lines if line[0] not in ("KL", "Rollouts") or line[1]]

@@ -63,7 +63,7 @@ def metadata(record: Mapping[str, Any], *, adapter: bool) -> dict[str, Any]:
         "base_model_relation": ("adapter" if adapter else "finetune") if base else None,
         "pipeline_tag": task,
         "library_name": "peft" if adapter else "transformers",
-        "datasets": [one for one in record["data"]["report"].get("hub_ids") or []],
+        "datasets": hub_datasets(record),
         "tags": _tags(record),
     }
     return {key: value for key, value in data.items() if value}
@@ -73,6 +73,12 @@ def hub_base(record: Mapping[str, Any]) -> str | None:
     """Return the base's Hub id, or None when the base is not on the Hub."""
     model = record["model"]
     return model["base"] if model["base_is_hub_id"] and is_hub_id(model["base"]) else None
+
+
+def hub_datasets(record: Mapping[str, Any]) -> list[str]:
+    """Return the Hub ids of the data: an adapter that read from the Hub reports the `commit`."""
+    report = record["data"]["report"]
+    return [report["source"]] if report.get("commit") and is_hub_id(report.get("source")) else []
 
 
 def license_of(record: Mapping[str, Any]) -> dict[str, str]:

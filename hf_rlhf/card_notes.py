@@ -9,6 +9,8 @@ from hf_rlhf.card_text import code, number, plain, share
 from hf_rlhf.compose import TOTAL
 
 Record = Mapping[str, Any]
+LOSSES = ("cut", "dropped", "truncated", "shortened")
+"""Words in the names of what an adapter reports that a reader of the card must not overlook."""
 
 
 def known_notes(record: Record, history: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -51,7 +53,8 @@ def _rows(report: Mapping[str, Any]) -> Iterator[str]:
         said = "; ".join(f"{plain(why)}: {n:,}" if why else f"{n:,}" for why, n in counts.items())
         yield f"Rows of the data were dropped ({said})."
     for name, value in report.items():
-        if ("cut" in name or "truncated" in name) and isinstance(value, (int, float)) and value:
+        lost = name != "dropped" and any(word in name for word in LOSSES)
+        if lost and isinstance(value, (int, float)) and value:
             yield f"Of the data, {code(name)}: {number(value)}."
 
 
@@ -80,8 +83,8 @@ def _abstentions(record: Record, history: Sequence[Mapping[str, Any]]) -> Iterat
 
 
 def _measurement(record: Record) -> Iterator[str]:
-    if not record["evaluation"]:
-        yield "The model was not evaluated on held-out rows: this card claims no improvement."
+    if not (record["evaluation"] or {}).get("after"):
+        yield "These weights were not evaluated on held-out rows: this card claims no improvement."
         return
     for row in results(record):
         if row["metric"] == TOTAL and row["verdict"] == "fell":

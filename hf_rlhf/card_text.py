@@ -11,7 +11,7 @@ NOT_MEASURED = "not measured"
 NOT_RECORDED = "not recorded"
 
 _BACKTICKS = re.compile(r"`+")
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#~$])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#~$&])")
 # Controls, bidirectional overrides and halves of surrogate pairs: what a reader would not see, or
 # would see in another order than the model wrote it.
 _INVISIBLE = re.compile(

@@ -79,7 +79,8 @@ Model = TypedDict(
 
 
 class Data(TypedDict, total=False):
-    """What was trained on. `report` is the adapter's own; `hub_ids` in it are data set ids."""
+    """What was trained on. `report` is the adapter's own; of Hub data it has `source`
+    and `commit`."""
 
     adapter: str | None
     arguments: dict[str, Json]
