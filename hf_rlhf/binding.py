@@ -14,7 +14,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, InitVar, fields
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -218,7 +218,8 @@ def _resolved(target: Any, name: str, annotation: Any) -> Any:
         hints = typing.get_type_hints(holder, globalns=names, include_extras=True)
     except (NameError, AttributeError, TypeError, SyntaxError):
         return Any
-    return hints[name]
+    hint = hints[name]
+    return hint.type if isinstance(hint, InitVar) else hint
 
 
 def _adapter(annotation: Any) -> Any:

@@ -269,14 +269,9 @@ class _Checking:
                     self._report((*path, key), what, "Remove it, or set `threshold`.")
             good = self._bound(cls, ours, path, section)
             self._score_values(good, path)
-            found.append(
-                cls(
-                    **{**{"label": "", "name": name}, **good},
-                    arguments=arguments,
-                    where=self.file.where(path),
-                    path=path,
-                )
-            )
+            known = {"name": name, "label": f"{section}_{index}", **good}
+            where = self.file.where(path)
+            found.append(cls(**known, arguments=arguments, where=where, path=path))
         return found
 
     def _score_values(self, good: Mapping[str, Any], path: KeyPath) -> None:

@@ -74,9 +74,15 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_text(self, data: str) -> yaml.ScalarNode:
+        # PyYAML writes these as line breaks unless they are escaped.
+        style = '"' if any(break_ in data for break_ in "\x85\u2028\u2029") else None
+        return self.represent_scalar(_STR, data, style=style)
+
 
 for _tag, _pattern, _first in _SCALARS:
     _Loader.add_implicit_resolver(_tag, re.compile(_pattern), _first)
+_Dumper.add_representer(str, _Dumper.represent_text)
 _Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 
 
@@ -193,7 +199,11 @@ class _Reading:
                 shown = getattr(key_node, "value", "") if key_node.id == "scalar" else "a list"
                 self._report(key_node, path, f"the key `{shown}` is not text.", "Quote it.")
                 continue
-            key = key_node.value
+            try:
+                key = _whole(key_node.value)
+            except ValueError as error:
+                self._report(key_node, path, f"in a key: {error}", "Write it as one character.")
+                continue
             here = (*path, key)
             if key == "<<":
                 fix = "Write the keys out."
@@ -217,9 +227,7 @@ class _Reading:
 
 def _plain(tag: str, text: str) -> Any:
     if tag == _STR:
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise ValueError("it holds half of a character (a lone surrogate).")
-        return text
+        return _whole(text)
     known = next((pattern for name, pattern, _ in _SCALARS if name == tag), None)
     if known is None:
         raise ValueError(f"the tag `{_short(tag)}` is not read.")
@@ -240,6 +248,14 @@ def _plain(tag: str, text: str) -> Any:
     return number
 
 
+def _whole(text: str) -> str:
+    """Join the halves in which JSON escapes write a character beyond U+FFFF."""
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise ValueError("it holds half of a character (a lone surrogate).") from None
+
+
 def _refused(where: str, what: str, fix: str) -> ConfigError:
     return ConfigError([Problem(where, what, fix)])
 
@@ -250,7 +266,9 @@ def _at(name: str, error: yaml.MarkedYAMLError) -> str:
 
 
 def _reason(error: yaml.MarkedYAMLError) -> str:
-    context = f"{error.context}: " if error.context and error.problem else ""
+    begun, mark = error.context_mark, error.problem_mark
+    since = f" begun on line {begun.line + 1}" if begun and mark and begun.line < mark.line else ""
+    context = f"{error.context}{since}: " if error.context and error.problem else ""
     return f"{context}{error.problem or error.context}"
 
 
