@@ -188,8 +188,15 @@ def _rubrics(rollout: Rollout) -> list[Rubric]:
             "or empty, so there is nothing to reward. Add one, or drop such rows "
             "(`on_bad_row: drop`).",
         )
-    # Short, because every word of a criterion is one that a judge by words will look for.
-    return [Rubric(criterion=f"States {expected.rstrip('.')}.", weight=1.0)]
+    return [expected_rubric(expected)]
+
+
+def expected_rubric(expected: str) -> Rubric:
+    """Return the rubric that stands for an expected answer: "States 51%.".
+
+    It is short, because a judge by words looks for every word of a criterion.
+    """
+    return Rubric(criterion=f"States {expected.strip().rstrip('.')}.", weight=1.0)
 
 
 def _expected(rollout: Rollout) -> str:
