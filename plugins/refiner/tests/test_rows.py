@@ -342,6 +342,13 @@ def test_chat_template_arguments_are_measured_too(tmp_path: Path) -> None:
     assert lengths[1] == lengths[0] + 3
 
 
+def test_the_row_in_the_documentation_loads(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs/refiner-data.md").read_text()
+    row = json.loads(page.partition("```json\n")[2].partition("```")[0])
+    loaded = load(write(tmp_path, [row]))
+    assert [source["id"] for source in loaded.dataset["train"][0]["sources"]] == ["S1", "S2"]
+
+
 def test_bm25_by_hand() -> None:
     # One query word in one of two documents of equal length: log(1 + 1.5/1.5) * 1/(1 + 1.2).
     assert bm25("tower", ["a tower", "some bread"]) == pytest.approx([0.315067, 0.0], abs=1e-6)
