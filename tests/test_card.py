@@ -367,6 +367,7 @@ def _python(card):
 
 def _with_completion(text):
     record = example()
+    record["training"]["history"] = []
     record["samples"][3]["completion"] = text
     record["samples"][3]["prompt"] = record["samples"][0]["prompt"] = text
     return record
