@@ -167,7 +167,9 @@ class PromptMaker:
         return None
 
     def _plain(self, texts: list[str]) -> list[list[int]]:
-        ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False, verbose=False)[
+            "input_ids"
+        ]
         return ids
 
     def _prompt(self, question: str, reasoning: str, results: Sequence[Result]) -> Prompt:
@@ -187,6 +189,8 @@ class PromptMaker:
                 add_generation_prompt=True,
                 tokenize=True,
                 return_dict=True,
+                # What is too long is cut here; a warning about it would only alarm.
+                tokenizer_kwargs={"verbose": False},
                 **self.chat_template_kwargs,
             )
         except jinja2.TemplateError as error:
