@@ -82,7 +82,7 @@ def _optimizer(settings: Mapping[str, Any]) -> str:
 
 def _rollouts(record: Record, settings: Mapping[str, Any]) -> str:
     samples = settings.get("num_generations")
-    if samples is None:
+    if not isinstance(samples, int) or samples < 1:
         return ""
     batch = [
         settings.get("per_device_train_batch_size"),
