@@ -115,6 +115,7 @@ def test_fits(annotation: Any, value: Any, result: Any) -> None:
         (bool, "On", "Write `true`."),
         (str, 3, "should be text, not `3`."),
         (str, None, "should be text, not `null`."),
+        (str, b"x", "should be text"),
         (list[str], "a", 'should be a list, each item text, not `"a"` (text). Write `[a]`.'),
         (list[int], ["a"], 'should be a list, each item a whole number, not `["a"]`'),
         (tuple[float, float], [1], "should be a list of 2: a number, a number, not `[1]`."),
