@@ -13,11 +13,13 @@ shared by several over a network. Machines do not see each other; divide the cap
 """
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import random
 import sqlite3
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
@@ -28,7 +30,8 @@ from filelock import FileLock, Timeout
 
 from hf_rlhf.errors import JudgeError
 
-_SHORTEST_WAIT, _LONGEST_WAIT = 0.005, 0.2
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.005, 0.05
+_SEARCH_INTERVAL = 0.02
 
 
 @dataclass
@@ -58,18 +61,11 @@ class Limits:
         server, so without it nothing is called.
         """
         booking = Booking(tokens)
-        with _cure(self.folder):
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            slot = await self._slot()
-        try:
-            with _cure(self.folder):
-                entry = await self._book(tokens)
+        async with self._slot():
+            entry = await self._book(tokens)
             yield booking
             if entry is not None and booking.tokens != tokens:
-                with _cure(self.folder):
-                    self._correct(entry, booking.tokens)
-        finally:
-            slot.release()
+                self._correct(entry, booking.tokens)
 
     @property
     def folder(self) -> Path:
@@ -78,19 +74,17 @@ class Limits:
         name = hashlib.sha256(self.server.encode()).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"hf-rlhf-{user}" / f"judge-{name}"
 
-    async def _slot(self) -> FileLock:
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        slots = _SLOTS.setdefault(self.folder, _Slots(self.folder))
         wait = _SHORTEST_WAIT
-        while True:
-            # In random order, so that callers rarely try the same file at the same moment.
-            for index in random.sample(range(self.concurrency), self.concurrency):
-                lock = FileLock(self.folder / f"slot-{index}.lock", blocking=False)
-                try:
-                    lock.acquire()
-                except Timeout:
-                    continue
-                return lock
+        while (taken := slots.take(self.concurrency)) is None:
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(2 * wait, _LONGEST_WAIT)
+        try:
+            yield
+        finally:
+            slots.free(taken)
 
     async def _book(self, tokens: int) -> int | None:
         """Enter one call in the log as soon as the rates allow; return its row."""
@@ -104,25 +98,23 @@ class Limits:
 
     def _try_book(self, tokens: int) -> tuple[int | None, float]:
         """Return the booked row, or for how many seconds to wait before trying again."""
-        try:
-            with self._log() as log:
+        with self._log() as log:
+            try:
                 log.execute("BEGIN IMMEDIATE")
-                now = time.time()
-                # A clock set back must not leave entries that never expire.
-                log.execute(
-                    "DELETE FROM calls WHERE at <= ? OR at > ?", (now - self.minute, now + 1)
-                )
-                rows = log.execute("SELECT at, tokens FROM calls ORDER BY at").fetchall()
-                if rows and not self._allows(rows, tokens):
-                    log.commit()
-                    return None, max(_SHORTEST_WAIT, rows[0][0] + self.minute - now)
-                entry = log.execute("INSERT INTO calls VALUES (?, ?)", (now, tokens)).lastrowid
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error):
+                    raise
+                return None, _SHORTEST_WAIT
+            now = time.time()
+            # A clock set back must not leave entries that never expire.
+            log.execute("DELETE FROM calls WHERE at <= ? OR at > ?", (now - self.minute, now + 1))
+            rows = log.execute("SELECT at, tokens FROM calls ORDER BY at").fetchall()
+            if rows and not self._allows(rows, tokens):
                 log.commit()
-                return entry, 0.0
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) and "busy" not in str(error):
-                raise
-            return None, _SHORTEST_WAIT
+                return None, max(_SHORTEST_WAIT, rows[0][0] + self.minute - now)
+            entry = log.execute("INSERT INTO calls VALUES (?, ?)", (now, tokens)).lastrowid
+            log.commit()
+            return entry, 0.0
 
     def _allows(self, rows: list[tuple[float, int]], tokens: int) -> bool:
         if self.requests_per_minute is not None and len(rows) >= self.requests_per_minute:
@@ -137,17 +129,69 @@ class Limits:
 
     @contextmanager
     def _log(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self.folder / "calls.sqlite", timeout=1.0)) as log:
+        path = self.folder / "calls.sqlite"
+        with _cure(self.folder), closing(sqlite3.connect(path, timeout=1.0)) as log:
             # The log is worth one minute, so a crash of the machine may lose it.
             log.execute("PRAGMA synchronous = OFF")
             log.execute("CREATE TABLE IF NOT EXISTS calls (at REAL, tokens INTEGER)")
             yield log
 
 
+class _Slots:
+    """The places at one server that this process holds, by number; a locked file is a place."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[int, FileLock] = {}
+        self._guard = threading.Lock()
+        self._full_until = 0.0
+
+    def take(self, count: int) -> int | None:
+        """Lock one of the first `count` places and return its number, or None if all are taken.
+
+        What this process holds is known without asking the kernel, and after a search in vain
+        the next waits a moment: a hundred waiting tasks must not cost the processor.
+        """
+        with self._guard:
+            open_places = [number for number in range(count) if number not in self._held]
+            if not open_places or time.monotonic() < self._full_until:
+                return None
+            # In random order, so that processes rarely try the same file at the same moment.
+            for number in random.sample(open_places, len(open_places)):
+                with contextlib.suppress(Timeout):
+                    self._held[number] = self._lock(number)
+                    return number
+            self._full_until = time.monotonic() + _SEARCH_INTERVAL
+            return None
+
+    def free(self, number: int) -> None:
+        """Give a place back."""
+        with self._guard:
+            self._held.pop(number).release()
+            self._full_until = 0.0
+
+    def _lock(self, number: int) -> FileLock:
+        with _cure(self._folder):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = FileLock(
+                self._folder / f"slot-{number}.lock", blocking=False, thread_local=False
+            )
+            lock.acquire()
+            return lock
+
+
+_SLOTS: dict[Path, _Slots] = {}
+if hasattr(os, "register_at_fork"):
+    # A forked child holds none of its parent's places.
+    os.register_at_fork(after_in_child=_SLOTS.clear)
+
+
 @contextmanager
 def _cure(folder: Path) -> Iterator[None]:
     try:
         yield
+    except Timeout:  # an OSError, which says that the place is taken
+        raise
     except (OSError, sqlite3.Error) as error:
         raise JudgeError(
             f"The judge's caps on calls cannot be held: {folder} cannot be written ({error}). "

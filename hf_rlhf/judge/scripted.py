@@ -196,7 +196,11 @@ class ScriptedServer:
                 self._send(Reply(body=json.dumps(listed).encode()))
 
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                try:
+                    body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                except (ValueError, ConnectionError):
+                    self.close_connection = True  # The client gave up while it was sending.
+                    return
                 with scripted._lock:
                     scripted._active += 1
                     scripted.peak = max(scripted.peak, scripted._active)

@@ -1,0 +1,126 @@
+import asyncio
+import sqlite3
+import threading
+import warnings
+
+import pytest
+
+from hf_rlhf.contracts import Question, Verdict
+from hf_rlhf.errors import JudgeError
+from hf_rlhf.judge.cache import VerdictCache, clear, command, default_path, summary
+from hf_rlhf.judge.openai import OpenAIJudge
+from hf_rlhf.judge.scripted import ScriptedServer
+
+
+def ask(judge, *texts):
+    return asyncio.run(judge.judge([Question("quality", text, "c") for text in texts]))
+
+
+def test_verdicts_are_kept_and_failures_are_not():
+    with ScriptedServer(lambda asked: {"bad": "no verdict"}.get(asked.candidate, 1)) as server:
+        judges = [OpenAIJudge("scripted", server.base_url) for _ in range(2)]
+        first, second = (ask(judge, "good", "bad") for judge in judges)
+        asked = [asked.candidate for asked in server.asked]
+    assert [v.score for v in first] == [v.score for v in second] == [0.5, None]
+    assert second[0].reason == "scripted"
+    assert (asked.count("good"), asked.count("bad")) == (1, 4)
+    assert judges[1].usage()["cached"] == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"temperature": 0.5},
+        {"max_tokens": 100},
+        {"seed": 1},
+        {"structured": False},
+        {"extra_body": {"a": 1}},
+        {"revision": "b"},
+        {"model": "other"},
+    ],
+)
+def test_whatever_the_verdict_depends_on_is_in_the_key(change):
+    with ScriptedServer(models=["scripted", "other"]) as server:
+        base = {"model": "scripted", "base_url": server.base_url}
+        ask(OpenAIJudge(**base), "x")
+        ask(OpenAIJudge(**{**base, "timeout": 99.0, "retries": 1}), "x")
+        assert len(server.asked) == 1
+        ask(OpenAIJudge(**{**base, **change}), "x")
+        assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize("trouble", ["folder is a file", "file is no database", "no table space"])
+def test_a_cache_that_cannot_be_used_warns_once_and_is_done_without(trouble, tmp_path, monkeypatch):
+    path = tmp_path / "x" / "judge.sqlite"
+    if trouble == "folder is a file":
+        path.parent.write_text("")
+    elif trouble == "file is no database":
+        path.parent.mkdir()
+        path.write_text("hello " * 1000)
+    else:
+
+        def full(*_, **__):
+            raise sqlite3.OperationalError("database or disk is full")
+
+        monkeypatch.setattr(VerdictCache, "_open", full)
+    with ScriptedServer() as server:
+        judge = OpenAIJudge("scripted", server.base_url, cache_path=str(path))
+        with pytest.warns(RuntimeWarning, match="cannot be used.*HF_RLHF_CACHE"):
+            verdicts = ask(judge, "a", "b")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            verdicts += ask(judge, "a")
+    assert [verdict.score for verdict in verdicts] == [1.0, 1.0, 1.0]
+    assert judge.usage()["cache_errors"] >= 3
+
+
+def test_many_threads_write_at_once(tmp_path):
+    path = tmp_path / "judge.sqlite"
+
+    def write(thread):
+        cache = VerdictCache(path)
+        for n in range(25):
+            cache.write(f"{thread} {n}", Verdict(n % 3 / 2, "ü \x00 'quoted'"))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        keys = [f"{thread} {n}" for thread in range(4) for n in range(25)]
+        found = VerdictCache(path).read([*keys, *(f"unknown {n}" for n in range(1000))])
+    assert sorted(found) == sorted(keys)
+    assert found["3 2"] == Verdict(1.0, "ü \x00 'quoted'")
+    with sqlite3.connect(path) as database:
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_the_default_path(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_RLHF_CACHE", str(tmp_path / "mine"))
+    assert default_path() == tmp_path / "mine" / "judge.sqlite"
+    monkeypatch.delenv("HF_RLHF_CACHE")
+    assert default_path() == tmp_path / "hf_rlhf" / "judge.sqlite"
+
+
+def test_the_command_shows_and_clears(tmp_path, capsys):
+    path = default_path()
+    assert command(["show"]) == 0
+    assert f"{path}: 0 verdicts" in capsys.readouterr().out
+    for n in range(3):
+        VerdictCache(path).write(str(n), Verdict(1.0))
+    assert summary(path)["verdicts"] == 3
+    assert command(["show"]) == 0
+    assert "3 verdicts" in capsys.readouterr().out
+    assert command(["clear"]) == 0
+    assert "3 verdicts forgotten" in capsys.readouterr().out
+    assert clear(path) == 0
+    assert VerdictCache(path).read(["0"]) == {}
+    other = tmp_path / "other.sqlite"
+    assert command(["show", "--path", str(other)]) == 0
+    assert not other.exists()
+    other.write_text("not a database at all, " * 100)
+    with pytest.raises(JudgeError, match="--path"):
+        command(["clear", "--path", str(other)])
