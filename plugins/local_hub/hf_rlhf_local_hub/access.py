@@ -1,0 +1,106 @@
+"""Who is asking, and what they may do. Not security: see docs/local_hub.md."""
+
+import hmac
+from dataclasses import dataclass
+from typing import Literal
+
+from hf_rlhf_local_hub.refusals import Refused, repo_not_found
+
+Role = Literal["write", "read"]
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Whoever sent a request; `role` is None for one who sent no token."""
+
+    role: Role | None
+    namespaces: frozenset[str]
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether no token was sent."""
+        return self.role is None
+
+    def need_read(self, repo_id: str, *, private: bool) -> None:
+        """Raise Refused, as the Hub does, unless the repository may be seen."""
+        if private and (self.anonymous or repo_id.split("/")[0] not in self.namespaces):
+            raise repo_not_found(repo_id, anonymous=self.anonymous)
+
+    def need_files(self, repo_id: str, *, private: bool, gated: object) -> None:
+        """Raise Refused unless the files may be read. Every token has been granted every gate."""
+        self.need_read(repo_id, private=private)
+        if gated and self.anonymous:
+            raise Refused(
+                401, f"Access to {repo_id} is gated: send a token to read its files.", "GatedRepo"
+            )
+
+    def need_write(self, namespace: str) -> None:
+        """Raise Refused unless repositories of `namespace` may be changed."""
+        if self.anonymous:
+            raise Refused(401, "Invalid username or password: to write, send a token.")
+        if self.role != "write":
+            raise Refused(403, "Forbidden: this token may only read.")
+        if namespace not in self.namespaces:
+            raise Refused(
+                403,
+                f"You don't have the rights to write under the namespace {namespace!r}. This Hub "
+                f"was started for {', '.join(sorted(self.namespaces))}.",
+            )
+
+
+@dataclass(frozen=True)
+class Access:
+    """The one user of this Hub, and the tokens that stand for them.
+
+    Args:
+        user: the account behind every token.
+        orgs: organisations that it may write to.
+        token: the token that writes; None lets any token write that is not `read_only_token`.
+        read_only_token: a token that only reads.
+    """
+
+    user: str = "demo"
+    orgs: tuple[str, ...] = ()
+    token: str | None = None
+    read_only_token: str | None = None
+
+    def caller(self, authorization: str | None) -> Caller:
+        """Return who sent the `Authorization` header; raises Refused (401) for a wrong token."""
+        scheme, _, token = (authorization or "").partition(" ")
+        token = token.strip()
+        if not token or scheme.lower() != "bearer":
+            return Caller(None, frozenset())
+        return Caller(self._role(token), frozenset({self.user, *self.orgs}))
+
+    def _role(self, token: str) -> Role:
+        if _same(token, self.read_only_token):
+            return "read"
+        if self.token is None or _same(token, self.token):
+            return "write"
+        raise Refused(401, "Invalid credentials in Authorization header")
+
+    def whoami(self, caller: Caller) -> dict[str, object]:
+        """Return the answer to `whoami`; raises Refused (401) for one who sent no token."""
+        if caller.anonymous:
+            raise Refused(401, "Invalid username or password.")
+        orgs = [
+            {"type": "org", "name": name, "fullname": name, "roleInOrg": "write"}
+            for name in self.orgs
+        ]
+        return {
+            "type": "user",
+            "id": self.user,
+            "name": self.user,
+            "fullname": self.user,
+            "email": None,
+            "isPro": False,
+            "orgs": orgs,
+            "auth": {
+                "type": "access_token",
+                "accessToken": {"displayName": "local", "role": caller.role},
+            },
+        }
+
+
+def _same(token: str, other: str | None) -> bool:
+    return other is not None and hmac.compare_digest(token.encode(), other.encode())

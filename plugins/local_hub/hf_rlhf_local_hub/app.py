@@ -1,0 +1,74 @@
+"""The ASGI application: all routes, and what surrounds them."""
+
+from collections.abc import Callable
+
+from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from hf_rlhf_local_hub import file_api, repo_api, xet_api
+from hf_rlhf_local_hub.faults import FaultMiddleware, Faults
+from hf_rlhf_local_hub.http import refused
+from hf_rlhf_local_hub.hub import Hub
+from hf_rlhf_local_hub.names import KINDS
+from hf_rlhf_local_hub.refusals import Refused
+
+
+class _KindConvertor(Convertor[str]):
+    regex = "|".join(KINDS)
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("kind", _KindConvertor())
+
+
+def build(hub: Hub, faults: Faults, drop: Callable[[Scope], None], hosts: list[str]) -> ASGIApp:
+    """Return the application.
+
+    Args:
+        hub: what it serves.
+        faults: what is to go wrong.
+        drop: closes the connection of a request.
+        hosts: names under which it may be addressed. A page in somebody's browser can make
+            requests to a loopback address, but only under a name of its own ("DNS rebinding").
+    """
+    routes = [
+        Route("/", _front),
+        *repo_api.routes(hub),
+        *xet_api.routes(hub),
+        *file_api.routes(hub),
+    ]
+    app: ASGIApp = Starlette(routes=routes, exception_handlers={404: _no_route, 405: _no_route})
+    app = TrustedHostMiddleware(app, allowed_hosts=hosts, www_redirect=False)
+    return FaultMiddleware(_RawPaths(app), faults, drop)
+
+
+class _RawPaths:
+    """Route on the path as it was sent, so that a slash in a branch's name (%2F) stays in it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "path": scope["raw_path"].decode("ascii", "replace")}
+        await self._app(scope, receive, send)
+
+
+def _front(request: Request) -> Response:
+    return JSONResponse({"what": "a local hub of hf_rlhf", "docs": "docs/local_hub.md"})
+
+
+def _no_route(request: Request, error: Exception) -> Response:
+    return refused(
+        Refused(404, f"This Hub has no {request.method} {request.url.path}: see docs/local_hub.md.")
+    )

@@ -1,0 +1,88 @@
+"""What the Hub reads out of a repository's README: metadata, tags, and mistakes in them."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from hf_rlhf.card_metadata import hub_rules, is_hub_id
+from hf_rlhf_local_hub.refusals import Refused
+
+# The pattern of huggingface_hub/repocard.py, which keeps it in step with the server.
+_HEAD = re.compile(r"^(\s*---(?:\r\n|\r|\n))([\S\s]*?)((?:\r\n|\r|\n)---[ \t]*(\r\n|\n|$))")
+_LANGUAGE = re.compile(r"[a-z0-9-]+")
+
+
+def read_metadata(text: str) -> dict[str, Any] | None:
+    """Return the YAML head of a README, or None without one; raises ValueError if it is broken."""
+    match = _HEAD.match(text)
+    if match is None:
+        return None
+    try:
+        data = yaml.safe_load(match.group(2))
+    except yaml.YAMLError as error:
+        raise ValueError(f"YAML metadata error: {error}") from error
+    if data is not None and not isinstance(data, dict):
+        raise ValueError(f"YAML metadata must be keys and values, not {type(data).__name__}.")
+    return data or {}
+
+
+def validate(text: str) -> tuple[list[str], list[str]]:
+    """Return the errors and the warnings that the Hub has for a README."""
+    try:
+        data = read_metadata(text)
+    except ValueError as error:
+        return [str(error)], []
+    if not data:
+        return [], ["empty or missing yaml metadata in repo card"]
+    return _errors(data), []
+
+
+def refuse_bad_metadata(content: bytes) -> None:
+    """Raise Refused (400) for a README that the Hub would not take in a commit."""
+    errors, _ = validate(content.decode("utf-8", "replace"))
+    if errors:
+        raise Refused(400, "Invalid metadata in README.md.\n" + "\n".join(f"- {e}" for e in errors))
+
+
+def tags(kind: str, data: Mapping[str, Any]) -> list[str]:
+    """Return the tags that the Hub derives from metadata, for its filters."""
+    prefixes = {"license": "license", "base_model": "base_model", "datasets": "dataset"}
+    if kind == "datasets":
+        prefixes |= {"task_categories": "task_categories", "language": "language"}
+    found = [data.get("library_name"), data.get("pipeline_tag"), *listed(data.get("tags"))]
+    if kind != "datasets":
+        found += listed(data.get("language"))
+    for key, prefix in prefixes.items():
+        found += [f"{prefix}:{one}" for one in listed(data.get(key))]
+    return list(dict.fromkeys(one for one in found if isinstance(one, str)))
+
+
+def listed(value: Any) -> list[Any]:
+    """Return a list of what the Hub lets one write as one value, as several or not at all."""
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _errors(data: Mapping[str, Any]) -> list[str]:
+    errors = []
+    for one in listed(data.get("license")):
+        if one not in hub_rules("licenses"):
+            errors.append(f'"license" must be one of the identifiers the Hub knows, not {one!r}')
+    for key, page in (("base_model", "models"), ("datasets", "datasets")):
+        errors += [
+            f'"{key}" with value {one!r} is not valid. Use an id from https://hf.co/{page}.'
+            for one in listed(data.get(key))
+            if not is_hub_id(one)
+        ]
+    for one in listed(data.get("language")):
+        if not (isinstance(one, str) and _LANGUAGE.fullmatch(one)):
+            errors.append(f'"language" must only contain lowercase characters, not {one!r}')
+    task = data.get("pipeline_tag")
+    if task is not None and task not in hub_rules("pipeline_tags"):
+        errors.append(f'"pipeline_tag" must be a task the Hub knows, not {task!r}')
+    if not all(isinstance(tag, str) for tag in listed(data.get("tags"))):
+        errors.append('"tags" must be texts')
+    return errors

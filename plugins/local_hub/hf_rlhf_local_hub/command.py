@@ -1,0 +1,99 @@
+"""`hf-rlhf hub serve DIR`."""
+
+import argparse
+import os
+import shlex
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hf_rlhf.files import atomic_write_text
+
+_ANY_TOKEN = "local"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until interrupted, and return the exit status."""
+    arguments = _parser().parse_args(argv)
+    stop = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stop.set())
+    if arguments.env_file is not None:
+        # From an earlier run; its presence means "ready".
+        arguments.env_file.unlink(missing_ok=True)
+
+    from hf_rlhf_local_hub.server import serve
+
+    with serve(
+        arguments.folder,
+        host=arguments.host,
+        port=arguments.port,
+        user=arguments.user,
+        orgs=arguments.org,
+        token=arguments.token,
+        read_only_token=arguments.read_only_token,
+        allow_remote=arguments.allow_remote,
+    ) as hub:
+        environment = {"HF_ENDPOINT": hub.url, "HF_TOKEN": arguments.token or _ANY_TOKEN}
+        _announce(hub.url, arguments.folder, environment, arguments.env_file)
+        try:
+            stop.wait()
+        finally:
+            if arguments.env_file is not None:
+                arguments.env_file.unlink(missing_ok=True)
+    print("stopped.", flush=True)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="hf-rlhf hub", allow_abbrev=False)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    serve = verbs.add_parser(
+        "serve",
+        allow_abbrev=False,
+        help="serve a Hub from a folder",
+        description="A Hugging Face Hub in a folder of your own disk. It keeps what is pushed; "
+        "Ctrl-C stops it. What it is not: docs/local_hub.md.",
+    )
+    serve.add_argument("folder", metavar="DIR", type=Path, help="made if it is not there")
+    serve.add_argument("--port", type=int, default=0, help="default: any that is free")
+    serve.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
+    serve.add_argument("--user", default="demo", help="your name here (default: %(default)s)")
+    serve.add_argument(
+        "--org", action="append", default=[], metavar="NAME", help="an organisation of yours"
+    )
+    serve.add_argument("--token", help="the only token that may write (default: every token may)")
+    serve.add_argument("--read_only_token", metavar="TOKEN", help="a token that only reads")
+    serve.add_argument(
+        "--allow_remote", action="store_true", help="let other machines in; needs --token"
+    )
+    serve.add_argument(
+        "--env_file",
+        type=Path,
+        metavar="FILE",
+        help="write the environment here when ready, for a script to wait for and to source",
+    )
+    return parser
+
+
+def _announce(
+    url: str, folder: Path, environment: Mapping[str, str], env_file: Path | None
+) -> None:
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    lines.append("unset HF_HUB_OFFLINE")
+    print(f"A Hub in {folder} at {url}\nIn the shell where you train, push or pull:\n", flush=True)
+    # Not the token that somebody chose: terminals are recorded.
+    shown = [line if environment["HF_TOKEN"] == _ANY_TOKEN else _masked(line) for line in lines]
+    print("\n".join(f"  {line}" for line in shown) + "\n\nCtrl-C stops it.", flush=True)
+    if env_file is not None:
+        # It holds the token.
+        previous = os.umask(0o077)
+        try:
+            atomic_write_text(env_file, "\n".join(lines) + "\n")
+        finally:
+            os.umask(previous)
+
+
+def _masked(line: str) -> str:
+    return "export HF_TOKEN=<your token>" if line.startswith("export HF_TOKEN=") else line

@@ -1,0 +1,158 @@
+"""From the body of a commit request (NDJSON) to the files of the new commit."""
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf_local_hub import cards
+from hf_rlhf_local_hub.blobs import Blobs
+from hf_rlhf_local_hub.names import check_digest, check_path
+from hf_rlhf_local_hub.refusals import Refused, entry_not_found
+from hf_rlhf_local_hub.store import Entry, git_oid, lfs_pointer
+
+LARGEST_REGULAR_FILE = 10 * 1024 * 1024
+"""Bytes; what is larger goes by LFS or Xet, here as on the Hub."""
+_LONGEST_LINE = 2 * LARGEST_REGULAR_FILE
+_SECRET = re.compile(rb"hf_[A-Za-z0-9]{30,}")
+
+FindLarge = Callable[[str, int | None], Entry | None]
+"""(SHA-256, size if the client told it) -> the large file as it was uploaded, or None."""
+
+
+@dataclass
+class Draft:
+    """A commit as the client described it. `add` and `delete` keep the order of the lines."""
+
+    title: str = ""
+    message: str = ""
+    parent: str | None = None
+    steps: list[tuple[str, str, Entry | None]] = field(default_factory=list)
+
+    def apply(self, files: Mapping[str, Entry]) -> Mapping[str, Entry]:
+        """Return the files after this commit; raises Refused when it does not fit them."""
+        result = dict(files)
+        for action, path, entry in self.steps:
+            if entry is not None:
+                result[path] = entry
+            elif action == "deletedFile":
+                if result.pop(path, None) is None:
+                    raise entry_not_found(path)
+            else:
+                inside = [name for name in result if name.startswith(f"{path}/")]
+                if not inside:
+                    raise entry_not_found(path)
+                for name in inside:
+                    del result[name]
+        _check_folders(result)
+        return result
+
+
+def read_commit(body: Path, blobs: Blobs, find_large: FindLarge) -> Draft:
+    """Read the NDJSON in `body`, keeping the contents of regular files in `blobs`.
+
+    Raises Refused (400, 413) with the line at fault. What was kept by then is not visible.
+    """
+    draft: Draft | None = None
+    for number, item in _lines(body):
+        key, value = item["key"], item["value"]
+        if draft is None:
+            if key != "header":
+                raise Refused(400, f"Line {number}: the first line must be the header, not {key!r}")
+            draft = _header(value)
+        elif key == "file":
+            draft.steps.append(("add", *_regular(number, value, blobs)))
+        elif key == "lfsFile":
+            draft.steps.append(("add", *_large(number, value, find_large)))
+        elif key in ("deletedFile", "deletedFolder"):
+            path = str(value.get("path", "")).removesuffix("/")
+            draft.steps.append((key, check_path(path), None))
+        else:
+            raise Refused(400, f"Line {number}: {key!r} is not something that a commit can do")
+    if draft is None:
+        raise Refused(400, "The commit is empty: expected NDJSON beginning with a header.")
+    return draft
+
+
+def _lines(body: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with body.open("rb") as file:
+        number = 0
+        while line := file.readline(_LONGEST_LINE):
+            number += 1
+            if len(line) == _LONGEST_LINE:
+                raise Refused(413, f"Line {number}: too long; large files go by LFS or Xet")
+            if not line.strip():
+                continue
+            try:
+                item = json.loads(line)
+            except ValueError as error:
+                raise Refused(400, f"Line {number}: not JSON: {error}") from error
+            if not (isinstance(item, dict) and isinstance(item.get("value"), dict)):
+                raise Refused(400, f'Line {number}: expected {{"key": …, "value": {{…}}}}')
+            yield number, {"key": item.get("key"), "value": item["value"]}
+
+
+def _header(value: dict[str, Any]) -> Draft:
+    title = value.get("summary")
+    if not isinstance(title, str) or not title.strip():
+        raise Refused(400, "The header has no summary: a commit needs a message.")
+    parent = value.get("parentCommit")
+    return Draft(title, str(value.get("description") or ""), str(parent) if parent else None)
+
+
+def _regular(number: int, value: dict[str, Any], blobs: Blobs) -> tuple[str, Entry]:
+    path = check_path(value.get("path"))
+    try:
+        if value.get("encoding") == "base64":
+            content = base64.b64decode(value["content"], validate=True)
+        else:
+            content = value["content"].encode()
+    except (KeyError, TypeError, AttributeError, ValueError, binascii.Error) as error:
+        raise Refused(400, f"Line {number}: the content of {path} is not readable") from error
+    if len(content) > LARGEST_REGULAR_FILE:
+        raise Refused(
+            413, f"Line {number}: {path} has {len(content)} bytes; such files go by LFS or Xet"
+        )
+    if _SECRET.search(content):
+        raise Refused(
+            400,
+            "It appears that one or more of your files contain valid Hugging Face secrets, such "
+            f"as tokens or API keys: {path}. Remove them and try again.",
+        )
+    if path == "README.md":
+        cards.refuse_bad_metadata(content)
+    return path, Entry(git_oid(content), len(content), blobs.put(content))
+
+
+def _large(number: int, value: dict[str, Any], find_large: FindLarge) -> tuple[str, Entry]:
+    path = check_path(value.get("path"))
+    digest = check_digest(value.get("oid"))
+    # A copy within the repository tells no size.
+    size = value.get("size")
+    if size is not None and (not isinstance(size, int) or size < 0):
+        raise Refused(400, f"Line {number}: {size!r} is not the size of {path}")
+    entry = find_large(digest, size)
+    if entry is None:
+        raise Refused(
+            400,
+            f"Line {number}: LFS pointer pointed to a file that does not exist: {path} "
+            f"(SHA-256 {digest}, {size} bytes). Upload it before the commit.",
+        )
+    return path, entry
+
+
+def large_entry(sha256: str, size: int, xet: str | None = None) -> Entry:
+    """Return the entry of a file that came by LFS or, with its Xet hash, by Xet."""
+    return Entry(git_oid(lfs_pointer(sha256, size)), size, sha256, lfs=True, xet=xet)
+
+
+def _check_folders(files: Mapping[str, Entry]) -> None:
+    for path in files:
+        parts = path.split("/")
+        for depth in range(1, len(parts)):
+            if (folder := "/".join(parts[:depth])) in files:
+                raise Refused(400, f"{folder} cannot be both a file and a folder (for {path}).")

@@ -1,0 +1,213 @@
+"""From HTTP to plain functions and back: a handler takes a `Call` and returns a response.
+
+Handlers are ordinary functions that may block; they run in threads of their own, so that a slow
+one (reading back a large file) cannot starve those that it waits for.
+"""
+
+import json
+import os
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+import anyio
+from starlette.datastructures import Headers, QueryParams
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from hf_rlhf.errors import HfRlhfError
+from hf_rlhf_local_hub.access import Caller
+from hf_rlhf_local_hub.blobs import Blobs, Upload
+from hf_rlhf_local_hub.hub import Hub
+from hf_rlhf_local_hub.names import Kind, check_kind
+from hf_rlhf_local_hub.refusals import Refused, repo_not_found
+from hf_rlhf_local_hub.store import Repository
+
+_LARGEST_JSON = 32 * 1024 * 1024
+_WRITE_AT_ONCE = 1024 * 1024
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+
+
+@dataclass
+class Call:
+    """One request, read. `body` is JSON or form fields; `upload` is a body kept on disk."""
+
+    hub: Hub
+    method: str
+    params: dict[str, str]
+    query: QueryParams
+    headers: Headers
+    base: str
+    body: dict[str, Any] = field(default_factory=dict)
+    upload: Upload | None = None
+
+    @cached_property
+    def caller(self) -> Caller:
+        """Who is asking; raises Refused (401) for a wrong token."""
+        return self.hub.access.caller(self.headers.get("authorization"))
+
+    @property
+    def bearer(self) -> str:
+        """The token itself."""
+        return self.headers.get("authorization", "").partition(" ")[2].strip()
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of repository that the path names; models have no prefix in some paths."""
+        return check_kind(self.params.get("kind", "models"))
+
+    @property
+    def repo_id(self) -> str:
+        """The repository that the path names."""
+        if "namespace" not in self.params:
+            # The real Hub has a few of these (`gpt2`); this one has none.
+            raise repo_not_found(self.params["name"], anonymous=self.caller.anonymous)
+        return f"{self.params['namespace']}/{self.params['name']}"
+
+    @property
+    def received(self) -> Upload:
+        """The body on disk, of a route that keeps it there."""
+        assert self.upload is not None
+        return self.upload
+
+    def flag(self, name: str) -> bool:
+        """Say whether a query parameter is set to something true."""
+        return self.query.get(name, "").lower() in ("1", "true")
+
+    def readable(self) -> Repository:
+        """Return the repository of the path; raises Refused unless the caller may see it."""
+        try:
+            repository = self.hub.store.get(self.kind, self.repo_id)
+        except Refused as refusal:
+            if refusal.code != "RepoNotFound":
+                raise
+            raise repo_not_found(self.repo_id, anonymous=self.caller.anonymous) from None
+        self.caller.need_read(repository.id, private=repository.settings.private)
+        return repository
+
+    def writable(self) -> Repository:
+        """Return the repository of the path; raises Refused unless the caller may change it."""
+        repository = self.readable()
+        self.caller.need_write(repository.id.split("/")[0])
+        return repository
+
+
+Handler = Callable[[Call], Response]
+Guard = Callable[[Call], object]
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def endpoint(hub: Hub, handler: Handler, guard: Guard | None = None) -> Endpoint:
+    """Make a Starlette endpoint of a handler.
+
+    Args:
+        hub: what the handler works on.
+        handler: may raise Refused, which becomes the answer.
+        guard: raises Refused before a byte of the body is read. With a guard, the body goes to
+            disk and becomes `Call.upload`; without, it is small and becomes `Call.body`.
+    """
+    threads = anyio.CapacityLimiter(32)
+
+    async def answer(request: Request) -> Response:
+        call = None
+        try:
+            call = _call(hub, request)
+            if guard is None:
+                call.body = await _fields(request)
+            else:
+                await anyio.to_thread.run_sync(guard, call)
+                call.upload = await _to_disk(request, hub.store.blobs)
+            return await anyio.to_thread.run_sync(handler, call, limiter=threads)
+        except Refused as refusal:
+            return refused(refusal)
+        except HfRlhfError as error:
+            return refused(Refused(507, str(error)))
+        finally:
+            if call is not None and call.upload is not None:
+                call.upload.discard()
+
+    return answer
+
+
+def refused(refusal: Refused) -> JSONResponse:
+    """Return the answer that clients know how to read."""
+    # A header is one line of Latin-1.
+    line = " ".join(refusal.message.split()).encode("ascii", "backslashreplace").decode()
+    headers = {"X-Error-Message": line[:1000]}
+    if refusal.code:
+        headers["X-Error-Code"] = refusal.code
+    return JSONResponse({"error": refusal.message}, refusal.status, headers)
+
+
+def byte_range(header: str | None, size: int | None = None) -> tuple[int, int | None] | None:
+    """Return the first and last byte (inclusive) of a Range header; None for the whole.
+
+    Without `size`, the last byte may be None, for the end; with it, it is a number. Several
+    ranges, and what is not a range, count as the whole, as RFC 9110 (14.2) allows. Raises
+    Refused (416) for a range behind the end.
+    """
+    match = _RANGE.fullmatch((header or "").replace(" ", ""))
+    if match is None or match.groups() == ("", ""):
+        return None
+    low, high = match.groups()
+    if size is None:
+        return (int(low), int(high) if high else None) if low else None
+    first = int(low) if low else max(size - int(high), 0)
+    last = min(int(high), size - 1) if low and high else size - 1
+    if first >= size:
+        raise Refused(416, f"There are {size} bytes, and none of {header}.")
+    return (first, last) if first <= last else None
+
+
+def _call(hub: Hub, request: Request) -> Call:
+    host = request.headers.get("host", "")
+    return Call(
+        hub=hub,
+        method=request.method,
+        params={name: unquote(value) for name, value in request.path_params.items()},
+        query=request.query_params,
+        headers=request.headers,
+        base=f"{request.url.scheme}://{host}",
+    )
+
+
+async def _fields(request: Request) -> dict[str, Any]:
+    data = b""
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > _LARGEST_JSON:
+            raise Refused(413, f"The request has more than {_LARGEST_JSON} bytes.")
+    if not data:
+        return {}
+    if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        return dict(parse_qs(data.decode("utf-8", "replace")))
+    try:
+        fields = json.loads(data)
+    except ValueError as error:
+        raise Refused(400, f"The request is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise Refused(400, f"Expected a JSON object, found {type(fields).__name__}.")
+    return fields
+
+
+async def _to_disk(request: Request, blobs: Blobs) -> Upload:
+    upload = blobs.new_upload()
+    waiting = bytearray()
+    try:
+        async for chunk in request.stream():
+            waiting += chunk
+            if len(waiting) >= _WRITE_AT_ONCE:
+                await anyio.to_thread.run_sync(upload.write, bytes(waiting))
+                waiting.clear()
+        await anyio.to_thread.run_sync(upload.write, bytes(waiting))
+    except ClientDisconnect:
+        upload.discard()
+        raise Refused(400, "The client went away in the middle of its request.") from None
+    except OSError as error:
+        upload.discard()
+        reason = os.strerror(error.errno or 0)
+        raise Refused(507, f"The upload cannot be kept: {reason}.") from error
+    return upload

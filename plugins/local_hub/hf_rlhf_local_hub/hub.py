@@ -1,0 +1,98 @@
+"""One hub: a folder, opened by one process."""
+
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from hf_rlhf.errors import RunFolderError
+from hf_rlhf.files import atomic_write_json
+from hf_rlhf_local_hub.access import Access
+from hf_rlhf_local_hub.store import Store
+from hf_rlhf_local_hub.xet import XetReader, XetStore
+
+_SCHEMA = 1
+
+
+class Hub:
+    """Everything that the handlers work on."""
+
+    def __init__(self, root: Path, access: Access, identity: dict[str, Any]) -> None:
+        self.access = access
+        self.store = Store(root)
+        self.xet = XetStore(root / "xet")
+        self.reader = XetReader(lambda seconds: self.ticket("read", seconds))
+        self.id: str = identity["id"]
+        self._secret = bytes.fromhex(identity["secret"])
+        self.own_url = ""
+        """Where this process reaches its own server; set once it listens."""
+
+    def cas_url(self, base: str) -> str:
+        """Return the address of the Xet service, as seen from whoever reaches us at `base`.
+
+        The hub's id is part of it because hf_xet remembers, by address, what it has uploaded,
+        and another hub may listen at this port tomorrow.
+        """
+        return f"{base}/xet/{self.id}"
+
+    def ticket(self, scope: str, seconds: int) -> str:
+        """Return a token that allows `scope` until `seconds` from now."""
+        return self._signed(scope, int(time.time()) + seconds)
+
+    def check_ticket(self, ticket: str, scope: str) -> bool:
+        """Say whether a token allows `scope`, and still does."""
+        expiry = ticket.partition(".")[0]
+        if not expiry.isdecimal() or int(expiry) < time.time():
+            return False
+        return hmac.compare_digest(ticket.encode(), self._signed(scope, int(expiry)).encode())
+
+    def _signed(self, scope: str, expiry: int) -> str:
+        message = f"{scope} {expiry}".encode()
+        return f"{expiry}.{hmac.new(self._secret, message, hashlib.sha256).hexdigest()}"
+
+
+@contextmanager
+def open_hub(root: Path, access: Access) -> Iterator[Hub]:
+    """Open the hub in the folder `root`, or make one there if it is empty or absent.
+
+    Raises RunFolderError when another process has it open, or when it holds something else.
+    """
+    with ExitStack() as opened:
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            opened.enter_context(FileLock(root / "lock", timeout=0))
+            hub = Hub(root, access, _identity(root))
+        except Timeout:
+            raise RunFolderError(
+                f"{root} is already served by another process. Stop that one, or name another "
+                "folder."
+            ) from None
+        except OSError as error:
+            raise RunFolderError(f"{root} cannot be used: {error.strerror or error}.") from error
+        yield hub
+
+
+def _identity(root: Path) -> dict[str, Any]:
+    path = root / "hub.json"
+    if not path.exists():
+        # Hidden files are what a crash during the first start may have left.
+        if any(entry.name != "lock" and entry.name[0] != "." for entry in root.iterdir()):
+            raise RunFolderError(
+                f"{root} is not empty and not a local hub (it has no hub.json). Name a new folder."
+            )
+        made = {"schema": _SCHEMA, "id": secrets.token_hex(8), "secret": secrets.token_hex()}
+        atomic_write_json(path, made)
+    identity: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if identity.get("schema") != _SCHEMA:
+        raise RunFolderError(
+            f"{path}: schema {identity.get('schema')!r}, expected {_SCHEMA}: it was made by "
+            "another version of hf-rlhf-local-hub. Name a new folder."
+        )
+    return identity

@@ -1,0 +1,208 @@
+"""What the Hub tells about repositories, commits and files, as JSON."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hf_rlhf_local_hub import cards
+from hf_rlhf_local_hub.blobs import Blobs
+from hf_rlhf_local_hub.commits import LARGEST_REGULAR_FILE
+from hf_rlhf_local_hub.store import MAIN, Commit, Entry, Repository, lfs_pointer
+
+
+def repository_info(
+    repository: Repository, commit: Commit, blobs: Blobs, *, sizes: bool = False
+) -> dict[str, Any]:
+    """Return what `model_info`, `dataset_info` and `space_info` read.
+
+    Args:
+        repository: which.
+        commit: at which commit.
+        blobs: where its README is.
+        sizes: tell size and hash of every file.
+    """
+    settings = repository.settings
+    card = _card(commit, blobs)
+    info: dict[str, Any] = {
+        "_id": settings.id,
+        "id": repository.id,
+        "author": repository.id.split("/")[0],
+        "sha": commit.oid,
+        "createdAt": settings.created,
+        "lastModified": commit.date,
+        "private": settings.private,
+        "gated": settings.gated,
+        "disabled": False,
+        "downloads": 0,
+        "likes": 0,
+        "tags": cards.tags(repository.kind, card),
+        "cardData": card,
+        "siblings": [
+            {"rfilename": path} | (_blob(entry) if sizes else {})
+            for path, entry in sorted(commit.files.items())
+        ],
+        "usedStorage": sum(entry.size for entry in commit.files.values()),
+    }
+    if repository.kind == "models":
+        info |= {"modelId": repository.id, "spaces": []}
+        info |= {key: card[key] for key in ("pipeline_tag", "library_name") if key in card}
+    if repository.kind == "spaces":
+        info["sdk"] = settings.sdk
+    return info
+
+
+def listing(
+    repositories: Iterable[Repository], blobs: Blobs, query: Mapping[str, Any], filters: list[str]
+) -> list[dict[str, Any]]:
+    """Return the repositories that a search of the Hub would: by author, text, tags; sorted."""
+    found = []
+    for repository in repositories:
+        author = query.get("author")
+        if author and repository.id.split("/")[0].lower() != author.lower():
+            continue
+        if query.get("search", "").lower() not in repository.id.lower():
+            continue
+        info = repository_info(repository, repository.resolve(MAIN), blobs)
+        wanted = [*filters, *(v for v in [query.get("pipeline_tag")] if v)]
+        if all(tag in info["tags"] for tag in wanted):
+            found.append(info)
+    sort = query.get("sort", "lastModified")
+    found.sort(key=lambda info: str(info.get(sort, "")), reverse=query.get("direction") != "1")
+    limit = query.get("limit", "")
+    return found[: int(limit)] if limit.isdecimal() else found
+
+
+def commit_info(commit: Commit) -> dict[str, Any]:
+    """Return what `list_repo_commits` reads."""
+    return {
+        "id": commit.oid,
+        "title": commit.title,
+        "message": commit.message,
+        "authors": [{"user": commit.author}],
+        "date": commit.date,
+    }
+
+
+def tree(commit: Commit, folder: str, *, recursive: bool) -> list[dict[str, Any]] | None:
+    """Return the files and folders in `folder` ("" is the root); None when it is not there."""
+    prefix = f"{folder}/" if folder else ""
+    inside = {path: e for path, e in sorted(commit.files.items()) if path.startswith(prefix)}
+    if folder and not inside:
+        return None
+    folders: dict[str, None] = {}
+    files = []
+    for path, entry in inside.items():
+        names = path[len(prefix) :].split("/")
+        depths = range(1, len(names)) if recursive else range(1, min(len(names), 2))
+        folders |= dict.fromkeys(prefix + "/".join(names[:depth]) for depth in depths)
+        if recursive or len(names) == 1:
+            files.append(file_info(path, entry))
+    return [folder_info(commit, name) for name in folders] + files
+
+
+def paths_info(commit: Commit, paths: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the files and folders among `paths` that exist."""
+    found = []
+    for path in paths:
+        if path in commit.files:
+            found.append(file_info(path, commit.files[path]))
+        elif any(name.startswith(f"{path}/") for name in commit.files):
+            found.append(folder_info(commit, path))
+    return found
+
+
+def file_info(path: str, entry: Entry) -> dict[str, Any]:
+    """Return one file of a tree."""
+    info: dict[str, Any] = {
+        "type": "file",
+        "path": path,
+        "size": entry.size,
+        "oid": entry.oid,
+    }
+    if entry.lfs:
+        info["lfs"] = {"oid": entry.sha256, **_pointer(entry)}
+    if entry.xet:
+        info["xetHash"] = entry.xet
+    return info
+
+
+def folder_info(commit: Commit, path: str) -> dict[str, Any]:
+    """Return one folder of a tree. Its id changes exactly when its content does, as git's would."""
+    inside = [f"{n} {e.oid}" for n, e in sorted(commit.files.items()) if n.startswith(f"{path}/")]
+    oid = hashlib.sha1("\n".join(inside).encode(), usedforsecurity=False).hexdigest()
+    return {"type": "directory", "path": path, "size": 0, "oid": oid}
+
+
+def with_last_commits(entries: list[dict[str, Any]], history: Iterable[Commit]) -> None:
+    """Add to each entry of a tree the commit that made it what it is (`expand=True`)."""
+    open_entries = {entry["path"]: entry for entry in entries}
+    newer: Commit | None = None
+    for commit in history:
+        if newer is not None:
+            for path in list(open_entries):
+                if _id_of(commit, path) != _id_of(newer, path):
+                    open_entries.pop(path)["lastCommit"] = _last(newer)
+        if not open_entries:
+            return
+        newer = commit
+    for entry in open_entries.values():
+        assert newer is not None
+        entry["lastCommit"] = _last(newer)
+
+
+def upload_mode(path: str, size: int, sample: bytes) -> str:
+    """Say how a file should come: "lfs" (or Xet) for large or binary ones, else "regular"."""
+    if not size:
+        return "regular"
+    if size > LARGEST_REGULAR_FILE or path.lower().endswith(LARGE_SUFFIXES):
+        return "lfs"
+    try:
+        # A sample may end within a character.
+        sample.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return "lfs" if error.start < len(sample) - 4 else "regular"
+    return "lfs" if b"\0" in sample else "regular"
+
+
+# fmt: off
+LARGE_SUFFIXES = (
+    ".7z", ".arrow", ".bin", ".bz2", ".ckpt", ".ftz", ".gz", ".h5", ".joblib", ".mlmodel",
+    ".model", ".msgpack", ".npy", ".npz", ".onnx", ".ot", ".parquet", ".pb", ".pickle", ".pkl",
+    ".pt", ".pth", ".rar", ".safetensors", ".tar", ".tflite", ".tgz", ".wasm", ".xz", ".zip",
+    ".zst",
+)
+# fmt: on
+GIT_ATTRIBUTES = "".join(
+    f"*{suffix} filter=lfs diff=lfs merge=lfs -text\n" for suffix in LARGE_SUFFIXES
+).encode()
+"""What the Hub puts into a new repository."""
+
+
+def _id_of(commit: Commit, path: str) -> str | None:
+    if path in commit.files:
+        return commit.files[path].oid
+    return str(folder_info(commit, path)["oid"])
+
+
+def _last(commit: Commit) -> dict[str, str]:
+    return {"id": commit.oid, "title": commit.title, "date": commit.date}
+
+
+def _pointer(entry: Entry) -> dict[str, int]:
+    return {"size": entry.size, "pointerSize": len(lfs_pointer(entry.sha256, entry.size))}
+
+
+def _blob(entry: Entry) -> dict[str, Any]:
+    info: dict[str, Any] = {"size": entry.size, "blobId": entry.oid}
+    if entry.lfs:
+        info["lfs"] = {"sha256": entry.sha256, **_pointer(entry)}
+    return info
+
+
+def _card(commit: Commit, blobs: Blobs) -> dict[str, Any]:
+    entry = commit.files.get("README.md")
+    if entry is None or entry.lfs:
+        return {}
+    text = blobs.path(entry.sha256).read_text(encoding="utf-8", errors="replace")
+    # Commits with broken metadata are refused, so what is here can be read.
+    return cards.read_metadata(text) or {}

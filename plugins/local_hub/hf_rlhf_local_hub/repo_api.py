@@ -1,0 +1,257 @@
+"""`/api/...`: repositories, branches, tags, history, trees."""
+
+import base64
+import binascii
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from hf_rlhf_local_hub import cards, info
+from hf_rlhf_local_hub.http import Call, endpoint
+from hf_rlhf_local_hub.hub import Hub
+from hf_rlhf_local_hub.names import KINDS, Kind, check_kind, check_path, check_repo_id
+from hf_rlhf_local_hub.refusals import Refused, entry_not_found
+from hf_rlhf_local_hub.store import MAIN, Entry, Repository, Settings, git_oid
+
+_REPO = "/api/{kind:kind}/{namespace}/{name}"
+
+
+def routes(hub: Hub) -> list[Route]:
+    """Return the routes of this part."""
+    table = [
+        ("GET", "/api/whoami-v2", whoami),
+        ("POST", "/api/validate-yaml", validate_yaml),
+        ("POST", "/api/repos/create", create_repo),
+        ("DELETE", "/api/repos/delete", delete_repo),
+        ("GET", "/api/{kind:kind}", list_repos),
+        # A repository without a namespace: never here, but the answer should say so.
+        ("GET", "/api/{kind:kind}/{name}", repo_info),
+        ("GET", "/api/{kind:kind}/{name}/revision/{revision}", repo_info),
+        ("GET", "/api/{kind:kind}/{name}/tree/{revision}", repo_info),
+        ("GET", _REPO, repo_info),
+        ("GET", _REPO + "/revision/{revision}", repo_info),
+        ("PUT", _REPO + "/settings", change_settings),
+        ("GET", _REPO + "/auth-check", auth_check),
+        ("GET", _REPO + "/auth-check/write", auth_check_write),
+        ("GET", _REPO + "/refs", list_refs),
+        ("POST", _REPO + "/branch/{branch}", create_branch),
+        ("DELETE", _REPO + "/branch/{branch}", delete_branch),
+        ("POST", _REPO + "/tag/{revision}", create_tag),
+        ("DELETE", _REPO + "/tag/{revision}", delete_tag),
+        ("GET", _REPO + "/commits/{revision}", list_commits),
+        ("GET", _REPO + "/tree/{revision}", list_tree),
+        ("GET", _REPO + "/tree/{revision}/{path:path}", list_tree),
+        ("POST", _REPO + "/paths-info/{revision}", paths_info),
+        ("POST", _REPO + "/preupload/{revision}", preupload),
+    ]
+    return [Route(path, endpoint(hub, handler), methods=[m]) for m, path, handler in table]
+
+
+def whoami(call: Call) -> Response:
+    """Say who the token belongs to."""
+    return JSONResponse(call.hub.access.whoami(call.caller))
+
+
+def validate_yaml(call: Call) -> Response:
+    """Check a README's metadata."""
+    errors, warnings = cards.validate(str(call.body.get("content", "")))
+    answer = {
+        "errors": [{"message": text} for text in errors],
+        "warnings": [{"message": text} for text in warnings],
+    }
+    return JSONResponse(answer, 400 if errors else 200)
+
+
+def create_repo(call: Call) -> Response:
+    """Create a repository, with the Hub's `.gitattributes` in its first commit."""
+    kind, repo_id = _named(call)
+    call.caller.need_write(repo_id.split("/")[0])
+    visibility = call.body.get("visibility") or ("private" if call.body.get("private") else None)
+    settings = Settings(private=visibility == "private", sdk=call.body.get("sdk"))
+    digest = call.hub.store.blobs.put(info.GIT_ATTRIBUTES)
+    size = len(info.GIT_ATTRIBUTES)
+    first = {".gitattributes": Entry(git_oid(info.GIT_ATTRIBUTES), size, digest)}
+    url = f"{call.base}/{'' if kind == 'models' else kind + '/'}{repo_id}"
+    try:
+        repository = call.hub.store.create(
+            kind, repo_id, settings, call.hub.access.user, lambda _: first
+        )
+    except Refused as refusal:
+        if refusal.status != 409:
+            raise
+        # huggingface_hub reads the address out of this answer when `exist_ok`.
+        headers = {"X-Error-Message": refusal.message}
+        return JSONResponse({"error": refusal.message, "url": url, "id": repo_id}, 409, headers)
+    return JSONResponse({"url": url, "name": repo_id, "id": repository.settings.id})
+
+
+def delete_repo(call: Call) -> Response:
+    """Delete a repository."""
+    kind, repo_id = _named(call)
+    call.params |= dict(
+        zip(("kind", "namespace", "name"), (kind, *repo_id.split("/")), strict=True)
+    )
+    call.hub.store.delete(call.writable())
+    return Response()
+
+
+def list_repos(call: Call) -> Response:
+    """Search the repositories of a kind that the caller may see."""
+    visible = []
+    for repository in call.hub.store.all(call.kind):
+        try:
+            call.caller.need_read(repository.id, private=repository.settings.private)
+        except Refused:
+            continue
+        visible.append(repository)
+    filters = [tag for one in call.query.getlist("filter") for tag in one.split(",") if tag.strip()]
+    return JSONResponse(info.listing(visible, call.hub.store.blobs, dict(call.query), filters))
+
+
+def repo_info(call: Call) -> Response:
+    """Describe a repository at a revision."""
+    repository = call.readable()
+    commit = repository.resolve(call.params.get("revision", MAIN))
+    sizes = call.flag("blobs")
+    return JSONResponse(info.repository_info(repository, commit, call.hub.store.blobs, sizes=sizes))
+
+
+def change_settings(call: Call) -> Response:
+    """Make private or public, gate or open."""
+    repository = call.writable()
+    changes: dict[str, Any] = {}
+    if (visibility := call.body.get("visibility")) is not None:
+        if visibility not in ("public", "private"):
+            raise Refused(400, f"visibility: {visibility!r} is neither public nor private")
+        changes["private"] = visibility == "private"
+    elif isinstance(call.body.get("private"), bool):
+        changes["private"] = call.body["private"]
+    if (gated := call.body.get("gated")) is not None:
+        if gated not in ("auto", "manual", False):
+            raise Refused(400, f"gated: {gated!r} is not auto, manual or false")
+        changes["gated"] = gated
+    settings = repository.configure(**changes)
+    return JSONResponse({"private": settings.private, "gated": settings.gated})
+
+
+def auth_check(call: Call) -> Response:
+    """Say whether the files may be read."""
+    repository = call.readable()
+    settings = repository.settings
+    call.caller.need_files(repository.id, private=settings.private, gated=settings.gated)
+    return Response()
+
+
+def auth_check_write(call: Call) -> Response:
+    """Say whether the repository may be written."""
+    call.writable()
+    return Response()
+
+
+def list_refs(call: Call) -> Response:
+    """List branches and tags."""
+    refs = call.readable().refs()
+    answer: dict[str, Any] = {"converts": [], "pullRequests": []}
+    for group, prefix in (("branches", "refs/heads"), ("tags", "refs/tags")):
+        answer[group] = [
+            {"name": name, "ref": f"{prefix}/{name}", "targetCommit": oid}
+            for name, oid in sorted(refs[group].items())
+        ]
+    return JSONResponse(answer)
+
+
+def create_branch(call: Call) -> Response:
+    """Begin a branch at a revision."""
+    start = str(call.body.get("startingPoint") or MAIN)
+    call.writable().create_ref("branches", call.params["branch"], start)
+    return Response()
+
+
+def delete_branch(call: Call) -> Response:
+    """Delete a branch, but not its commits."""
+    call.writable().delete_ref("branches", call.params["branch"])
+    return Response()
+
+
+def create_tag(call: Call) -> Response:
+    """Tag a revision."""
+    call.writable().create_ref("tags", call.body.get("tag", ""), call.params["revision"])
+    return Response()
+
+
+def delete_tag(call: Call) -> Response:
+    """Delete a tag."""
+    call.writable().delete_ref("tags", call.params["revision"])
+    return Response()
+
+
+def list_commits(call: Call) -> Response:
+    """List a revision's commits, newest first."""
+    history = call.readable().history(call.params["revision"])
+    return JSONResponse([info.commit_info(commit) for commit in history])
+
+
+def list_tree(call: Call) -> Response:
+    """List a folder."""
+    repository = call.readable()
+    commit = repository.resolve(call.params["revision"])
+    folder = call.params.get("path", "").strip("/")
+    entries = info.tree(commit, folder, recursive=call.flag("recursive"))
+    if entries is None:
+        raise entry_not_found(folder)
+    return _expanded(call, repository, commit.oid, entries)
+
+
+def paths_info(call: Call) -> Response:
+    """Describe files and folders by their paths."""
+    repository = call.readable()
+    commit = repository.resolve(call.params["revision"])
+    paths = call.body.get("paths", [])
+    if not (isinstance(paths, list) and all(isinstance(path, str) for path in paths)):
+        raise Refused(400, "paths: expected a list of texts")
+    entries = info.paths_info(commit, [path.strip("/") for path in paths])
+    return _expanded(call, repository, commit.oid, entries)
+
+
+def preupload(call: Call) -> Response:
+    """Say for each file whether it should come in the commit itself or by LFS or Xet."""
+    if call.flag("create_pr"):
+        raise Refused(400, "This Hub has no pull requests: push without `create_pr`.")
+    commit = call.writable().resolve(call.params["revision"])
+    answer = []
+    for item in call.body.get("files", []):
+        try:
+            path, size = check_path(item["path"]), int(item["size"])
+            sample = base64.b64decode(item.get("sample", ""), validate=True)
+        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+            raise Refused(400, f"files: {item!r} is not path, size and sample") from error
+        old = commit.files.get(path)
+        answer.append(
+            {
+                "path": path,
+                "uploadMode": info.upload_mode(path, size, sample),
+                "shouldIgnore": False,
+                "oid": (old.sha256 if old.lfs else old.oid) if old else None,
+            }
+        )
+    return JSONResponse({"files": answer, "commitOid": commit.oid})
+
+
+def _expanded(
+    call: Call, repository: Repository, oid: str, entries: list[dict[str, Any]]
+) -> Response:
+    expand = call.body.get("expand", [""])
+    wanted = str(expand[0] if isinstance(expand, list) else expand).lower() == "true"
+    if wanted or call.flag("expand"):
+        info.with_last_commits(entries, repository.history(oid))
+    return JSONResponse(entries)
+
+
+def _named(call: Call) -> tuple[Kind, str]:
+    """Return which repository the body of a request names."""
+    kind = str(call.body.get("type") or "model") + "s"
+    if kind not in KINDS:
+        raise Refused(400, f"type: {kind.removesuffix('s')!r} is not model, dataset or space")
+    namespace = call.body.get("organization") or call.hub.access.user
+    return check_kind(kind), check_repo_id(f"{namespace}/{call.body.get('name')}")
