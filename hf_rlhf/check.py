@@ -1,4 +1,4 @@
-"""``hf-rlhf check``: a dry run. Everything but the training is done, and one table says how it went.
+"""``hf-rlhf check``: a dry run. Everything but the training is done; one table says how it went.
 
 A row is `ok`, `note` (worth reading) or `FAIL`; any FAIL gives exit status 1.
 """
@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,10 +36,13 @@ def check_main(argv: Sequence[str]) -> int:
     parser.add_argument("--run", help="another run file that the trainer's package ships")
     chosen, overrides = parser.parse_known_args(argv)
 
+    from hf_rlhf.card import render_card
     from hf_rlhf.prepare import prepare
+    from hf_rlhf.run_record import opening
 
     file = choose_run_file(chosen.plugin, chosen.run, chosen.file).override(overrides)
     run = prepare(file, plugin=chosen.plugin)
+    render_card(opening(run, []))
     findings = [Finding("configuration", "ok", f"{run.spec.name}: every name and value resolves")]
     findings += check(run)
     _show(findings)
@@ -73,7 +76,7 @@ def planned_steps(run: Run) -> int:
     else:
         micro = math.ceil(rows / (training.per_device_train_batch_size * training.world_size))
     per_epoch = max(micro // training.gradient_accumulation_steps, 1)
-    return math.ceil(per_epoch * training.num_train_epochs)
+    return int(math.ceil(per_epoch * training.num_train_epochs))
 
 
 def parameters_of(run: Run) -> int:
@@ -149,7 +152,7 @@ def _rewards(run: Run) -> _Tried:
 
 
 def _calls(run: Run) -> float:
-    return sum(judge.usage().get("calls", 0) for judge in run.judges.values())
+    return float(sum(judge.usage().get("calls", 0) for judge in run.judges.values()))
 
 
 def _judges(run: Run) -> Iterator[Finding]:
@@ -192,7 +195,9 @@ def _seconds(run: Run, parameters: int, completions: int) -> float:
     lengths = prompt_lengths(run, 64)
     tokens = sum(lengths) / len(lengths) + run.training.max_completion_length
     flops = completions * tokens * parameters * (2 + 2 + 6)
-    return flops / (_flops_per_second(str(run.training.device)) * run.training.world_size / 3)
+    return float(flops) / (
+        _flops_per_second(str(run.training.device)) * int(run.training.world_size) / 3
+    )
 
 
 def _flops_per_second(device: str) -> float:
@@ -234,17 +239,12 @@ def _hub(run: Run) -> Iterator[Finding]:
         yield Finding("hub", "note", "publish.repo_id is not set: nothing will be pushed")
         return
     from hf_rlhf.publish import check_target
+    from hf_rlhf.run_record import model_section
 
     try:
-        yield Finding("hub", "ok", check_target(run.spec.publish, _base(run)))
+        yield Finding("hub", "ok", check_target(run.spec.publish, model_section(run)))
     except HfRlhfError as error:
         yield Finding("hub", "FAIL", str(error))
-
-
-def _base(run: Run) -> Mapping[str, Any]:
-    from hf_rlhf.run_record import base_model
-
-    return base_model(run)
 
 
 def _show(findings: Sequence[Finding]) -> None:

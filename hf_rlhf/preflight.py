@@ -127,6 +127,18 @@ def _length(run: "Run") -> Iterator[Problem]:
         )
 
 
+def _template(run: "Run") -> Iterator[Problem]:
+    """A prompt measured with one template and trained with another has another length."""
+    given = run.spec.dataset.arguments.get("chat_template_kwargs")
+    used = getattr(run.training, "chat_template_kwargs", None)
+    if given is not None and given != (used or {}):
+        yield Problem(
+            _at(run, "chat_template_kwargs"),
+            f"is {used}, but the dataset makes its prompts with {given}.",
+            "Give both the same.",
+        )
+
+
 def _attention(run: "Run") -> Iterator[Problem]:
     wanted = run.model.attn_implementation
     if wanted == "flash_attention_2" and importlib.util.find_spec("flash_attn") is None:
@@ -205,6 +217,7 @@ _CHECKS: tuple[Callable[["Run"], Iterator[Problem]], ...] = (
     _loss_type,
     _tokenizer,
     _length,
+    _template,
     _attention,
     _deepspeed,
     _saves,

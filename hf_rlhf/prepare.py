@@ -14,7 +14,7 @@ from typing import Any
 from hf_rlhf import registry
 from hf_rlhf.binding import bind, check_settings
 from hf_rlhf.compose import ComposedReward, Part
-from hf_rlhf.config import GateSpec, RewardSpec, RunFile, RunSpec
+from hf_rlhf.config import GateSpec, RewardSpec, RunFile, RunSpec, keys_of
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import ConfigError, HfRlhfError, PluginError, Problem, RewardError
 from hf_rlhf.preflight import problems_of
@@ -143,10 +143,10 @@ class _Preparation:
         self,
         kind: registry.Kind,
         spec: Any,
-        path: tuple[str | int, ...],
         injected: Mapping[str, Any],
     ) -> Any:
         """Build one component, or report why not and return None."""
+        path = spec.path
         label = getattr(spec, "label", spec.name)
         try:
             target = self._load(kind, spec.name, label, spec.arguments)
@@ -154,7 +154,13 @@ class _Preparation:
             self.problems.append(Problem(self.file.where((*path, "name")), str(error)))
             return None
         where = partial(_inside, self.file, path)
-        arguments, problems = bind(target, spec.arguments, where=where, injected=injected)
+        arguments, problems = bind(
+            target,
+            spec.arguments,
+            where=where,
+            injected=injected,
+            beside=keys_of(type(spec)),
+        )
         self.problems += problems
         if problems:
             return None
@@ -174,18 +180,12 @@ class _Preparation:
         return None
 
     def _judges(self, spec: RunSpec) -> dict[str, Any]:
-        built = {
-            judge.label: self._component("judges", judge, ("judges", judge.label), {})
-            for judge in spec.judges
-        }
+        built = {judge.label: self._component("judges", judge, {}) for judge in spec.judges}
         return {label: judge for label, judge in built.items() if judge is not None}
 
     def _reward(self, spec: RunSpec, judges: Mapping[str, Any]) -> ComposedReward | None:
-        rewards = [
-            self._part(reward, ("rewards", i), judges, spec)
-            for i, reward in enumerate(spec.rewards)
-        ]
-        gates = [self._part(gate, ("gates", i), judges, spec) for i, gate in enumerate(spec.gates)]
+        rewards = [self._part(reward, judges, spec) for reward in spec.rewards]
+        gates = [self._part(gate, judges, spec) for gate in spec.gates]
         if not rewards or None in (*rewards, *gates):
             return None  # nothing to compose, or reported already
         try:
@@ -196,7 +196,6 @@ class _Preparation:
     def _part(
         self,
         spec: RewardSpec | GateSpec,
-        path: tuple[str | int, ...],
         judges: Mapping[str, Any],
         run: RunSpec,
     ) -> Part | None:
@@ -204,7 +203,7 @@ class _Preparation:
         if spec.judge is not None and spec.judge not in labels:
             self.problems.append(
                 Problem(
-                    self.file.where((*path, "judge")),
+                    self.file.where((*spec.path, "judge")),
                     f"no judge is labelled {spec.judge!r}.",
                     f"Labels under `judges`: {', '.join(labels) or 'none'}.",
                 )
@@ -212,7 +211,7 @@ class _Preparation:
             return None
         chosen = spec.judge or (labels[0] if len(labels) == 1 else None)
         injected = {"judge": judges.get(chosen)} if chosen else {"judge": None}
-        reward = self._component("rewards", spec, path, injected)
+        reward = self._component("rewards", spec, injected)
         if reward is None:
             return None
         source = " ".join(self.components[-1][key] for key in ("package", "version"))
@@ -253,7 +252,7 @@ class _Preparation:
             return "", None
 
     def _dataset(self, spec: RunSpec, tokenizer: Any) -> Loaded | None:
-        made = self._component("datasets", spec.dataset, ("dataset",), {"tokenizer": tokenizer})
+        made = self._component("datasets", spec.dataset, {"tokenizer": tokenizer})
         if made is None:
             return None
         loaded = made if isinstance(made, Loaded) else Loaded(made)

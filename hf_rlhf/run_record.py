@@ -25,7 +25,7 @@ def opening(run: Run, command: Sequence[str]) -> dict[str, Any]:
         defaults=_defaults(run),
         plugin={key: trainer[key] for key in ("name", "package", "version", "target")},
         components=[dict(item) for item in run.components],
-        model=_model(run),
+        model=model_section(run),
         data=_data(run),
         reward=_reward(run),
         environment=environment(),
@@ -64,7 +64,7 @@ def training_section(run: Run, trainer: Any, seconds: float) -> dict[str, Any]:
         "epochs": state.epoch,
         "seconds": seconds,
         "world_size": run.training.world_size,
-        "distributed": run.training.distributed_state.distributed_type.value,
+        "distributed": distribution(run),
         "final": logged[-1] if logged else {},
         "history": history,
     }
@@ -93,6 +93,15 @@ def evaluation_section(
         "difference": _json(paired_difference(before, after)) if before and after else None,
         "method": METHOD + "; differences are paired by row",
     }
+
+
+def distribution(run: Run) -> dict[str, Any]:
+    """Return how the run is distributed, with the ZeRO stage where DeepSpeed says one."""
+    result = {"type": run.training.distributed_state.distributed_type.value}
+    settings = getattr(run.training, "hf_deepspeed_config", None)
+    if settings is not None:
+        result["zero_stage"] = settings.config.get("zero_optimization", {}).get("stage")
+    return result
 
 
 def completion_length(run: Run) -> int:
@@ -133,7 +142,8 @@ def _settings(config: Any) -> dict[str, Any]:
     return {item.name: getattr(config, item.name) for item in fields(config)}
 
 
-def _model(run: Run) -> dict[str, Any]:
+def model_section(run: Run) -> dict[str, Any]:
+    """Return what is known of the base model before its weights are loaded."""
     asked = run.model.model_name_or_path
     config = model_config(run)
     is_hub_id = not asked.startswith(PACKAGE_SCHEME) and not Path(asked).exists()

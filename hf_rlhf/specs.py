@@ -106,6 +106,9 @@ class CardSpec:
     intended_use: str | None = None
     known_notes: list[str] = field(default_factory=list)
     license: str | None = None
+    """An identifier of the Hub; `other` with a name and a link for any other licence."""
+    license_name: str | None = None
+    license_link: str | None = None
     tags: list[str] = field(default_factory=list)
     language: str | list[str] | None = None
 

@@ -23,8 +23,9 @@ def train(
     plugin: str | None = None,
     *,
     run: str | None = None,
-    config: str | os.PathLike[str] | None = None,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
+    argv: Sequence[str] = ("--config", "config.yaml"),
     **settings: Any,
 ) -> dict[str, Any]:
     """Run a whole training run and return its record.
@@ -32,8 +33,10 @@ def train(
     Args:
         plugin: a trainer's name; alone it means that trainer's default run file.
         run: another of the run files that the trainer's package ships.
-        config: a run file of one's own.
+        config: a run file of one's own, or its content as a mapping.
         overrides: dotted command-line overrides, such as ``["--rewards.0.weight", "0.3"]``.
+        argv: the arguments that reproduce the run, for the card. A run folder, and so a published
+            repository, holds its resolved run file as config.yaml.
         settings: top-level keys of the run file, replaced as a whole.
 
     Raises:
@@ -43,7 +46,10 @@ def train(
     from hf_rlhf.prepare import prepare
     from hf_rlhf.run import choose_run_file
 
-    file = choose_run_file(plugin, run, os.fspath(config) if config else None)
+    if isinstance(config, Mapping):
+        file = RunFile.from_mapping(config)
+    else:
+        file = choose_run_file(plugin, run, os.fspath(config) if config else None)
     if settings:
         file = RunFile.from_mapping({**file.values, **settings}, name=file.name)
     file = file.override(overrides)
@@ -75,6 +81,7 @@ class _Session:
         return bool(self.state.is_main_process)
 
     def go(self) -> dict[str, Any]:
+        from hf_rlhf.record import load_record
         from hf_rlhf.run_folder import claimed
 
         with claimed(self.run.folder) if self.main else nullcontext():
@@ -84,9 +91,11 @@ class _Session:
             if self.main:
                 self._show()
                 self._publish()
-        return self.record
+        self.state.wait_for_everyone()
+        return load_record(self.run.folder)
 
     def _open(self) -> None:
+        from hf_rlhf.card import render_card
         from hf_rlhf.record import as_json
         from hf_rlhf.run_folder import previous_record
         from hf_rlhf.run_record import opening, reproduction
@@ -100,9 +109,10 @@ class _Session:
             asked = as_json(self.run.spec.publish)[0]
             self.record["publish"] = {**(self.record["publish"] or {}), **asked}
             return
-        argv = self.argv or ["--config", "config.yaml"]
         kind = self.run.training.distributed_state.distributed_type.value
-        self.record = opening(self.run, reproduction(argv, self.run.training.world_size, kind))
+        self.record = opening(self.run, reproduction(self.argv, self.run.training.world_size, kind))
+        # A card that cannot be rendered is found out now, not after the training.
+        render_card(self.record)
         self._write()
 
     def _write(self) -> None:
@@ -306,9 +316,16 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train as the command line says; return the exit status."""
-    chosen, overrides = parser().parse_known_args(argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    chosen, overrides = parser().parse_known_args(arguments)
     try:
-        train(chosen.plugin, run=chosen.run, config=chosen.config, overrides=overrides)
+        train(
+            chosen.plugin,
+            run=chosen.run,
+            config=chosen.config,
+            overrides=overrides,
+            argv=arguments,
+        )
     except PublishError as error:
         print(f"trained, but not published: {error}", file=sys.stderr)
         return 3

@@ -44,7 +44,8 @@ class Stored:
 
         # Opened for each tensor: a mapping kept open counts all pages read so far as ours.
         with safe_open(self.file, "pt") as tensors:
-            return tensors.get_tensor(self.key)
+            tensor: Tensor = tensors.get_tensor(self.key)
+            return tensor
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,6 @@ def _write_file(path: Path, entries: Sequence[Entry], produce: Callable[[str], "
             data = produce(entry.key).contiguous().reshape(-1).view(torch.uint8)
             if data.numel() != entry.nbytes:
                 raise ModelError(f"{entry.key} changed its size or dtype while {path} was written.")
-            file.write(memoryview(data.numpy()))
+            file.write(data.numpy().data)
         file.flush()
         os.fsync(file.fileno())

@@ -42,7 +42,7 @@ class RefinerConfig(GRPOConfig):  # type: ignore[misc]
                 f"{completions} completions do not divide into {processes} processes x "
                 f"per_device_train_batch_size {self.per_device_train_batch_size}. Change one."
             )
-        return completions // micro
+        return int(completions // micro)
 
 
 class RefinerTrainer(GRPOTrainer):  # type: ignore[misc]

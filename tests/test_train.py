@@ -1,0 +1,180 @@
+"""A run as its user has it: the command, the folder it leaves, and the same command again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hf_rlhf.config import RunFile
+from hf_rlhf.errors import RewardError, RunFolderError
+from hf_rlhf.record import load_record
+from hf_rlhf.run_folder import claimed
+from hf_rlhf.train import main, train
+
+pytestmark = pytest.mark.slow
+
+
+def written(run, tmp_path: Path) -> str:
+    """Write a run to a file and return its path."""
+    path = tmp_path / "my.yaml"
+    path.write_text(RunFile.from_mapping(run).to_yaml())
+    return str(path)
+
+
+def command(*arguments: str) -> list[str]:
+    """Return the command that trains, without accelerate's launcher."""
+    return [sys.executable, "-m", "hf_rlhf.train", *arguments]
+
+
+def test_a_run_from_python_leaves_a_folder_that_is_not_trained_twice(tiny_run):
+    record = train(config=tiny_run)
+    folder = Path(tiny_run["output_dir"])
+    assert record["status"] == "finished"
+    assert load_record(folder) == record
+    assert record["training"]["steps"] == 2
+    assert [entry["step"] for entry in record["training"]["history"] if "loss" in entry] == [1, 2]
+    assert {"total", "refiner", "format", "completion_tokens", "truncated"} == set(
+        record["evaluation"]["difference"]
+    )
+    assert record["evaluation"]["sampling"]["max_new_tokens"] == 8
+    assert record["model"]["trainable_parameters"] < record["model"]["parameters"]
+    assert {sample["stage"] for sample in record["samples"]} == {"before", "train", "after"}
+    assert (folder / "README.md").read_text().startswith("---\n")
+    assert (folder / "adapter" / "adapter_model.safetensors").exists()
+    assert (folder / "merged" / "model.safetensors").exists()
+    assert not list(folder.glob("*/training_args.bin"))
+
+    weights = folder / "adapter" / "adapter_model.safetensors"
+    before = weights.stat().st_mtime_ns
+    again = train(config={**tiny_run, "card": {"intended_use": "Testing."}})
+    assert weights.stat().st_mtime_ns == before
+    assert again["author"]["intended_use"] == "Testing."
+
+    with pytest.raises(RunFolderError, match=r"learning_rate: 0.001 -> 0.5"):
+        train(config={**tiny_run, "learning_rate": 0.5})
+
+
+def test_full_fine_tuning_has_no_adapter_and_the_card_says_so(tiny_run):
+    tiny_run["use_peft"] = False
+    for key in ("lora_r", "lora_target_modules"):
+        del tiny_run[key]
+    record = train(config=tiny_run)
+    folder = Path(tiny_run["output_dir"])
+    assert record["model"]["adapter"] is None
+    assert not (folder / "adapter").exists()
+    assert (folder / "merged" / "model.safetensors").exists()
+    assert "no adapter" in (folder / "README.md").read_text()
+
+
+@dataclass
+class FailsLater:
+    """Scores a few calls, then raises."""
+
+    calls: int = 0
+
+    def __call__(self, prompts, completions, **_):
+        self.calls += 1
+        if self.calls > 2:
+            raise KeyError("gold")
+        return [float(len(str(completion))) for completion in completions]
+
+
+def test_a_reward_that_raises_in_training_stops_with_its_name_and_keeps_the_work(tiny_run, offer):
+    offer("rewards", fails_later=FailsLater)
+    tiny_run["rewards"] = [{"name": "fails_later"}]
+    with pytest.raises(
+        RewardError, match=r"'fails_later' \(from acme 1.0\) raised KeyError: 'gold'"
+    ):
+        train(config=tiny_run)
+    record = load_record(tiny_run["output_dir"])
+    assert record["status"] == "failed"
+    assert record["training"]["steps"] == 1
+    assert "checkpoint-1" in os.listdir(f"{tiny_run['output_dir']}/checkpoints")
+
+
+def test_bad_configuration_is_printed_plainly(tiny_run, tmp_path, capsys):
+    path = written({**tiny_run, "learning_rat": 1}, tmp_path)
+    assert main(["--config", path]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: 1 problem in the run's configuration:")
+    assert "Traceback" not in error
+
+
+def test_ctrl_c_leaves_a_record_and_the_same_command_goes_on(tiny_run, tmp_path):
+    tiny_run |= {"max_steps": 6, "learning_rate": 1e-4}
+    path = written(tiny_run, tmp_path)
+    job = subprocess.Popen(
+        command("--config", path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    for line in job.stdout:
+        if line.startswith("step     2/6"):
+            job.send_signal(signal.SIGINT)
+            break
+    _, error = job.communicate(timeout=120)
+    assert job.returncode == 130, error
+    assert "the same command goes on" in error
+    folder = Path(tiny_run["output_dir"])
+    assert load_record(folder)["status"] == "interrupted"
+    assert "nterrupted" in (folder / "README.md").read_text()
+
+    done = subprocess.run(command("--config", path), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "resuming from" in done.stdout
+    record = load_record(folder)
+    assert record["status"] == "finished"
+    assert record["training"]["steps"] == 6
+    steps = [entry["step"] for entry in record["training"]["history"] if "loss" in entry]
+    assert steps == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_folder_in_use_names_its_owner(tiny_run):
+    folder = Path(tiny_run["output_dir"])
+    code = (
+        "import sys, time, pathlib; from hf_rlhf.run_folder import claimed\n"
+        "with claimed(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(RunFolderError, match=rf"in use by process {holder.pid} on"):
+            train(config=tiny_run)
+    finally:
+        holder.kill()
+        holder.wait()
+    with claimed(folder):
+        pass  # a killed owner does not keep it
+
+
+def test_no_secret_is_in_anything_written(tiny_run, monkeypatch):
+    canaries = {
+        "HF_TOKEN": "hf_canaryCanaryCanaryCanary0123456789",
+        "OPENAI_API_KEY": "sk-canarycanarycanary",
+        "MY_SECRET": "canary-in-another-variable",
+    }
+    for name, value in canaries.items():
+        monkeypatch.setenv(name, value)
+    tiny_run["card"] = {"intended_use": f"Never show {canaries['MY_SECRET']}."}
+    train(config=tiny_run)
+    folder = Path(tiny_run["output_dir"])
+    looked = 0
+    for path in folder.rglob("*"):
+        if not path.is_file():
+            continue
+        contents = [path.read_bytes()]
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                contents += [archive.read(name) for name in archive.namelist()]
+        for content in contents:
+            looked += 1
+            for canary in canaries.values():
+                assert canary.encode() not in content, path
+    assert looked > 20
+    assert "[redacted]" in json.dumps(load_record(folder)["author"])
