@@ -1,0 +1,50 @@
+"""Which parts of TRL and transformers our trainers lean on: a new one is a decision."""
+
+import inspect
+
+import pytest
+
+from hf_rlhf.registry import load, offered
+
+# Public methods and documented class attributes only; never one that begins with an underscore.
+ALLOWED = {"Config", "compute_loss", "log", "prediction_step", "train", "save_model"}
+UPSTREAM = {"trl", "transformers"}
+
+
+@pytest.mark.parametrize("name", [point.name for point in offered("trainers")])
+def test_trainers_override_only_the_allowed_surface(name):
+    cls = load("trainers", name)
+    upstream = [base for base in cls.__mro__ if base.__module__.split(".")[0] in UPSTREAM]
+    ours = [base for base in cls.__mro__ if base not in upstream and base is not object]
+    overridden = {
+        attribute
+        for base in ours
+        for attribute in vars(base)
+        if any(attribute in vars(above) for above in upstream)
+        and not (attribute.startswith("__") and attribute.endswith("__"))
+    }
+    assert overridden <= ALLOWED
+    assert inspect.ismethod(cls.from_run)
+
+
+@pytest.mark.parametrize("name", [point.name for point in offered("trainers")])
+def test_every_run_file_of_a_trainer_parses_and_its_settings_exist(name):
+    from dataclasses import fields
+
+    from trl import ModelConfig
+
+    from hf_rlhf.binding import check_settings
+    from hf_rlhf.config import RunFile
+    from hf_rlhf.run import run_files
+
+    config = load("trainers", name).Config
+    known = {item.name: item.type for cls in (config, ModelConfig) for item in fields(cls)}
+    shipped = run_files(name)
+    assert shipped
+    for path in shipped.values():
+        file = RunFile.read(path)
+        spec, problems = file.spec(known_settings=known)
+        settings, more = check_settings(spec.settings, (config, ModelConfig), where=file.where_key)
+        assert not [*problems, *more]
+        for reward in (*spec.rewards, *spec.gates):
+            assert callable(load("rewards", reward.name))
