@@ -94,6 +94,19 @@ def test_precision_and_recall(body, supports, precision, recall):
     assert score.f1 == pytest.approx(2 * precision * recall / both if both else 0.0)
 
 
+def test_together_sources_support_at_least_what_one_of_them_does():
+    """A judge that contradicts itself: yes to one source, no to that one beside another."""
+
+    class Moody:
+        async def judge(self, questions):
+            return [Verdict(float(question.context == "text of a")) for question in questions]
+
+    answer = parse_answer(f"<answer>{cite('a,b', 'X.')}</answer>", SOURCES)
+    sheet = CitationSheet(answer, SOURCES)
+    asyncio.run(consult(Moody(), [sheet]))
+    assert (sheet.score().precision, sheet.score().recall) == (0.5, 1.0)
+
+
 def test_without_sources_only_an_abstention_is_right():
     assert scored("No sources were found.", {}, sources={})[0].f1 == 1.0
     assert scored("", {}, sources={})[0].f1 == 0.0

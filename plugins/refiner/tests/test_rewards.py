@@ -82,6 +82,11 @@ def test_a_failed_negative_is_never_full_credit():
     assert pay(RefinerReward(Fixed({"N": None}), preset="card_faithful"), GOOD) == [None]
 
 
+@pytest.mark.parametrize("preset", list(PRESETS))
+def test_a_failed_support_verdict_voids_the_whole_reward(preset):
+    assert pay(RefinerReward(Fixed(support=None), preset=preset), GOOD) == [None]
+
+
 def test_missing_verdicts_can_be_allowed_by_weight():
     judge = Fixed({"P": 1.0, "N": None})
     reward = RubricJudge(judge, instance_rubrics_only=True, max_missing_share=0.25)
@@ -186,6 +191,25 @@ def test_a_judge_that_is_no_model_is_not_asked_for_the_static_rubrics():
     assert logged["rubric_judge/citation_discipline"] == 0.75  # three of four statements cite
     assert logged["rubric_judge/off_query_padding"] == 0.75  # one of four is about Birch
     assert logged["rubric_judge/wrong_entity_confabulation"] == pytest.approx(2 / 3)  # Elm
+
+
+def counted(text):
+    """Return what the counted static rubrics earn, by name."""
+    logged = {}
+    pay(RubricJudge(Fixed(model=None)), text, log_metric=logged.__setitem__)
+    return {name.removeprefix("rubric_judge/"): value for name, value in logged.items()}
+
+
+def test_the_first_word_of_a_sentence_is_a_name_only_if_the_row_always_writes_it_so():
+    said = "<answer><snippet id=a>{} is old like Alder.</snippet></answer>"
+    assert counted(said.format("It"))["wrong_entity_confabulation"] == 1.0
+    assert counted(said.format("Everything"))["wrong_entity_confabulation"] == 1.0
+    assert counted(said.format("Birch"))["wrong_entity_confabulation"] == 0.0
+
+
+def test_repetition_is_padding():
+    claim = "<snippet id=a>Alder is old.</snippet>"
+    assert counted(f"<answer>{claim}{claim}</answer>")["off_query_padding"] == 0.5
 
 
 def test_citation_f1_measures():
