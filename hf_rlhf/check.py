@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.preflight import free_bytes, model_config, prompt_lengths
+from hf_rlhf.progress import clock
 from hf_rlhf.run import Run, choose_run_file
 
 ROWS_TRIED = 4
@@ -119,21 +120,23 @@ class _Tried:
 
 
 def _rewards(run: Run) -> _Tried:
-    """Score made-up completions for real rows: what a reward needs, it needs now."""
+    """Score made-up completions for real rows: what a reward needs, it needs now.
+
+    A trainer that knows the form of its answers may offer `trial_completions(row) -> list[str]`;
+    without a plausible answer a judge may not even be asked, and its calls be underestimated.
+    """
     if run.reward is None:
         return _Tried([Finding("rewards", "note", "none")], 0, 0.0, 0.0)
     split = run.dataset["train"]
     rows = split.select(range(min(ROWS_TRIED, len(split))))
-    texts = ["", "I do not know."]
-    prompts = [prompt for prompt in rows["prompt"][:] for _ in texts]
-    chat = not isinstance(prompts[0], str)
-    completions: list[Any] = texts * len(rows)
-    if chat:
+    plausible = getattr(run.trainer_class, "trial_completions", lambda row: [])
+    tried = [(row, text) for row in rows for text in ("", "I do not know.", *plausible(row))]
+    prompts = [row["prompt"] for row, _ in tried]
+    completions: list[Any] = [text for _, text in tried]
+    if not isinstance(prompts[0], str):
         completions = [[{"role": "assistant", "content": text}] for text in completions]
     columns = {
-        name: [value for value in rows[name][:] for _ in texts]
-        for name in rows.column_names
-        if name != "prompt"
+        name: [row[name] for row, _ in tried] for name in rows.column_names if name != "prompt"
     }
     asked, began = _calls(run), time.monotonic()
     try:
@@ -145,7 +148,9 @@ def _rewards(run: Run) -> _Tried:
         none = sum(value is None for value in values)
         known = [value for value in values if value is not None]
         spread = f"{min(known):.3g} to {max(known):.3g}" if known else "no score"
-        said = f"{spread} on {len(values)} trivial completions, abstained on {none}"
+        said = f"{spread} on {len(values)} made-up completions" + (
+            f", abstained on {none}" if none else ""
+        )
         findings.append(Finding(f"reward {label}", "note" if none else "ok", said))
     seconds = time.monotonic() - began
     return _Tried(findings, len(completions), _calls(run) - asked, seconds)
@@ -181,37 +186,40 @@ def _work(run: Run, steps: int, tried: _Tried) -> Iterator[Finding]:
         yield Finding(
             "time",
             "note",
-            f"about {seconds / 60:,.0f} min for the model (from a matrix product timed here; may "
-            f"be 3x off either way), {scored / 60:,.0f} min for the rewards",
+            f"about {clock(seconds)} for the model (from matrix products timed here; may be 3x "
+            f"off either way), {clock(scored)} for the rewards one after another",
         )
 
 
 def _seconds(run: Run, parameters: int, completions: int) -> float:
     """Estimate by arithmetic: 2 FLOPs a parameter and token forward, 4 backward.
 
-    Counted: prefill and decoding, the scoring forward passes and one training pass. Decoding
-    is bound by memory, so a third of the measured speed is assumed reached.
+    A token is decoded once, scored twice and trained on once. Decoding is timed here on a matrix
+    product of its own shape, the rest on a large one, of which a third is assumed reached.
     """
     lengths = prompt_lengths(run, 64)
-    tokens = sum(lengths) / len(lengths) + run.training.max_completion_length
-    flops = completions * tokens * parameters * (2 + 2 + 6)
-    return float(flops) / (
-        _flops_per_second(str(run.training.device)) * int(run.training.world_size) / 3
-    )
+    answer = run.training.max_completion_length
+    micro = run.training.per_device_train_batch_size * run.training.gradient_accumulation_steps
+    width = getattr(model_config(run), "hidden_size", 1024)
+    device = str(run.training.device)
+    decoding = completions * answer * parameters * 2 / _flops_per_second(device, micro, width)
+    tokens = sum(lengths) / len(lengths) + answer
+    rest = completions * tokens * parameters * 8 * 3 / _flops_per_second(device, 2048, 1024)
+    return float(decoding + rest) / int(run.training.world_size)
 
 
-def _flops_per_second(device: str) -> float:
+def _flops_per_second(device: str, rows: int, width: int) -> float:
     import torch
 
-    size = 1024 if device == "cpu" else 8192
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    matrix = torch.ones(size, size, dtype=dtype, device=device)
+    batch = torch.ones(rows, width, dtype=dtype, device=device)
+    weight = torch.ones(width, width, dtype=dtype, device=device)
     best = math.inf
-    for _ in range(4):
+    for _ in range(8):
         began = time.perf_counter()
-        float((matrix @ matrix)[0, 0])
+        float((batch @ weight)[0, 0])  # reading a number waits for the device
         best = min(best, time.perf_counter() - began)
-    return 2 * size**3 / best
+    return 2 * rows * width * width / best
 
 
 def _disk(run: Run, steps: int) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """GRPO for the research refiner, on TRL's public surface alone."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -55,6 +56,13 @@ class RefinerTrainer(GRPOTrainer):  # type: ignore[misc]
 
     Config = RefinerConfig
     default_run = "tiny"
+
+    @staticmethod
+    def trial_completions(row: Mapping[str, Any]) -> list[str]:
+        """Return an answer in the right form for a row, for `hf-rlhf check` to score."""
+        shown = row["sources"][:3]
+        claims = (f"<snippet id={one['id']}>{one['text']}</snippet>" for one in shown)
+        return [f"<answer>{' '.join(claims)}</answer>"]
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
