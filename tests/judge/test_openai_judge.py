@@ -212,6 +212,13 @@ def test_a_cut_reply_gets_twice_the_room():
     assert [asked.body["max_tokens"] for asked in server.asked] == [50, 100]
 
 
+def test_a_cut_reply_is_no_verdict_even_if_one_can_be_read_in_it():
+    with ScriptedServer(always=Reply('{"score": 2}', finish_reason="length")) as server:
+        verdict = ask(judge_of(server))[0]
+    assert verdict.score is None
+    assert "cut off at max_tokens" in verdict.reason
+
+
 def test_a_malformed_reply_is_sent_back_with_what_was_wrong():
     with ScriptedServer(script=["seven"]) as server:
         ask(judge_of(server))
