@@ -39,6 +39,8 @@ class RubricJudge:
     gate_negatives: bool = True
     """Negative and static rubrics earn only if the answer is well formed and says something: a
     claim with a real source, or that the sources do not tell."""
+    conjunctive: bool = True
+    """The mean of the row's own positive rubrics times that of the others; else one mean."""
     max_missing_share: float = 0.0
     """Share of a row's rubric weight that may lack a verdict without voiding the row."""
 
@@ -90,6 +92,7 @@ class RubricJudge:
             ask_static=reads_prose(judge),
             grounded_only=self.grounded_only,
             gated=self.gate_negatives,
+            conjunctive=self.conjunctive,
         )
 
 
@@ -155,6 +158,8 @@ class Settings:
     """See `RubricJudge`; here the real source must also support the claim, at least in part."""
     grounded_only: bool
     """See `RubricJudge`."""
+    conjunctive: bool
+    """See `RubricJudge`."""
     hallucination_penalty: float
     """Subtracted, times the share of citations that name no source."""
     excuse_abstention: bool
@@ -169,6 +174,7 @@ PRESETS: Mapping[str, Settings] = {
         gate_on_format=True,
         gate_negatives=True,
         grounded_only=True,
+        conjunctive=True,
         hallucination_penalty=0.5,
         excuse_abstention=True,
     ),
@@ -179,6 +185,7 @@ PRESETS: Mapping[str, Settings] = {
         gate_on_format=False,
         gate_negatives=False,
         grounded_only=False,
+        conjunctive=False,
         hallucination_penalty=0.0,
         excuse_abstention=False,
     ),
@@ -209,6 +216,7 @@ class RefinerReward:
     """The published `gate_judge_score_with_format_bonus`."""
     gate_negatives: bool | None = None
     grounded_only: bool | None = None
+    conjunctive: bool | None = None
     hallucination_penalty: float | None = None
     excuse_abstention: bool | None = None
 
@@ -283,6 +291,7 @@ class RefinerReward:
             instance_rubrics_only=self.instance_rubrics_only,
             grounded_only=settings.grounded_only,
             gate_negatives=settings.gate_negatives,
+            conjunctive=settings.conjunctive,
         )
         texts = source_texts(sources)
         citations = CitationSheet(answer, texts, "refiner_reward", self.max_questions)

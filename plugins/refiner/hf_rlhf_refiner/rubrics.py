@@ -1,16 +1,18 @@
 """Score an answer by rubrics: the row's own, and three that hold for every row.
 
-The rubric score is the weighted mean of what each rubric earns: a positive one its score `s`, a
-negative one `1 - s`, where `s` answers "is this violation present?". A weight's size counts, its
-sign does not: the list that a rubric stands in says whether it is positive. The score is in
-[0, 1] whatever the number of rubrics.
+A positive rubric earns its score `s`, a negative one `1 - s`, where `s` answers "is this violation
+present?". A weight's size counts, its sign does not: the list that a rubric stands in says whether
+it is positive. The rubric score is the weighted mean of what they earn; or, conjunctive, the
+product of two means: of the row's own positive rubrics, and of all others. An answer that says
+little passes the others easily, and in one mean the more of these there are, the more that pays
+and the less a missing fact costs. The score is in [0, 1] whatever the number of rubrics.
 
 The published card names three static rubrics without their texts; those below are our own.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import isfinite, prod
 from typing import Any
 
 from hf_rlhf.contracts import Judge, Question, Score, Verdict
@@ -29,6 +31,11 @@ class Rubric:
     negative: bool = False
     name: str = ""
     """Of the static ones, under which they are logged."""
+
+    @property
+    def asks_content(self) -> bool:
+        """Whether it is one of the row's own positive rubrics: what the answer has to say."""
+        return not (self.negative or self.name)
 
 
 CITATION_DISCIPLINE = Rubric(
@@ -91,6 +98,8 @@ class RubricSheet:
     """Positive rubrics see only claims that cite a real source, and abstentions."""
     gated: bool = True
     """Negative and static rubrics earn only if the answer says something (`_substantive`)."""
+    conjunctive: bool = True
+    """What the answer has to say, times how it says it; else one weighted mean."""
     citations: CitationSheet | None = None
     """If given, a claim says something only if its sources support it, at least in part."""
     _scores: dict[int, Score] = field(default_factory=dict)
@@ -121,20 +130,28 @@ class RubricSheet:
         self._pending = []
 
     def score(self, max_missing_share: float = 0.0) -> Score:
-        """Return the weighted mean; None if no rubric applies, or if too many verdicts failed.
+        """Return the score, in [0, 1]; None if no rubric applies, or if too many verdicts failed.
 
         `max_missing_share` is the share of the weight that may be missing; what is left is then
         averaged.
         """
-        earned = self.earned()
-        weights = [abs(rubric.weight) for rubric in self.rubrics]
-        answered = sum(
-            weight for weight, credit in zip(weights, earned, strict=True) if credit is not None
-        )
-        if not answered or sum(weights) - answered > max_missing_share * sum(weights):
+        total = sum(abs(rubric.weight) for rubric in self.rubrics)
+        answered = [
+            (rubric, abs(rubric.weight), credit)
+            for rubric, credit in zip(self.rubrics, self.earned(), strict=True)
+            if credit is not None
+        ]
+        missing = total - sum(weight for _, weight, _ in answered)
+        if not answered or missing > max_missing_share * total:
             return None
-        paid = zip(weights, earned, strict=True)
-        return sum(weight * credit for weight, credit in paid if credit is not None) / answered
+        parts: dict[bool, list[tuple[float, float]]] = {}
+        for rubric, weight, credit in answered:
+            parts.setdefault(self.conjunctive and rubric.asks_content, []).append((weight, credit))
+        means = [
+            sum(weight * credit for weight, credit in part) / sum(weight for weight, _ in part)
+            for part in parts.values()
+        ]
+        return prod(means)
 
     def earned(self) -> list[Score]:
         """What each rubric earns, in order."""
@@ -145,7 +162,7 @@ class RubricSheet:
         score = self._scores.get(index)
         if score is None:
             return None
-        if (rubric.negative or rubric.name) and not pays:
+        if not (rubric.asks_content or pays):
             return 0.0
         return 1.0 - score if rubric.negative else score
 
@@ -163,11 +180,11 @@ class RubricSheet:
             return True
         if not self.answer.abstentions:
             return False
-        own = (i for i, rubric in enumerate(self.rubrics) if not (rubric.negative or rubric.name))
+        own = (index for index, rubric in enumerate(self.rubrics) if rubric.asks_content)
         return not self.sources or any(self._scores.get(index) for index in own)
 
     def _candidate(self, rubric: Rubric) -> str:
-        if self.grounded_only and not rubric.negative and not rubric.name:
+        if self.grounded_only and rubric.asks_content:
             return self.answer.grounded_text
         return self.answer.body or ("" if self.grounded_only else self.answer.text.strip())
 

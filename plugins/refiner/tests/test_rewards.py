@@ -58,8 +58,8 @@ def pay(reward, *completions, row=ROW, **more):
 
 
 def only(**scores):
-    """Return a rubric_judge with a fixed judge and without static rubrics."""
-    return RubricJudge(Fixed(scores), instance_rubrics_only=True)
+    """Return a rubric_judge with a fixed judge, one weighted mean, and no static rubrics."""
+    return RubricJudge(Fixed(scores), instance_rubrics_only=True, conjunctive=False)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,21 @@ def only(**scores):
 )
 def test_rubrics_are_a_weighted_mean_with_negatives_flipped(scores, expected):
     assert pay(only(**scores), GOOD) == [expected]
+
+
+def test_conjunctive_the_number_of_negatives_does_not_dilute_the_positives():
+    many = [{"criterion": f"N{i}", "weight": 1.0} for i in range(9)]
+    row = {**ROW, "negative_rubrics": many}
+    assert pay(replace(only(P=0.5), conjunctive=True), GOOD, row=row) == [0.5]
+    assert pay(only(P=0.5), GOOD, row=row) == [0.875]
+    assert pay(replace(only(P=0.0), conjunctive=True), GOOD, row=row) == [0.0]
+    assert pay(only(P=0.0), GOOD, row=row) == [0.75]
+    assert pay(replace(only(P=0.5, N0=1.0), conjunctive=True), GOOD, row=row) == [
+        pytest.approx(0.5 * 8 / 9)
+    ]
+    for alone in ("positive_rubrics", "negative_rubrics"):
+        row = {**ROW, "positive_rubrics": [], "negative_rubrics": [], alone: ROW[alone]}
+        assert pay(replace(only(P=1.0), conjunctive=True), GOOD, row=row) == [1.0]
 
 
 def test_a_failed_negative_is_never_full_credit():
@@ -129,7 +144,7 @@ def test_static_rubrics_see_the_sources_and_instance_rubrics_the_question():
 def test_instance_rubrics_only_drops_the_static_ones_from_reward_and_logs():
     logged = {}
     reward = RubricJudge(Fixed({"P": 1.0, "N": 0.0, CITATION_DISCIPLINE.criterion: 0.0}))
-    assert pay(reward, GOOD, log_metric=logged.__setitem__) == [pytest.approx(6 / 7)]
+    assert pay(reward, GOOD, log_metric=logged.__setitem__) == [0.75]
     assert logged["rubric_judge/citation_discipline"] == 0.0
     assert logged["rubric_judge/off_query_padding"] == 1.0
     logged.clear()
@@ -246,7 +261,7 @@ def test_hardened_is_the_default_and_a_perfect_answer_gets_1():
     assert reward.settings == PRESETS["hardened"]
     assert pay(reward, GOOD) == [1.0]
     assert pay(RefinerReward(Fixed({"P": 0.5}), instance_rubrics_only=True), GOOD) == [
-        pytest.approx((0.625 + 0.5) / 1.5)
+        pytest.approx((0.5 + 0.5) / 1.5)
     ]
     fake = GOOD.replace("id=a", "id=a,z")
     assert pay(reward, fake) == [pytest.approx((1.0 + 0.5 * 2 / 3 - 0.5 * 0.5) / 1.5)]
@@ -259,8 +274,9 @@ def test_hardened_pays_nothing_for_a_malformed_answer_and_does_not_ask():
 
 
 def test_hardened_pays_negatives_only_if_a_claim_is_supported():
-    assert pay(RefinerReward(Fixed({"P": 0.0}, support=0.0)), GOOD) == [0.0]
-    assert pay(RefinerReward(Fixed({"P": 0.0}, support=1.0)), GOOD)[0] > 0.5
+    row = {**ROW, "positive_rubrics": []}
+    assert pay(RefinerReward(Fixed(support=0.0)), GOOD, row=row) == [0.0]
+    assert pay(RefinerReward(Fixed(support=0.5)), GOOD, row=row) == [pytest.approx(1.25 / 1.5)]
 
 
 def test_an_honest_abstention_is_worth_what_its_rubrics_say():
