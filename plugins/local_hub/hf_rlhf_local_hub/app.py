@@ -6,13 +6,13 @@ from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hf_rlhf_local_hub import file_api, repo_api, xet_api
 from hf_rlhf_local_hub.faults import FaultMiddleware, Faults
-from hf_rlhf_local_hub.http import refused
+from hf_rlhf_local_hub.http import Answer, refused
 from hf_rlhf_local_hub.hub import Hub
 from hf_rlhf_local_hub.names import KINDS
 from hf_rlhf_local_hub.refusals import Refused
@@ -65,7 +65,7 @@ class _RawPaths:
 
 
 def _front(request: Request) -> Response:
-    return JSONResponse({"what": "a local hub of hf_rlhf", "docs": "docs/local_hub.md"})
+    return Answer({"what": "a local hub of hf_rlhf", "docs": "docs/local_hub.md"})
 
 
 def _no_route(request: Request, error: Exception) -> Response:

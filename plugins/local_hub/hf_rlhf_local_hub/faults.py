@@ -34,7 +34,7 @@ class Fault:
     match: str
     status: int | None = 503
     times: int = 1
-    retry_after: float | None = None
+    retry_after: int | None = None
     after: bool = False
     drop: bool = False
     delay: float = 0.0
@@ -113,7 +113,7 @@ class FaultMiddleware:
 def _answer(fault: Fault) -> JSONResponse:
     headers = {"X-Error-Message": "injected fault"}
     if fault.retry_after is not None:
-        headers["Retry-After"] = f"{fault.retry_after:g}"
+        headers["Retry-After"] = str(fault.retry_after)
     return JSONResponse({"error": "injected fault"}, fault.status or 503, headers)
 
 

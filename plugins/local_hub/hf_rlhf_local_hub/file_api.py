@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from hf_rlhf_local_hub.commits import large_entry, read_commit
-from hf_rlhf_local_hub.http import Call, Guard, Handler, byte_range, endpoint
+from hf_rlhf_local_hub.http import Answer, Call, Guard, Handler, byte_range, endpoint
 from hf_rlhf_local_hub.hub import Hub
 from hf_rlhf_local_hub.names import check_digest
 from hf_rlhf_local_hub.refusals import Refused, entry_not_found
@@ -48,7 +48,7 @@ def resolve(call: Call) -> Response:
     if entry is None:
         refusal = entry_not_found(path)
         headers = {"X-Repo-Commit": commit.oid, "X-Error-Code": "EntryNotFound"}
-        return JSONResponse({"error": refusal.message}, refusal.status, headers)
+        return Answer({"error": refusal.message}, refusal.status, headers)
     etag = f'"{entry.sha256 if entry.lfs else entry.oid}"'
     headers = {"X-Repo-Commit": commit.oid, "ETag": etag, "Accept-Ranges": "bytes"}
     if entry.lfs:
@@ -128,7 +128,7 @@ def commit(call: Call) -> Response:
         parent=draft.parent,
     )
     prefix = "" if repository.kind == "models" else f"{repository.kind}/"
-    return JSONResponse(
+    return Answer(
         {
             "success": True,
             "commitOid": made.oid,
@@ -154,7 +154,7 @@ def lfs_batch(call: Call) -> Response:
             }
         objects.append(answer)
     answer = {"transfer": "basic", "objects": objects}
-    return JSONResponse(answer, media_type="application/vnd.git-lfs+json")
+    return Answer(answer, media_type="application/vnd.git-lfs+json")
 
 
 def _may_upload(call: Call) -> None:
@@ -175,4 +175,4 @@ def lfs_verify(call: Call) -> Response:
     digest, size = check_digest(call.body.get("oid")), call.body.get("size")
     if not call.hub.store.blobs.has(digest, size):
         raise Refused(404, f"Nothing with SHA-256 {digest} and {size} bytes has arrived.")
-    return JSONResponse({})
+    return Answer({})

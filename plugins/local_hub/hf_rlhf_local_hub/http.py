@@ -132,14 +132,22 @@ def endpoint(hub: Hub, handler: Handler, guard: Guard | None = None) -> Endpoint
     return answer
 
 
-def refused(refusal: Refused) -> JSONResponse:
+class Answer(JSONResponse):
+    """JSON in ASCII: half a surrogate pair in a client's text is then no error of ours."""
+
+    def render(self, content: Any) -> bytes:
+        """Return `content` as bytes."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def refused(refusal: Refused) -> Answer:
     """Return the answer that clients know how to read."""
     # A header is one line of Latin-1.
     line = " ".join(refusal.message.split()).encode("ascii", "backslashreplace").decode()
     headers = {"X-Error-Message": line[:1000]}
     if refusal.code:
         headers["X-Error-Code"] = refusal.code
-    return JSONResponse({"error": refusal.message}, refusal.status, headers)
+    return Answer({"error": refusal.message}, refusal.status, headers)
 
 
 def byte_range(header: str | None, size: int | None = None) -> tuple[int, int | None] | None:

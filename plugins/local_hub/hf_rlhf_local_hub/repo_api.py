@@ -4,11 +4,11 @@ import base64
 import binascii
 from typing import Any
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from hf_rlhf_local_hub import cards, info
-from hf_rlhf_local_hub.http import Call, endpoint
+from hf_rlhf_local_hub.http import Answer, Call, endpoint
 from hf_rlhf_local_hub.hub import Hub
 from hf_rlhf_local_hub.names import KINDS, Kind, check_kind, check_path, check_repo_id
 from hf_rlhf_local_hub.refusals import Refused, entry_not_found
@@ -50,7 +50,7 @@ def routes(hub: Hub) -> list[Route]:
 
 def whoami(call: Call) -> Response:
     """Say who the token belongs to."""
-    return JSONResponse(call.hub.access.whoami(call.caller))
+    return Answer(call.hub.access.whoami(call.caller))
 
 
 def validate_yaml(call: Call) -> Response:
@@ -60,7 +60,7 @@ def validate_yaml(call: Call) -> Response:
         "errors": [{"message": text} for text in errors],
         "warnings": [{"message": text} for text in warnings],
     }
-    return JSONResponse(answer, 400 if errors else 200)
+    return Answer(answer, 400 if errors else 200)
 
 
 def create_repo(call: Call) -> Response:
@@ -82,8 +82,8 @@ def create_repo(call: Call) -> Response:
             raise
         # huggingface_hub reads the address out of this answer when `exist_ok`.
         headers = {"X-Error-Message": refusal.message}
-        return JSONResponse({"error": refusal.message, "url": url, "id": repo_id}, 409, headers)
-    return JSONResponse({"url": url, "name": repo_id, "id": repository.settings.id})
+        return Answer({"error": refusal.message, "url": url, "id": repo_id}, 409, headers)
+    return Answer({"url": url, "name": repo_id, "id": repository.settings.id})
 
 
 def delete_repo(call: Call) -> Response:
@@ -106,7 +106,7 @@ def list_repos(call: Call) -> Response:
             continue
         visible.append(repository)
     filters = [tag for one in call.query.getlist("filter") for tag in one.split(",") if tag.strip()]
-    return JSONResponse(info.listing(visible, call.hub.store.blobs, dict(call.query), filters))
+    return Answer(info.listing(visible, call.hub.store.blobs, dict(call.query), filters))
 
 
 def repo_info(call: Call) -> Response:
@@ -114,7 +114,7 @@ def repo_info(call: Call) -> Response:
     repository = call.readable()
     commit = repository.resolve(call.params.get("revision", MAIN))
     sizes = call.flag("blobs")
-    return JSONResponse(info.repository_info(repository, commit, call.hub.store.blobs, sizes=sizes))
+    return Answer(info.repository_info(repository, commit, call.hub.store.blobs, sizes=sizes))
 
 
 def change_settings(call: Call) -> Response:
@@ -132,7 +132,7 @@ def change_settings(call: Call) -> Response:
             raise Refused(400, f"gated: {gated!r} is not auto, manual or false")
         changes["gated"] = gated
     settings = repository.configure(**changes)
-    return JSONResponse({"private": settings.private, "gated": settings.gated})
+    return Answer({"private": settings.private, "gated": settings.gated})
 
 
 def auth_check(call: Call) -> Response:
@@ -158,7 +158,7 @@ def list_refs(call: Call) -> Response:
             {"name": name, "ref": f"{prefix}/{name}", "targetCommit": oid}
             for name, oid in sorted(refs[group].items())
         ]
-    return JSONResponse(answer)
+    return Answer(answer)
 
 
 def create_branch(call: Call) -> Response:
@@ -189,7 +189,7 @@ def delete_tag(call: Call) -> Response:
 def list_commits(call: Call) -> Response:
     """List a revision's commits, newest first."""
     history = call.readable().history(call.params["revision"])
-    return JSONResponse([info.commit_info(commit) for commit in history])
+    return Answer([info.commit_info(commit) for commit in history])
 
 
 def list_tree(call: Call) -> Response:
@@ -235,7 +235,7 @@ def preupload(call: Call) -> Response:
                 "oid": (old.sha256 if old.lfs else old.oid) if old else None,
             }
         )
-    return JSONResponse({"files": answer, "commitOid": commit.oid})
+    return Answer({"files": answer, "commitOid": commit.oid})
 
 
 def _expanded(
@@ -245,7 +245,7 @@ def _expanded(
     wanted = str(expand[0] if isinstance(expand, list) else expand).lower() == "true"
     if wanted or call.flag("expand"):
         info.with_last_commits(entries, repository.history(oid))
-    return JSONResponse(entries)
+    return Answer(entries)
 
 
 def _named(call: Call) -> tuple[Kind, str]:

@@ -6,10 +6,10 @@ answer to `/v1/chunks/...` is 404 too, and each client only avoids sending what 
 
 import time
 
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
-from hf_rlhf_local_hub.http import Call, Guard, Handler, byte_range, endpoint
+from hf_rlhf_local_hub.http import Answer, Call, Guard, Handler, byte_range, endpoint
 from hf_rlhf_local_hub.hub import Hub
 from hf_rlhf_local_hub.names import check_digest
 from hf_rlhf_local_hub.refusals import Refused
@@ -59,7 +59,7 @@ def _token(call: Call, scope: str) -> Response:
         "X-Xet-Access-Token": ticket,
         "X-Xet-Token-Expiration": str(expiry),
     }
-    return JSONResponse({"casUrl": url, "accessToken": ticket, "exp": expiry}, headers=headers)
+    return Answer({"casUrl": url, "accessToken": ticket, "exp": expiry}, headers=headers)
 
 
 def _may_write(call: Call) -> None:
@@ -70,13 +70,13 @@ def _may_write(call: Call) -> None:
 def add_xorb(call: Call) -> Response:
     """Keep a xorb."""
     inserted = call.hub.xet.add_xorb(call.params["digest"], call.received)
-    return JSONResponse({"was_inserted": inserted})
+    return Answer({"was_inserted": inserted})
 
 
 def add_shard(call: Call) -> Response:
     """Keep the recipes of a shard."""
     call.hub.xet.add_shard(call.received)
-    return JSONResponse({"result": 1})
+    return Answer({"result": 1})
 
 
 def reconstruction(call: Call) -> Response:
@@ -90,7 +90,7 @@ def reconstruction(call: Call) -> Response:
         return f"{cas}/xorbs/{name}?ticket={ticket}"
 
     wanted = byte_range(call.headers.get("range"))
-    return JSONResponse(call.hub.xet.reconstruction(call.params["digest"], wanted, link))
+    return Answer(call.hub.xet.reconstruction(call.params["digest"], wanted, link))
 
 
 def xorb(call: Call) -> Response:
@@ -106,4 +106,4 @@ def xorb(call: Call) -> Response:
 
 def telemetry(call: Call) -> Response:
     """Take a client's report of its speed, and forget it."""
-    return JSONResponse({})
+    return Answer({})

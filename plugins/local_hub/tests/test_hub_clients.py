@@ -1,0 +1,182 @@
+"""What the real clients push, by Xet and by LFS, is what they pull."""
+
+import os
+from pathlib import Path
+
+import httpx
+import pytest
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationCopy,
+    CommitOperationDelete,
+    HfApi,
+    constants,
+    hf_hub_download,
+    snapshot_download,
+)
+from huggingface_hub.errors import EntryNotFoundError
+
+from hf_rlhf_local_hub import RunningHub, serve
+
+BIG = os.urandom(3_000_000)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "to push"
+    (made / "sub folder").mkdir(parents=True)
+    (made / "config.json").write_text('{"ä": 1}\n')
+    (made / "empty.txt").write_bytes(b"")
+    (made / "model.safetensors").write_bytes(BIG)
+    # Shares most of its chunks with the file above.
+    (made / "sub folder" / "ünï+#?.bin").write_bytes(BIG[:2_000_000] + os.urandom(50_000))
+    return made
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+    return {name: data for name, data in found.items() if not name.startswith((".git", ".cache"))}
+
+
+@pytest.mark.parametrize("repo_type", ["model", "dataset", "space"])
+def test_a_folder_comes_back_byte_for_byte(
+    hub: RunningHub, api: HfApi, transport: str, folder: Path, tmp_path: Path, repo_type: str
+) -> None:
+    sdk = {"space_sdk": "static"} if repo_type == "space" else {}
+    api.create_repo("demo/thing", repo_type=repo_type, **sdk)
+    api.upload_folder(repo_id="demo/thing", repo_type=repo_type, folder_path=folder)
+    pulled = snapshot_download(
+        "demo/thing", repo_type=repo_type, endpoint=hub.url, local_dir=tmp_path / "pulled"
+    )
+    assert contents(Path(pulled)) == contents(folder)
+    large = api.get_paths_info("demo/thing", "model.safetensors", repo_type=repo_type)[0]
+    assert large.size == len(BIG)
+    assert large.lfs.sha256
+    assert (large.xet_hash is not None) == (transport == "xet")
+
+
+@pytest.mark.parametrize("pushed_by", ["xet", "lfs"])
+@pytest.mark.parametrize("pulled_by", ["xet", "lfs"])
+def test_how_it_was_pushed_does_not_matter_to_who_pulls(
+    hub: RunningHub,
+    api: HfApi,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pushed_by: str,
+    pulled_by: str,
+) -> None:
+    api.create_repo("demo/m")
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", pushed_by == "lfs")
+    api.upload_file(repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=BIG)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", pulled_by == "lfs")
+    path = hf_hub_download("demo/m", "w.bin", endpoint=hub.url, cache_dir=tmp_path / "cache")
+    assert Path(path).read_bytes() == BIG
+
+
+def test_parts_of_large_files(hub: RunningHub, api: HfApi, transport: str) -> None:
+    api.create_repo("demo/m")
+    api.upload_file(repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=BIG)
+    url = f"{hub.url}/demo/m/resolve/main/w.bin"
+    last = len(BIG) - 1
+    cases = {
+        "bytes=0-0": BIG[:1],
+        "bytes=70000-1999999": BIG[70000:2000000],
+        f"bytes={last}-": BIG[-1:],
+        "bytes=2999000-9999999": BIG[2999000:],
+        "bytes=-1000": BIG[-1000:],
+    }
+    for header, expected in cases.items():
+        answer = httpx.get(url, headers={"Range": header})
+        assert (answer.status_code, answer.content == expected) == (206, True), header
+        assert int(answer.headers["Content-Length"]) == len(expected)
+        assert answer.headers["Content-Range"].endswith(f"/{len(BIG)}")
+    assert httpx.get(url, headers={"Range": f"bytes={len(BIG)}-"}).status_code == 416
+    assert httpx.get(url).content == BIG
+    head = httpx.head(url)
+    assert head.headers["Content-Length"] == head.headers["X-Linked-Size"] == str(len(BIG))
+
+
+def test_revisions_stay_what_they_were(
+    hub: RunningHub, api: HfApi, transport: str, tmp_path: Path
+) -> None:
+    api.create_repo("demo/m")
+    first = api.upload_file(
+        repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=BIG, commit_message="one"
+    ).oid
+    api.create_tag("demo/m", tag="v1")
+    api.create_branch("demo/m", branch="feature/x")
+    second = api.create_commit(
+        "demo/m",
+        [
+            CommitOperationAdd("w.bin", BIG[::-1]),
+            CommitOperationAdd("sub/new.txt", b"text"),
+            CommitOperationCopy("w.bin", "sub/old.bin", src_revision=first),
+        ],
+        commit_message="two",
+        commit_description="details",
+    ).oid
+    third = api.create_commit(
+        "demo/m", [CommitOperationDelete("w.bin")], commit_message="three"
+    ).oid
+
+    def read(name: str, revision: str) -> bytes:
+        cache = tmp_path / "cache"
+        path = hf_hub_download("demo/m", name, revision=revision, endpoint=hub.url, cache_dir=cache)
+        return Path(path).read_bytes()
+
+    for revision in (first, "v1", "feature/x", first[:7]):
+        assert read("w.bin", revision) == BIG, revision
+    assert read("w.bin", second) == BIG[::-1]
+    assert read("sub/old.bin", "main") == BIG
+    with pytest.raises(EntryNotFoundError):
+        read("w.bin", "main")
+    history = api.list_repo_commits("demo/m")
+    assert [commit.commit_id for commit in history][:3] == [third, second, first]
+    assert [commit.title for commit in history] == ["three", "two", "one", "initial commit"]
+    assert history[1].message == "details"
+    api.delete_folder("sub", "demo/m")
+    assert api.list_repo_files("demo/m") == [".gitattributes"]
+
+
+def test_the_same_again_is_no_commit(
+    hub: RunningHub, api: HfApi, transport: str, folder: Path
+) -> None:
+    api.create_repo("demo/m")
+    api.upload_folder(repo_id="demo/m", folder_path=folder)
+    api.upload_folder(repo_id="demo/m", folder_path=folder)
+    assert len(api.list_repo_commits("demo/m")) == 2
+
+
+def test_trees(api: HfApi, folder: Path) -> None:
+    api.create_repo("demo/m")
+    api.upload_folder(repo_id="demo/m", folder_path=folder, path_in_repo="a/b")
+    api.upload_file(repo_id="demo/m", path_in_repo="a/c.txt", path_or_fileobj=b"c")
+
+    def paths(**where: object) -> list[str]:
+        return [entry.path for entry in api.list_repo_tree("demo/m", **where)]
+
+    assert paths() == ["a", ".gitattributes"]
+    assert paths(path_in_repo="a") == ["a/b", "a/c.txt"]
+    assert len(paths(recursive=True)) == 3 + len(contents(folder)) + 2
+    expanded = {entry.path: entry for entry in api.list_repo_tree("demo/m", expand=True)}
+    head, middle, root = api.list_repo_commits("demo/m")
+    assert expanded["a"].last_commit.oid == head.commit_id
+    assert expanded[".gitattributes"].last_commit.oid == root.commit_id
+    below = api.get_paths_info("demo/m", ["a/b", "a/c.txt", "nowhere"], expand=True)
+    assert [entry.path for entry in below] == ["a/b", "a/c.txt"]
+    assert below[0].last_commit.oid == middle.commit_id
+    with pytest.raises(EntryNotFoundError):
+        paths(path_in_repo="nowhere")
+
+
+def test_two_hubs_at_one_address_are_not_confused(tmp_path: Path) -> None:
+    """hf_xet remembers what it has uploaded to an address, and does not send it again."""
+    port = 0
+    for name in ("first", "second"):
+        with serve(tmp_path / name, port=port) as hub:
+            port = int(hub.url.rpartition(":")[2])
+            api = HfApi(endpoint=hub.url, token="t")
+            api.create_repo("demo/m")
+            api.upload_file(repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=BIG)
+            assert httpx.get(f"{hub.url}/demo/m/resolve/main/w.bin").content == BIG

@@ -1,0 +1,176 @@
+"""`hf-rlhf hub serve`, as a script or a person uses it."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hf_rlhf.errors import HfRlhfError
+from hf_rlhf_local_hub import command, serve
+
+LAUNCH = [sys.executable, "-c", "import sys; from hf_rlhf_local_hub.command import main; "
+          "sys.exit(main(sys.argv[1:]))"]  # fmt: skip
+
+
+@contextmanager
+def serving(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """Start the command, wait until it is ready, and give the environment it says to use."""
+    ready = folder.parent / "env.sh"
+    arguments = [*LAUNCH, "serve", str(folder), "--env_file", str(ready), *options]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 30
+        while not ready.exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        shown = f". {ready} && env"
+        lines = subprocess.run(["sh", "-c", shown], capture_output=True, text=True, check=True)
+        pairs = (line.split("=", 1) for line in lines.stdout.splitlines() if "=" in line)
+        yield process, {name: value for name, value in pairs if name.startswith("HF_")}
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def run(script: str, environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=os.environ | environment | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_ready_then_stopped(tmp_path: Path, stop: signal.Signals) -> None:
+    with serving(tmp_path / "hub") as (process, environment):
+        assert environment["HF_ENDPOINT"].startswith("http://127.0.0.1:")
+        assert (tmp_path / "env.sh").stat().st_mode & 0o077 == 0
+        process.send_signal(stop)
+        out, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert f"export HF_ENDPOINT={environment['HF_ENDPOINT']}" in out
+    assert "unset HF_HUB_OFFLINE" in out
+    assert not (tmp_path / "env.sh").exists()
+
+
+def test_a_chosen_token_is_not_printed(tmp_path: Path) -> None:
+    with serving(tmp_path / "hub", "--token", "s3cret") as (process, environment):
+        assert environment["HF_TOKEN"] == "s3cret"
+        process.terminate()
+        out, _ = process.communicate(timeout=20)
+    assert "s3cret" not in out
+
+
+def test_several_processes_at_once(tmp_path: Path) -> None:
+    """One that has pushed by Xet and is still alive does not keep others from the hub."""
+    with serving(tmp_path / "hub") as (_, environment):
+        script = """
+            import os, subprocess, sys
+            from huggingface_hub import HfApi, snapshot_download
+            api, content = HfApi(), os.urandom(200_000)
+            name = api.create_repo("m" + str(os.getpid())).repo_id
+            api.upload_file(repo_id=name, path_in_repo="w.bin", path_or_fileobj=content)
+            if len(sys.argv) == 1:
+                code = open(os.environ["SCRIPT"]).read()
+                subprocess.run([sys.executable, "-c", code, "child"], check=True)
+            folder = snapshot_download(name, local_dir=os.environ["SCRIPT"] + name)
+            assert open(folder + "/w.bin", "rb").read() == content
+            print("ok")
+            """
+        path = tmp_path / "script"
+        path.write_text(textwrap.dedent(script))
+        assert run(script, environment | {"SCRIPT": str(path)}).split() == ["ok", "ok"]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.org"])
+def test_other_machines_are_kept_out(tmp_path: Path, host: str) -> None:
+    with pytest.raises(HfRlhfError, match="allow_remote"), serve(tmp_path / "hub", host=host):
+        pass
+    with (
+        pytest.raises(HfRlhfError, match="token"),
+        serve(tmp_path / "hub", host=host, allow_remote=True),
+    ):
+        pass
+    assert not (tmp_path / "hub").exists()
+
+
+def test_letting_other_machines_in(tmp_path: Path) -> None:
+    import httpx
+
+    with serve(tmp_path / "hub", host="0.0.0.0", allow_remote=True, token="t") as hub:
+        url = hub.url.replace("0.0.0.0", "127.0.0.1")
+        assert httpx.get(url, headers={"Host": "my-box"}).status_code == 200
+        wrong = {"Authorization": "Bearer guess"}
+        answer = httpx.get(f"{url}/api/whoami-v2", headers=wrong)
+        assert answer.status_code == 401
+        assert answer.headers["X-Error-Message"] == "Invalid credentials in Authorization header"
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with serve(tmp_path / "one") as hub:
+        port = int(hub.url.rpartition(":")[2])
+        with pytest.raises(HfRlhfError, match="Cannot listen"), serve(tmp_path / "two", port=port):
+            pass
+
+
+def test_help_is_light() -> None:
+    script = """
+        import contextlib, io, sys
+        from hf_rlhf_local_hub.command import main
+        with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+            main(["serve", "--help"])
+        print(sorted({"torch", "transformers", "datasets", "trl"} & set(sys.modules)))
+        """
+    assert run(script, {}).strip() == "[]"
+
+
+def test_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["serve"])
+    assert "DIR" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_transformers_from_the_hub(tmp_path: Path) -> None:
+    with serving(tmp_path / "hub") as (_, environment):
+        script = """
+            import torch
+            from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+            config = LlamaConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                                 num_attention_heads=2, num_key_value_heads=2, vocab_size=100)
+            model = LlamaForCausalLM(config)
+            model.push_to_hub("demo/tiny", private=True)
+            pulled = AutoModelForCausalLM.from_pretrained("demo/tiny")
+            for name, weight in model.state_dict().items():
+                assert torch.equal(weight, pulled.state_dict()[name]), name
+            print("ok")
+            """
+        cache = {"HF_HOME": str(tmp_path / "home")}
+        assert run(script, environment | cache).strip().endswith("ok")
+
+
+@pytest.mark.slow
+def test_datasets_from_the_hub(tmp_path: Path) -> None:
+    with serving(tmp_path / "hub") as (_, environment):
+        script = """
+            from datasets import Dataset, DatasetDict, load_dataset
+            rows = {"prompt": [f"q{i}" for i in range(50)], "n": list(range(50))}
+            DatasetDict(train=Dataset.from_dict(rows)).push_to_hub("demo/rows")
+            assert load_dataset("demo/rows", split="train").to_dict() == rows
+            assert next(iter(load_dataset("demo/rows", split="train", streaming=True)))["n"] == 0
+            print("ok")
+            """
+        cache = {"HF_HOME": str(tmp_path / "home")}
+        assert run(script, environment | cache).strip().endswith("ok")

@@ -1,0 +1,85 @@
+"""Scripted faults do to real clients what they say."""
+
+import time
+
+import httpx
+import pytest
+from huggingface_hub import HfApi, constants
+from huggingface_hub.errors import HfHubHTTPError
+
+from hf_rlhf_local_hub import Fault, RunningHub
+
+COMMIT = "POST .*/commit/"
+
+
+def push(api: HfApi) -> None:
+    api.upload_file(repo_id="demo/m", path_in_repo="a.txt", path_or_fileobj=b"a")
+
+
+def commits(api: HfApi) -> int:
+    return len(api.list_repo_commits("demo/m")) - 1
+
+
+def test_another_answer_for_a_while(hub: RunningHub, api: HfApi) -> None:
+    api.create_repo("demo/m")
+    hub.faults.add(Fault(COMMIT, status=500, times=2))
+    for _ in range(2):
+        with pytest.raises(HfHubHTTPError) as error:
+            push(api)
+        assert error.value.response.status_code == 500
+    assert commits(api) == 0
+    push(api)
+    assert commits(api) == 1
+    assert len(hub.faults.seen(COMMIT)) == 3
+
+
+def test_it_lands_and_the_answer_is_lost(hub: RunningHub, api: HfApi) -> None:
+    api.create_repo("demo/m")
+    hub.faults.add(Fault(COMMIT, status=504, after=True))
+    with pytest.raises(HfHubHTTPError) as error:
+        push(api)
+    assert error.value.response.status_code == 504
+    assert commits(api) == 1
+
+
+def test_retry_after_is_sent(hub: RunningHub) -> None:
+    hub.faults.add(Fault("GET /", status=429, retry_after=7))
+    answer = httpx.get(hub.url)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "7")
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_dropped_connection(hub: RunningHub, api: HfApi, after: bool) -> None:
+    api.create_repo("demo/m")
+    hub.faults.add(Fault("branch/b", drop=True, after=after))
+    with pytest.raises(httpx.RemoteProtocolError, match="disconnected"):
+        httpx.post(
+            f"{hub.url}/api/models/demo/m/branch/b",
+            json={},
+            headers={"Authorization": "Bearer t"},
+        )
+    names = [branch.name for branch in api.list_repo_refs("demo/m").branches]
+    assert ("b" in names) == after
+
+
+def test_a_slow_answer(hub: RunningHub) -> None:
+    hub.faults.add(Fault("GET /api/models", status=None, delay=0.3))
+    start = time.monotonic()
+    assert httpx.get(f"{hub.url}/api/models").status_code == 200
+    assert time.monotonic() - start > 0.25
+
+
+def test_clear_and_order(hub: RunningHub) -> None:
+    hub.faults.add(Fault("GET /", status=500), Fault("GET /", status=503, times=9))
+    assert [httpx.get(hub.url).status_code for _ in range(2)] == [500, 503]
+    hub.faults.clear()
+    assert httpx.get(hub.url).status_code == 200
+
+
+def test_xet_uploads_survive_a_bad_moment(hub: RunningHub, api: HfApi) -> None:
+    assert not constants.HF_HUB_DISABLE_XET
+    api.create_repo("demo/m")
+    hub.faults.add(Fault("POST .*/v1/xorbs/", status=503))
+    api.upload_file(repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=b"\0\1" * 50_000)
+    assert commits(api) == 1
+    assert len(hub.faults.seen("POST .*/v1/xorbs/")) == 2

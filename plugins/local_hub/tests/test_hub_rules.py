@@ -1,0 +1,348 @@
+"""What the Hub allows, refuses and says; in the clients' own exceptions."""
+
+import hashlib
+import json
+from typing import Any
+
+import httpx
+import pytest
+from huggingface_hub import CommitOperationAdd, HfApi, constants, metadata_update
+from huggingface_hub.errors import (
+    BadRequestError,
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from hf_rlhf_local_hub import RunningHub
+
+CARD = """---
+license: apache-2.0
+base_model: acme/base
+pipeline_tag: text-generation
+library_name: transformers
+datasets: [acme/rows]
+tags: [grpo]
+language: en
+---
+# Model
+"""
+
+
+def status(error: pytest.ExceptionInfo[HfHubHTTPError]) -> int:
+    return error.value.response.status_code
+
+
+def as_user(hub: RunningHub, token: str | bool) -> HfApi:
+    return HfApi(endpoint=hub.url, token=token)
+
+
+def send_commit(hub: RunningHub, *lines: Any, raw: bytes | None = None) -> httpx.Response:
+    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines) if raw is None else raw
+    return httpx.post(
+        f"{hub.url}/api/models/demo/m/commit/main",
+        content=body,
+        headers={"Authorization": "Bearer writer"},
+    )
+
+
+HEADER = {"key": "header", "value": {"summary": "s"}}
+
+
+def test_creating_and_deleting(api: HfApi) -> None:
+    url = api.create_repo("demo/m")
+    assert (url.repo_id, url.repo_type) == ("demo/m", "model")
+    with pytest.raises(HfHubHTTPError) as error:
+        api.create_repo("demo/m")
+    assert status(error) == 409
+    assert api.create_repo("demo/m", exist_ok=True).repo_id == "demo/m"
+    assert api.create_repo("short").repo_id == "demo/short"
+    assert api.create_repo("demo/m", repo_type="dataset").repo_type == "dataset"
+    api.delete_repo("demo/m")
+    assert not api.repo_exists("demo/m")
+    assert api.repo_exists("demo/m", repo_type="dataset")
+    with pytest.raises(RepositoryNotFoundError):
+        api.delete_repo("demo/m")
+    api.delete_repo("demo/m", missing_ok=True)
+
+
+def test_who_one_is(hub: RunningHub, api: HfApi) -> None:
+    me = api.whoami()
+    assert me["name"] == "demo"
+    assert me["auth"]["accessToken"]["role"] == "write"
+    assert [org["name"] for org in me["orgs"]] == ["team"]
+    assert as_user(hub, "looker").whoami()["auth"]["accessToken"]["role"] == "read"
+    assert httpx.get(f"{hub.url}/api/whoami-v2").status_code == 401
+
+
+def test_a_token_that_only_reads(hub: RunningHub, api: HfApi) -> None:
+    api.create_repo("demo/m", private=True)
+    looker = as_user(hub, "looker")
+    assert looker.model_info("demo/m").private
+    looker.auth_check("demo/m")
+    attempts = [
+        lambda: looker.create_repo("demo/other"),
+        lambda: looker.upload_file(repo_id="demo/m", path_in_repo="a", path_or_fileobj=b"a"),
+        lambda: looker.delete_repo("demo/m"),
+        lambda: looker.create_tag("demo/m", tag="t"),
+        lambda: looker.update_repo_settings("demo/m", private=False),
+        lambda: looker.auth_check("demo/m", write=True),
+    ]
+    for attempt in attempts:
+        with pytest.raises(HfHubHTTPError) as error:
+            attempt()
+        assert status(error) == 403
+        assert "only read" in str(error.value)
+    assert send_commit(hub).status_code == 400
+    assert len(api.list_repo_commits("demo/m")) == 1
+
+
+def test_namespaces_of_others(api: HfApi) -> None:
+    assert api.create_repo("team/m").repo_id == "team/m"
+    with pytest.raises(HfHubHTTPError) as error:
+        api.create_repo("strangers/m")
+    assert status(error) == 403
+    assert "strangers" in str(error.value)
+
+
+def test_private_repositories(hub: RunningHub, api: HfApi) -> None:
+    api.create_repo("demo/secret", private=True)
+    api.upload_file(repo_id="demo/secret", path_in_repo="a.txt", path_or_fileobj=b"a")
+    anyone = as_user(hub, False)
+    with pytest.raises(RepositoryNotFoundError) as hidden:
+        anyone.model_info("demo/secret")
+    with pytest.raises(RepositoryNotFoundError) as absent:
+        anyone.model_info("demo/absent")
+    assert hidden.value.response.status_code == absent.value.response.status_code == 401
+    with pytest.raises(RepositoryNotFoundError) as missing:
+        api.model_info("demo/absent")
+    assert missing.value.response.status_code == 404
+    for path in ("demo/secret/resolve/main/a.txt", "api/models/demo/secret/tree/main"):
+        assert httpx.get(f"{hub.url}/{path}").status_code == 401
+    assert list(anyone.list_models()) == []
+    api.update_repo_settings("demo/secret", private=False)
+    assert anyone.model_info("demo/secret").private is False
+    assert [model.id for model in anyone.list_models()] == ["demo/secret"]
+
+
+def test_gated_repositories(hub: RunningHub, api: HfApi) -> None:
+    api.create_repo("demo/m")
+    api.update_repo_settings("demo/m", gated="manual")
+    anyone = as_user(hub, False)
+    assert anyone.model_info("demo/m").gated == "manual"
+    with pytest.raises(GatedRepoError):
+        anyone.auth_check("demo/m")
+    assert httpx.get(f"{hub.url}/demo/m/resolve/main/.gitattributes").status_code == 401
+    api.auth_check("demo/m")
+
+
+def test_branches_and_tags(api: HfApi) -> None:
+    api.create_repo("demo/m")
+    api.create_branch("demo/m", branch="dev/1")
+    pushed = api.upload_file(
+        repo_id="demo/m", path_in_repo="a.txt", path_or_fileobj=b"a", revision="dev/1"
+    )
+    api.create_tag("demo/m", tag="v1.0", revision="dev/1", tag_message="first")
+    refs = api.list_repo_refs("demo/m")
+    assert {ref.name: ref.target_commit == pushed.oid for ref in refs.branches} == {
+        "dev/1": True,
+        "main": False,
+    }
+    assert [(tag.name, tag.target_commit) for tag in refs.tags] == [("v1.0", pushed.oid)]
+    assert api.file_exists("demo/m", "a.txt", revision="v1.0")
+    assert not api.file_exists("demo/m", "a.txt")
+    for create in (
+        lambda **ok: api.create_branch("demo/m", branch="dev/1", **ok),
+        lambda **ok: api.create_tag("demo/m", tag="v1.0", **ok),
+    ):
+        with pytest.raises(HfHubHTTPError) as error:
+            create()
+        assert status(error) == 409
+        create(exist_ok=True)
+    api.delete_branch("demo/m", branch="dev/1")
+    api.delete_tag("demo/m", tag="v1.0")
+    assert api.list_repo_refs("demo/m").tags == []
+    with pytest.raises(RevisionNotFoundError):
+        api.delete_tag("demo/m", tag="v1.0")
+    with pytest.raises(RevisionNotFoundError):
+        api.list_repo_files("demo/m", revision="dev/1")
+    with pytest.raises(HfHubHTTPError) as error:
+        api.delete_branch("demo/m", branch="main")
+    assert status(error) == 403
+    # Its commits are still there for who wrote them down.
+    assert api.file_exists("demo/m", "a.txt", revision=pushed.oid)
+
+
+def test_listing_models(api: HfApi) -> None:
+    for name in ("demo/one", "demo/two", "team/three"):
+        api.create_repo(name)
+    api.upload_file(repo_id="demo/two", path_in_repo="README.md", path_or_fileobj=CARD.encode())
+
+    def ids(**query: Any) -> list[str]:
+        return [model.id for model in api.list_models(**query)]
+
+    assert sorted(ids()) == ["demo/one", "demo/two", "team/three"]
+    assert ids(author="team") == ["team/three"]
+    assert ids(search="THR") == ["team/three"]
+    assert ids(filter=["grpo", "license:apache-2.0"]) == ["demo/two"]
+    assert ids(pipeline_tag="text-generation") == ["demo/two"]
+    assert ids(sort="last_modified", limit=1) == ["demo/two"]
+    assert list(api.list_datasets()) == []
+
+
+def test_the_card_becomes_metadata(hub: RunningHub, api: HfApi) -> None:
+    api.create_repo("demo/m")
+    api.upload_file(repo_id="demo/m", path_in_repo="README.md", path_or_fileobj=CARD.encode())
+    info = api.model_info("demo/m", files_metadata=True)
+    assert info.card_data.base_model == "acme/base"
+    assert (info.pipeline_tag, info.library_name) == ("text-generation", "transformers")
+    for tag in ("grpo", "license:apache-2.0", "base_model:acme/base", "dataset:acme/rows", "en"):
+        assert tag in info.tags
+    (card,) = [file for file in info.siblings if file.rfilename == "README.md"]
+    assert card.size == len(CARD.encode())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("license: apache-2.0", "license: mine"), "license"),
+        (("acme/base", "./outputs/run"), "base_model"),
+        (("text-generation", "text-generating"), "pipeline_tag"),
+        (("language: en", "language: English"), "language"),
+        (("tags: [grpo]", "tags: [1]"), "tags"),
+        (("tags: [grpo]", "tags: ["), "YAML"),
+    ],
+)
+def test_bad_cards(api: HfApi, change: tuple[str, str], said: str) -> None:
+    bad = CARD.replace(*change)
+    assert bad != CARD
+    api.create_repo("demo/m")
+    with pytest.raises((BadRequestError, ValueError), match=said):
+        api._validate_yaml(bad)
+    with pytest.raises((BadRequestError, ValueError), match=said):
+        api.create_commit(
+            "demo/m", [CommitOperationAdd("README.md", bad.encode())], commit_message="card"
+        )
+    assert api.list_repo_files("demo/m") == [".gitattributes"]
+    api._validate_yaml(CARD)
+
+
+def test_a_commit_since(api: HfApi) -> None:
+    api.create_repo("demo/m")
+    first = api.upload_file(repo_id="demo/m", path_in_repo="a", path_or_fileobj=b"1").oid
+    api.upload_file(repo_id="demo/m", path_in_repo="a", path_or_fileobj=b"2", parent_commit=first)
+    with pytest.raises(HfHubHTTPError) as error:
+        api.upload_file(
+            repo_id="demo/m", path_in_repo="a", path_or_fileobj=b"3", parent_commit=first
+        )
+    assert status(error) == 412
+    assert len(api.list_repo_commits("demo/m")) == 3
+
+
+def test_secrets_do_not_get_in(hub: RunningHub, api: HfApi) -> None:
+    api.create_repo("demo/m")
+    secret = b'{"token": "hf_' + b"a1B2" * 9 + b'"}'
+    with pytest.raises(BadRequestError, match="secrets"):
+        api.upload_file(repo_id="demo/m", path_in_repo="config.json", path_or_fileobj=secret)
+    stored = [path for path in hub.root.rglob("*") if path.is_file()]
+    assert not any(b"hf_a1B2" in path.read_bytes() for path in stored)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], "empty"),
+        ([{"key": "file", "value": {}}], "first line"),
+        ([HEADER, {"key": "wish", "value": {}}], "wish"),
+        ([HEADER, {"key": "file", "value": {"path": "a", "content": "?", "encoding": "base64"}}],
+         "not readable"),
+        ([HEADER, {"key": "file", "value": {"path": "a"}}], "not readable"),
+        ([HEADER, {"key": "file", "value": {"path": "../a", "content": ""}}], "path"),
+        ([HEADER, {"key": "lfsFile", "value": {"path": "a", "oid": "../../x"}}], "hash"),
+        ([HEADER, {"key": "lfsFile", "value": {"path": "a", "oid": "0" * 64, "size": 1}}],
+         "does not exist"),
+        ([HEADER, 1], "expected"),
+        ([{"key": "header", "value": {}}], "summary"),
+        ([HEADER, {"key": "file", "value": {"path": ".gitattributes/a", "content": ""}}], "both"),
+    ],
+)  # fmt: skip
+def test_commits_that_make_no_sense(
+    hub: RunningHub, api: HfApi, lines: list[Any], said: str
+) -> None:
+    api.create_repo("demo/m")
+    answer = send_commit(hub, *lines)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+    assert len(api.list_repo_commits("demo/m")) == 1
+
+
+def test_the_line_at_fault_is_named(hub: RunningHub, api: HfApi) -> None:
+    api.create_repo("demo/m")
+    answer = send_commit(hub, raw=json.dumps(HEADER).encode() + b"\n{oops\n")
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("Line 2: not JSON")
+
+
+def test_deleting_what_is_not_there(api: HfApi) -> None:
+    api.create_repo("demo/m")
+    with pytest.raises(EntryNotFoundError):
+        api.delete_file("absent.txt", "demo/m")
+
+
+def test_an_upload_that_was_altered(
+    hub: RunningHub, api: HfApi, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    """By LFS the upload itself is refused, by Xet the commit: nobody can pull wrong bytes."""
+    api.create_repo("demo/m")
+    operation = CommitOperationAdd("w.bin", b"\0" * 100_000)
+    operation.upload_info.sha256 = hashlib.sha256(b"something else").digest()
+    with pytest.raises((HfHubHTTPError, RuntimeError)) as error:
+        api.create_commit("demo/m", [operation], commit_message="m")
+    cause = error.value if transport == "xet" else error.value.__cause__
+    assert isinstance(cause, BadRequestError)
+    assert "altered" in str(cause)
+    assert api.list_repo_files("demo/m") == [".gitattributes"]
+
+
+def test_uploads_need_a_right(hub: RunningHub) -> None:
+    """Contents go to addresses that only one who may write is told."""
+    digest = hashlib.sha256(b"x").hexdigest()
+    assert httpx.put(f"{hub.url}/lfs/{digest}", content=b"x").status_code == 403
+    assert httpx.put(f"{hub.url}/lfs/{digest}?ticket=1.2", content=b"x").status_code == 403
+    identity = json.loads((hub.root / "hub.json").read_text())
+    for path in (f"v1/xorbs/default/{digest}", "v1/shards"):
+        answer = httpx.post(
+            f"{hub.url}/xet/{identity['id']}/{path}",
+            content=b"x",
+            headers={"Authorization": "Bearer writer"},
+        )
+        assert answer.status_code == 401
+    blobs = list((hub.root / "blobs").rglob("*"))
+    assert not any(path.is_file() for path in blobs)
+
+
+def test_what_is_not_here_says_so(hub: RunningHub, api: HfApi) -> None:
+    api.create_repo("demo/m")
+    with pytest.raises(RepositoryNotFoundError):
+        api.model_info("gpt2")
+    with pytest.raises(BadRequestError, match="pull requests"):
+        api.upload_file(repo_id="demo/m", path_in_repo="a", path_or_fileobj=b"a", create_pr=True)
+    answer = httpx.get(f"{hub.url}/api/collections/demo")
+    assert answer.status_code == 404
+    assert "docs/local_hub.md" in answer.json()["error"]
+
+
+def test_another_name_for_this_machine_is_refused(hub: RunningHub) -> None:
+    """A web page may lead its own name here, and would then be let in by the browser."""
+    answer = httpx.get(f"{hub.url}/api/models", headers={"Host": "evil.example"})
+    assert answer.status_code == 400
+
+
+def test_updating_a_card_in_place(hub: RunningHub, api: HfApi, monkeypatch: Any) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    api.create_repo("demo/m")
+    api.upload_file(repo_id="demo/m", path_in_repo="README.md", path_or_fileobj=CARD.encode())
+    assert api.model_info("demo/m").card_data.license == "apache-2.0"
+    assert metadata_update is not None
