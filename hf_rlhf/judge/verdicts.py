@@ -11,6 +11,7 @@ from typing import Any
 from hf_rlhf.judge.prompts import LEVELS
 
 _BRACE = re.compile(r"[{}]")
+_DEEPEST = 20
 
 
 class Malformed(Exception):
@@ -74,6 +75,8 @@ def _last_object(text: str) -> dict[str, Any]:
             value, position = decoder.raw_decode(text, brace.start())
         except (ValueError, RecursionError):
             depth += 1
+            if depth > _DEEPEST:  # each further try would read all of the rest once more
+                raise Malformed("its JSON object is not complete or not valid JSON.") from None
         else:
             if depth:
                 raise Malformed("its JSON object is not complete or not valid JSON.")
