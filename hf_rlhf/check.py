@@ -215,7 +215,7 @@ def _flops_per_second(device: str, rows: int, width: int) -> float:
     batch = torch.ones(rows, width, dtype=dtype, device=device)
     weight = torch.ones(width, width, dtype=dtype, device=device)
     best = math.inf
-    for _ in range(8):
+    for _ in range(32):
         began = time.perf_counter()
         float((batch @ weight)[0, 0])  # reading a number waits for the device
         best = min(best, time.perf_counter() - began)
