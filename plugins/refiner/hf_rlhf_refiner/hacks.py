@@ -104,14 +104,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for row in rows:
             sys.stdout.write(json.dumps(asdict(row)) + "\n")
         return 0
+    sys.stdout.write(markdown(rows))
+    return 0
+
+
+def markdown(rows: Sequence[HackRow]) -> str:
+    """Return the summary as a Markdown table."""
     lines = ["| case | class | texts | hardened (0 to 1) | card_faithful (0 to 12) |"]
     lines.append("|---|---|--:|--:|--:|")
     for case, hack, texts, hardened, faithful in summary(rows):
         bound = "at least " if hack == HONEST else ""
         paid = " | ".join(bound + _written(score) for score in (hardened, faithful))
         lines.append(f"| {case} | {hack} | {texts} | {paid} |")
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 0
+    return "\n".join(lines) + "\n"
 
 
 _COLUMNS = ("question", "sources", "positive_rubrics", "negative_rubrics")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -157,3 +158,8 @@ def test_text_added_to_an_honest_answer_never_pays(addition):
     assert outside is not None
     assert more <= honest
     assert outside <= honest
+
+
+def test_the_docs_show_the_measured_table(rows):
+    docs = Path(__file__).resolve().parents[3] / "docs" / "refiner-rewards.md"
+    assert hacks.markdown(rows) in docs.read_text(encoding="utf-8")
