@@ -220,11 +220,11 @@ def test_thinking_cannot_hold_the_answer_or_follow_it():
     "start", ["", "<", "<answer>", "<answer><snippet id=", "<answer><snippet "]
 )
 def test_time_is_linear(start, unit):
-    text = start + unit * (100_000 // len(unit))
+    text = start + unit * (60_000 // len(unit))
     began = time.perf_counter()
     parse_answer(text, ["a"])
     scan_sources(text)
-    assert time.perf_counter() - began < 1.5
+    assert time.perf_counter() - began < 1.0
 
 
 def test_a_megabyte_of_less_than_signs_takes_less_than_a_second():

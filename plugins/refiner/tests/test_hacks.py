@@ -50,10 +50,6 @@ def test_card_faithful_stays_in_its_range_and_shows_the_holes(rows):
     assert best["nothing"] > 5.0  # flipped negatives pass on emptiness
 
 
-def test_the_table_is_deterministic(rows):
-    assert hack_table() == rows
-
-
 def test_the_table_prints(capsys, rows, monkeypatch):
     monkeypatch.setattr(hacks, "hack_table", lambda: rows)
     assert hacks.main([]) == 0
