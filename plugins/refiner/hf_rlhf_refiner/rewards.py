@@ -210,15 +210,23 @@ class RefinerReward:
     max_questions: int = 64
     """Support questions asked about one answer; claims beyond earn nothing."""
     citation_weight: float | None = None
+    """Weight of citation F1 beside the rubric score, whose weight is 1. `hardened`: 0.5; card: 0.2."""
     verification_reward: float | None = None
+    """The whole is multiplied by this. `hardened`: 1; card: 10."""
     normalise: bool | None = None
+    """Divide by 1 + citation_weight. `hardened`: yes; card: no."""
     gate_on_format: bool | None = None
-    """The published `gate_judge_score_with_format_bonus`."""
+    """A malformed answer gets 0 (`gate_judge_score_with_format_bonus`). `hardened`: yes; card: no."""
     gate_negatives: bool | None = None
+    """Negative and static rubrics earn only beside a supported claim. `hardened`: yes; card: no."""
     grounded_only: bool | None = None
+    """Positive rubrics see only claims that cite a real source. `hardened`: yes; card: no."""
     conjunctive: bool | None = None
+    """The mean of the positive rubrics times that of the others. `hardened`: yes; card: no."""
     hallucination_penalty: float | None = None
+    """Subtracted, times the share of citations that name no source. `hardened`: 0.5; card: 0."""
     excuse_abstention: bool | None = None
+    """A pure abstention has its rubric score for F1. `hardened`: yes; card: no."""
 
     def __post_init__(self) -> None:
         name = "refiner_reward"
