@@ -147,7 +147,7 @@ class Settings:
     """What a preset of `refiner_reward` decides."""
 
     citation_weight: float
-    """Weight of citation F1 beside the rubric score, whose weight is 1."""
+    """Weight of citation F1; the rubric score has 1."""
     verification_reward: float
     """The whole is multiplied by this."""
     normalise: bool
@@ -210,15 +210,15 @@ class RefinerReward:
     max_questions: int = 64
     """Support questions asked about one answer; claims beyond earn nothing."""
     citation_weight: float | None = None
-    """Weight of citation F1 beside the rubric score, whose weight is 1. `hardened`: 0.5; card: 0.2."""
+    """Weight of citation F1; the rubric score has 1. `hardened`: 0.5; card: 0.2."""
     verification_reward: float | None = None
     """The whole is multiplied by this. `hardened`: 1; card: 10."""
     normalise: bool | None = None
     """Divide by 1 + citation_weight. `hardened`: yes; card: no."""
     gate_on_format: bool | None = None
-    """A malformed answer gets 0 (`gate_judge_score_with_format_bonus`). `hardened`: yes; card: no."""
+    """A malformed answer gets 0, and the judge is not asked. `hardened`: yes; card: no."""
     gate_negatives: bool | None = None
-    """Negative and static rubrics earn only beside a supported claim. `hardened`: yes; card: no."""
+    """Negative and static rubrics need a supported claim. `hardened`: yes; card: no."""
     grounded_only: bool | None = None
     """Positive rubrics see only claims that cite a real source. `hardened`: yes; card: no."""
     conjunctive: bool | None = None
