@@ -22,13 +22,15 @@ from hf_rlhf.judge.openai import OpenAIJudge
 url, name, cap, rpm = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 judge = OpenAIJudge("scripted", url, max_concurrency=cap, cache=False,
                     requests_per_minute=int(rpm) if rpm else None, deadline=float(sys.argv[5]))
+answered = []
 def work(thread):
     questions = [Question("quality", f"{name} {thread} {n}", "c") for n in range(12)]
     verdicts = asyncio.run(judge.judge(questions))
-    print(sum(verdict.score is not None for verdict in verdicts), flush=True)
+    answered.append(sum(verdict.score is not None for verdict in verdicts))
 threads = [threading.Thread(target=work, args=(n,)) for n in range(2)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
+print(*answered)
 """
 
 HOLD_IN_TWO_THREADS = """
