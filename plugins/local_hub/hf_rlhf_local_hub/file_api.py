@@ -7,7 +7,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from hf_rlhf_local_hub.commits import large_entry, read_commit
-from hf_rlhf_local_hub.http import Answer, Call, Guard, Handler, byte_range, endpoint
+from hf_rlhf_local_hub.http import Answer, Call, Guard, Handler, byte_range, endpoint, in_threads
 from hf_rlhf_local_hub.hub import Hub
 from hf_rlhf_local_hub.names import check_digest
 from hf_rlhf_local_hub.refusals import Refused, entry_not_found
@@ -85,7 +85,8 @@ def _from_xet(
     if call.method == "HEAD":
         return Response(None, status, headers)
     content = _read_xet(call.hub, xet, entry.size, first, last + 1)
-    return StreamingResponse(content, status, headers, "application/octet-stream")
+    stream = in_threads(content, call.hub.content_threads)
+    return StreamingResponse(stream, status, headers, "application/octet-stream")
 
 
 def _read_xet(hub: Hub, xet: str, size: int, start: int, end: int) -> Iterator[bytes]:

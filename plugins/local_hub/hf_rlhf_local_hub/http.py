@@ -7,7 +7,7 @@ one (reading back a large file) cannot starve those that it waits for.
 import json
 import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf_local_hub.access import Caller
 from hf_rlhf_local_hub.blobs import Blobs, Upload
-from hf_rlhf_local_hub.hub import Hub
+from hf_rlhf_local_hub.hub import THREADS, Hub
 from hf_rlhf_local_hub.names import Kind, check_kind
 from hf_rlhf_local_hub.refusals import Refused, repo_not_found
 from hf_rlhf_local_hub.store import Repository
@@ -109,7 +109,7 @@ def endpoint(hub: Hub, handler: Handler, guard: Guard | None = None) -> Endpoint
         guard: raises Refused before a byte of the body is read. With a guard, the body goes to
             disk and becomes `Call.upload`; without, it is small and becomes `Call.body`.
     """
-    threads = anyio.CapacityLimiter(32)
+    threads = anyio.CapacityLimiter(THREADS)
 
     async def answer(request: Request) -> Response:
         call = None
@@ -168,6 +168,22 @@ def byte_range(header: str | None, size: int | None = None) -> tuple[int, int | 
     if first >= size:
         raise Refused(416, f"There are {size} bytes, and none of {header}.")
     return (first, last) if first <= last else None
+
+
+async def in_threads(
+    content: Iterator[bytes], threads: anyio.CapacityLimiter
+) -> AsyncIterator[bytes]:
+    """Yield what a blocking iterator does, in threads that files are not read in.
+
+    Starlette would use the threads that its file responses use too; and content put together from
+    Xet waits for file responses of this very server.
+    """
+    try:
+        while chunk := await anyio.to_thread.run_sync(next, content, b"", limiter=threads):
+            yield chunk
+    finally:
+        if isinstance(content, Generator):
+            content.close()
 
 
 def _call(hub: Hub, request: Request) -> Call:

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 from filelock import FileLock, Timeout
 
 from hf_rlhf.errors import RunFolderError
@@ -19,6 +20,8 @@ from hf_rlhf_local_hub.store import Store
 from hf_rlhf_local_hub.xet import XetReader, XetStore
 
 _SCHEMA = 1
+THREADS = 32
+"""How many requests of one sort are worked on at once."""
 
 
 class Hub:
@@ -31,6 +34,7 @@ class Hub:
         self.reader = XetReader(lambda seconds: self.ticket("read", seconds))
         self.id: str = identity["id"]
         self._secret = bytes.fromhex(identity["secret"])
+        self.content_threads = anyio.CapacityLimiter(THREADS)
         self.own_url = ""
         """Where this process reaches its own server; set once it listens."""
 

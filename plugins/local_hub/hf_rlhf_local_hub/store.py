@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.files import atomic_write_json
+from hf_rlhf.files import atomic_write_json, sync_folder
 from hf_rlhf_local_hub import names
 from hf_rlhf_local_hub.blobs import Blobs
 from hf_rlhf_local_hub.refusals import Refused, repo_not_found, revision_not_found
@@ -79,7 +79,7 @@ class Repository:
         self.kind = kind
         self.id = repo_id
         self._folder = folder
-        self._lock = lock
+        self.lock = lock
 
     @property
     def settings(self) -> Settings:
@@ -88,7 +88,7 @@ class Repository:
 
     def configure(self, **changes: Any) -> Settings:
         """Change some settings and return all of them."""
-        with self._lock:
+        with self.lock:
             settings = replace(self.settings, **changes)
             atomic_write_json(self._folder / "repo.json", asdict(settings))
         return settings
@@ -147,7 +147,7 @@ class Repository:
             author: who did it.
             parent: what the caller believes to be the head. When it is not, Refused (412).
         """
-        with self._lock:
+        with self.lock:
             refs = self.refs()
             if branch not in refs["branches"]:
                 raise revision_not_found(branch)
@@ -167,7 +167,7 @@ class Repository:
     def create_ref(self, group: str, name: str, revision: str) -> None:
         """Add a branch (`group="branches"`) or tag (`"tags"`); raises Refused (409, 404)."""
         names.check_ref(name)
-        with self._lock:
+        with self.lock:
             refs = self.refs()
             if name in refs[group]:
                 raise Refused(409, f"Reference already exists: {name}")
@@ -178,7 +178,7 @@ class Repository:
         """Remove a branch or tag; raises Refused (404; 403 for main)."""
         if group == "branches" and name == MAIN:
             raise Refused(403, "The branch main cannot be deleted.")
-        with self._lock:
+        with self.lock:
             refs = self.refs()
             if refs[group].pop(name, None) is None:
                 raise revision_not_found(name)
@@ -228,6 +228,7 @@ class Store:
             atomic_write_json(draft / "repo.json", asdict(created))
             folder.parent.mkdir(parents=True, exist_ok=True)
             os.replace(draft, folder)
+            sync_folder(folder.parent)
         return self.get(kind, repo_id)
 
     def get(self, kind: names.Kind, repo_id: str) -> Repository:
@@ -242,7 +243,8 @@ class Store:
     def delete(self, repository: Repository) -> None:
         """Remove a repository at once, for every reader. Contents stay (others may share them)."""
         trash = self._trash / uuid.uuid4().hex
-        os.replace(self._folder(repository.kind, repository.id), trash)
+        with repository.lock:
+            os.replace(self._folder(repository.kind, repository.id), trash)
         shutil.rmtree(trash)
 
     def all(self, kind: names.Kind) -> list[Repository]:

@@ -1,6 +1,7 @@
 """What the real clients push, by Xet and by LFS, is what they pull."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -19,6 +20,7 @@ from huggingface_hub.errors import EntryNotFoundError
 from hf_rlhf_local_hub import RunningHub, serve
 
 BIG = os.urandom(3_000_000)
+MANY = httpx.Limits(max_connections=60)
 
 
 @pytest.fixture
@@ -95,6 +97,16 @@ def test_parts_of_large_files(hub: RunningHub, api: HfApi, transport: str) -> No
     assert httpx.get(url).content == BIG
     head = httpx.head(url)
     assert head.headers["Content-Length"] == head.headers["X-Linked-Size"] == str(len(BIG))
+
+
+def test_many_plain_downloads_at_once(hub: RunningHub, api: HfApi) -> None:
+    """Each of them makes the server its own client: they must not wait for each other's threads."""
+    api.create_repo("demo/m")
+    api.upload_file(repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=BIG)
+    url = f"{hub.url}/demo/m/resolve/main/w.bin"
+    with ThreadPoolExecutor(60) as pool, httpx.Client(timeout=60, limits=MANY) as client:
+        answers = list(pool.map(client.get, [url] * 60))
+    assert all(answer.content == BIG for answer in answers)
 
 
 def test_revisions_stay_what_they_were(

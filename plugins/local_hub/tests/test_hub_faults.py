@@ -76,6 +76,7 @@ def test_clear_and_order(hub: RunningHub) -> None:
     assert httpx.get(hub.url).status_code == 200
 
 
+@pytest.mark.slow
 def test_xet_uploads_survive_a_bad_moment(hub: RunningHub, api: HfApi) -> None:
     assert not constants.HF_HUB_DISABLE_XET
     api.create_repo("demo/m")
