@@ -79,6 +79,8 @@ def whole_folder(out: str | os.PathLike[str], *, overwrite: bool = False) -> Ite
         yield temporary
         _swap(temporary, target, old)
     except OSError as error:
+        if error.errno is None:
+            raise  # not of the disk: the Hub client's errors are OSErrors too
         raise RunFolderError(
             f"{target} cannot be written: {error.strerror or error}. Free space, or choose a "
             "folder that is writable."

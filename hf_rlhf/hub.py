@@ -182,12 +182,11 @@ def push(
     found: RemoteState,
     delete: Iterable[str] = (),
     message: str,
-    patience_s: float = PATIENCE_S,
 ) -> RemoteState:
     """Make the revision hold the bundle's files and not those of `delete`, by at most one commit.
 
     `found` is the state that was examined; if another commit came since, PublishError. Transient
-    failures are retried for `patience_s` seconds. Returns the state after, which holds it all.
+    failures are retried for PATIENCE_S seconds. Returns the state after, which holds it all.
     """
     from huggingface_hub.errors import HfHubHTTPError
     from tenacity import Retrying, retry_if_exception, stop_after_delay
@@ -222,7 +221,7 @@ def push(
 
     return Retrying(
         retry=retry_if_exception(is_transient),
-        stop=stop_after_delay(patience_s),
+        stop=stop_after_delay(PATIENCE_S),
         wait=_wait(),
         before_sleep=lambda retry: _log.warning(
             "commit to %s failed (%s), trying again", repo_id, _cause(retry)
@@ -245,9 +244,9 @@ def _operations(bundle: Bundle, now: RemoteState, gone: Iterable[str]) -> list[A
 
 
 def _wait() -> Callable[[Any], float]:
-    from tenacity import wait_exponential_jitter
+    from tenacity import wait_random_exponential
 
-    grow = wait_exponential_jitter(initial=0.5, max=20)
+    grow = wait_random_exponential(multiplier=0.5, min=0.2, max=20)
 
     def wait(retry: Any) -> float:
         response = getattr(retry.outcome.exception(), "response", None)
