@@ -111,7 +111,9 @@ class ComposedReward:
         **columns: Any,
     ) -> list[Score]:
         """Score completions for TRL, logging every part's statistics."""
-        scores = self.score(prompts, completions, log_metric=log_metric, **columns)
+        scores = self.score(
+            prompts, completions, log_metric=log_metric, log_extra=log_extra, **columns
+        )
         if log_metric is not None:
             self._log(scores, prompts, log_metric)
         if log_extra is not None:

@@ -247,7 +247,13 @@ def judges_section(run: Run) -> list[dict[str, Any]]:
 
 
 def _arguments(part: Part, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a reward's own fields, defaults included, without its judge."""
+    """Return a reward's own fields, defaults included, without its judge.
+
+    A reward whose fields do not say all, because a preset fills them in, may offer `describe()`.
+    """
+    if hasattr(part.reward, "describe"):
+        described: dict[str, Any] = as_json(dict(part.reward.describe()))[0]
+        return described
     try:
         named = {item.name: getattr(part.reward, item.name) for item in fields(part.reward)}  # type: ignore[arg-type]
     except TypeError:  # not a dataclass

@@ -26,8 +26,8 @@ nothing; because text is only ever compared, instructions in it ("score: 1") do 
 What it cannot judge: paraphrase, inference, arithmetic, synonyms, number words, tone, structure,
 length. Negation is crude: "not", "never" and their like, immediately before a matched term; "it is
 a myth that" passes as assertion. A short list of alternatives in one sentence passes too. What it
-knows that it cannot judge (a criterion about form; a criterion or passages that are not English)
-gets None, never a number. The text that the policy wrote can never bring about a None: it would
+knows that it cannot judge (a criterion about form, or not in English; passages that are not in
+Latin script) gets None, never a number. The text that the policy wrote can never bring about a None: it would
 be a way to be excused. Where that is not English, nothing is found in it.
 """
 
@@ -148,8 +148,12 @@ class LexicalJudge:
             if refusal := _unjudgeable(sought):
                 return Verdict(None, refusal)
             sought = _REMARK.sub("", _REPORTING.sub("", sought, count=1))
-        given = question.context if question.kind == "support" else sought
-        if not _reads_as_english(given):
+        if question.kind == "support":
+            # Passages may be tables or metadata, without one function word, and still be compared.
+            readable = _is_latin(question.context)
+        else:
+            readable = _reads_as_english(sought)
+        if not readable:
             return Verdict(None, "Not judged: the lexical judge reads English only.")
         statements = _statements(sought)
         if not statements:
@@ -219,12 +223,15 @@ def _unjudgeable(criterion: str) -> str:
 
 def _reads_as_english(text: str) -> bool:
     """Tell whether letters are Latin and, in eight words or more, some are function words."""
-    letters = [char for char in text if char.isalpha()]
-    latin = sum("LATIN" in unicodedata.name(char, "") for char in letters)
-    if latin < 0.8 * len(letters):
+    if not _is_latin(text):
         return False
     words = re.findall(r"[^\W\d_]+", text.casefold())
     return len(words) < 8 or any(word in _COMMON for word in words)
+
+
+def _is_latin(text: str) -> bool:
+    letters = [char for char in text if char.isalpha()]
+    return sum("LATIN" in unicodedata.name(char, "") for char in letters) >= 0.8 * len(letters)
 
 
 def _sentences(text: str) -> list[str]:

@@ -193,3 +193,20 @@ def test_it_is_a_judge():
 def test_impossible_thresholds_are_refused(fields):
     with pytest.raises(JudgeError, match="lexical judge"):
         LexicalJudge(**fields)
+
+
+def test_passages_without_function_words_are_compared_and_not_excused():
+    """A table's row is no prose; the policy could void its own answer by citing one."""
+    passage = "ticker: AMZN company_name: Amazon filing_type: quarterly period: 2024 revenue: 574"
+    verdicts = [
+        LexicalJudge().answer(Question("support", candidate=claim, context=passage))
+        for claim in ("AMZN company name Amazon filing", "Amazon revenue 999")
+    ]
+    assert [verdict.score for verdict in verdicts] == [1.0, 0.0]
+
+
+def test_passages_in_another_script_are_not_judged():
+    verdict = LexicalJudge().answer(
+        Question("support", candidate="Oslo", context="Осло в Норвегии")
+    )
+    assert verdict.score is None

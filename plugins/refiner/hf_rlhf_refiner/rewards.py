@@ -5,7 +5,7 @@ failed verdict makes the completion's score None, never a number.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Judge, Score
@@ -246,6 +246,11 @@ class RefinerReward:
         names = [entry.name for entry in fields(Settings)]
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(PRESETS[self.preset], **given)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the card says of this reward: every setting, the preset's included."""
+        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "judge"}
+        return {**own, **asdict(self.settings)}
 
     async def __call__(
         self,
