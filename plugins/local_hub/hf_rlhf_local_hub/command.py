@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hf_rlhf.files import atomic_write_text
 
-_ANY_TOKEN = "local"
+_ANY_TOKEN = "local-hub-any-token"
 
 
 def main(argv: Sequence[str]) -> int:
