@@ -250,7 +250,8 @@ def _hub(run: Run) -> Iterator[Finding]:
     from hf_rlhf.run_record import model_section
 
     try:
-        yield Finding("hub", "ok", check_target(run.spec.publish, model_section(run)))
+        found = check_target(run.spec.publish, model_section(run), run.folder)
+        yield Finding("hub", "ok", found)
     except HfRlhfError as error:
         yield Finding("hub", "FAIL", str(error))
 

@@ -102,6 +102,8 @@ def _base_folder(
                 endpoint=endpoint,
                 token=token,
                 allow_patterns=_BASE_PATTERNS,
+                # The same weights again, for other libraries.
+                ignore_patterns=["consolidated*", "*/*"],
             )
         )
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:

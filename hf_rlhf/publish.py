@@ -17,7 +17,7 @@ from hf_rlhf.bundle import Bundle
 from hf_rlhf.errors import PublishError
 from hf_rlhf.files import atomic_write_bytes
 from hf_rlhf.layout import Part, parts, weights_of
-from hf_rlhf.record import load_record, write_record
+from hf_rlhf.record import RECORD_NAME, load_record, write_record
 from hf_rlhf.run import resolve_model_path
 from hf_rlhf.specs import PublishSpec
 
@@ -90,18 +90,23 @@ def publish_run(
     return published
 
 
-def check_target(spec: PublishSpec, base: Mapping[str, Any], run_id: str | None = None) -> str:
+def check_target(
+    spec: PublishSpec, model: Mapping[str, Any], run_dir: str | Path | None = None
+) -> str:
     """Return a line saying where a run will be published; PublishError if it could not be.
 
-    Nothing is written. `base` is the record's `model` section (`base`, `base_is_hub_id`).
+    Nothing is written. `model` is the record's section (`base`, `base_is_hub_id`, `revision`);
+    `run_dir` is where the run is or will be: what it has published itself is not in its way.
     """
     if spec.repo_id is None:
         raise PublishError("publish.repo_id is not set.")
     api = hub.connect(None, None)
     repo_id = hub.writable_repo(api, spec.repo_id)
-    _with_base(api, spec, base, look_only=True)
+    _with_base(api, spec, model, look_only=True)
     found = hub.state(api, repo_id, spec.revision or "main")
     if found is not None:
+        begun = run_dir is not None and (Path(run_dir) / RECORD_NAME).exists()
+        run_id = load_record(Path(run_dir or "."))["run_id"] if begun else None
         _stale(api, repo_id, found, Bundle(Path()), run_id, overwrite=False)
     return f"{api.endpoint}/{repo_id}: the token may write there"
 

@@ -202,6 +202,7 @@ class _Session:
                     target,
                     folder / "merged",
                     revision=self.run.model.model_revision,
+                    overwrite=True,  # of a run that ended between here and its record
                 )
             self.run.tokenizer.save_pretrained(folder / "merged")
         self.state.wait_for_everyone()

@@ -23,10 +23,11 @@ from hf_rlhf.checkpoints import seal
 from hf_rlhf.errors import ModelError, PublishError, RunFolderError
 from hf_rlhf.layout import eval_results
 from hf_rlhf.merge import merge_adapter
-from hf_rlhf.publish import PublishSpec, check_target, publish_run
+from hf_rlhf.publish import check_target, publish_run
 from hf_rlhf.publish_command import publish_main, pull_main
 from hf_rlhf.pull import pull
 from hf_rlhf.record import load_record, new_record, write_record
+from hf_rlhf.specs import PublishSpec
 
 local_hub = pytest.importorskip("hf_rlhf_local_hub")
 Fault = local_hub.Fault
@@ -201,13 +202,17 @@ import sys, torch
 from peft import AutoPeftModelForCausalLM, PeftModel
 from transformers import AutoModelForCausalLM
 ids = torch.arange(1, 9).reshape(1, -1)
-repo = sys.argv[1]
-one = AutoModelForCausalLM.from_pretrained(repo)(input_ids=ids).logits
+single, separate = sys.argv[1:]
+one = AutoModelForCausalLM.from_pretrained(single)(input_ids=ids).logits
 base = AutoModelForCausalLM.from_pretrained("demo/base")
-two = PeftModel.from_pretrained(base, repo, subfolder="adapter")(input_ids=ids).logits
-three = AutoPeftModelForCausalLM.from_pretrained(repo, subfolder="adapter")(input_ids=ids).logits
-torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
-torch.testing.assert_close(one, three, rtol=1e-4, atol=1e-5)
+assert (base(input_ids=ids).logits - one).abs().max() > 0.01
+others = [
+    PeftModel.from_pretrained(base, single, subfolder="adapter"),
+    AutoModelForCausalLM.from_pretrained(separate),
+    AutoPeftModelForCausalLM.from_pretrained(separate + "-adapter"),
+]
+for other in others:
+    torch.testing.assert_close(one, other(input_ids=ids).logits, rtol=1e-4, atol=1e-5)
 """
 
 
@@ -215,12 +220,15 @@ torch.testing.assert_close(one, three, rtol=1e-4, atol=1e-5)
 def test_a_stranger_loads_it_with_nothing_but_the_endpoint(
     run: Path, hub: Any, tmp_path: Path
 ) -> None:
-    publish_run(run)
+    single, separate = next(names), next(names)
+    publish_run(run, repo_id=single)
+    publish_run(run, repo_id=separate, layout="separate")
     environment = {
         **{name: os.environ[name] for name in ("PATH", "HOME")},
         **{"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"},
     }
-    subprocess.run([sys.executable, "-c", _LOAD, repo_of(run)], env=environment, check=True)
+    command = [sys.executable, "-c", _LOAD, single, separate]
+    subprocess.run(command, env=environment, check=True)
 
 
 def test_a_second_push_makes_no_commit(run: Path, hub: Any) -> None:
@@ -559,7 +567,7 @@ def test_check_target_says_beforehand_what_publishing_would(run: Path) -> None:
     publish_run(run)
     with pytest.raises(PublishError, match="did not push"):
         check_target(spec, model)
-    assert check_target(spec, model, load_record(run)["run_id"])
+    assert check_target(spec, model, run)
     with pytest.raises(PublishError, match="--base_model"):
         check_target(PublishSpec(repo_id="demo/x"), {"base": "/here", "base_is_hub_id": False})
 
