@@ -9,7 +9,7 @@ from hf_rlhf.cli import BUILT_IN
 from hf_rlhf.registry import KINDS, offered
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
@@ -18,8 +18,8 @@ TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     sorted({point.name for kind in KINDS for point in offered(kind)}),
 )
 def test_each_component_has_a_place_in_the_docs(name):
-    headings = re.findall(r"^#+ .*$|^\| `.*$", TEXT, re.M)
-    assert any(f"`{name}`" in heading for heading in headings), f"no heading or row for `{name}`"
+    places = re.findall(r"^#+ .*$|^\| [^|]*", TEXT, re.M)
+    assert any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", place) for place in places)
 
 
 @pytest.mark.parametrize("verb", sorted(BUILT_IN))
