@@ -21,6 +21,8 @@ MANIFEST = "run.json"
 NOT_CONTENT = (".gitattributes",)
 PATIENCE_S = 180.0
 """For how long a commit is tried again."""
+FIRST_WAIT_S = 0.5
+"""Before the second try, about; then twice as long each time, or what Retry-After says."""
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
 _log = logging.getLogger(__name__)
 
@@ -246,7 +248,7 @@ def _operations(bundle: Bundle, now: RemoteState, gone: Iterable[str]) -> list[A
 def _wait() -> Callable[[Any], float]:
     from tenacity import wait_random_exponential
 
-    grow = wait_random_exponential(multiplier=0.5, min=0.2, max=20)
+    grow = wait_random_exponential(multiplier=FIRST_WAIT_S, min=FIRST_WAIT_S / 2, max=20)
 
     def wait(retry: Any) -> float:
         response = getattr(retry.outcome.exception(), "response", None)

@@ -18,7 +18,8 @@ from typing import Any
 import yaml
 
 from hf_rlhf.bundle import Bundle, as_text
-from hf_rlhf.card import render_card, validate_card
+from hf_rlhf.card import render_card
+from hf_rlhf.card_metadata import validate_card
 from hf_rlhf.checkpoints import is_valid, step_of, valid_checkpoints
 from hf_rlhf.errors import PublishError
 from hf_rlhf.merge import merge_adapter

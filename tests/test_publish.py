@@ -58,6 +58,7 @@ def machine(hub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", files)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(hub_module, "PATIENCE_S", 20.0)
+    monkeypatch.setattr(hub_module, "FIRST_WAIT_S", 0.05)
     yield
     hub.faults.clear()
 
@@ -354,6 +355,16 @@ def test_commit_faults_end_in_exactly_one_commit(
     assert tree(repo_of(run)) == SINGLE
 
 
+def test_a_lost_answer_to_a_commit_that_deletes(run: Path, hub: Any) -> None:
+    publish_run(run)
+    (run / "reward_curve.png").unlink()
+    hub.faults.add(Fault("POST .*/commit/", 504, after=True))
+    before = len(hub.faults.seen("POST .*/commit/"))
+    assert publish_run(run).new_commits == 1
+    assert len(hub.faults.seen("POST .*/commit/")) - before == 1
+    assert tree(repo_of(run)) == SINGLE - {"reward_curve.png"}
+
+
 def test_a_hub_that_stays_broken_lists_what_is_missing_and_the_command(
     run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -429,13 +440,19 @@ def test_a_card_edited_on_the_hub_is_kept(run: Path) -> None:
     assert "My words." not in text_of(repo_id, "README.md")
 
 
-@pytest.mark.parametrize("where", ["card", "config.yaml", "tokenizer", "picture", "safetensors"])
-@pytest.mark.parametrize("secret", ["variable", "token file", "foreign token"])
+@pytest.mark.parametrize(
+    ("where", "secret"),
+    [
+        *((where, "variable") for where in ("card", "config.yaml", "picture", "safetensors")),
+        *(("tokenizer", secret) for secret in ("variable", "token in use", "foreign token")),
+        ("card", "token in use"),
+    ],
+)
 def test_no_secret_leaves(
     where: str, secret: str, run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    value = {"variable": "s3cr3t-judge-k3y", "token file": TOKEN, "foreign token": "hf_" + "Z" * 34}
-    canary = value[secret]
+    foreign = "hf_" + "Z" * 34
+    canary = {"variable": "s3cr3t-judge-k3y", "token in use": TOKEN}.get(secret, foreign)
     if secret == "variable":
         monkeypatch.setenv("JUDGE_API_KEY", canary)
     path = {
