@@ -38,13 +38,18 @@ class Hub:
         self.own_url = ""
         """Where this process reaches its own server; set once it listens."""
 
-    def cas_url(self, base: str) -> str:
-        """Return the address of the Xet service, as seen from whoever reaches us at `base`.
+    @property
+    def cas_path(self) -> str:
+        """The path of the Xet service.
 
         The hub's id is part of it because hf_xet remembers, by address, what it has uploaded,
         and another hub may listen at this port tomorrow.
         """
-        return f"{base}/xet/{self.id}"
+        return f"/xet/{self.id}"
+
+    def cas_url(self, base: str) -> str:
+        """Return the address of the Xet service, as seen from whoever reaches us at `base`."""
+        return base + self.cas_path
 
     def ticket(self, scope: str, seconds: int) -> str:
         """Return a token that allows `scope` until `seconds` from now."""

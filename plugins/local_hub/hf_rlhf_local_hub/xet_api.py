@@ -20,7 +20,7 @@ _REPO = "/api/{kind:kind}/{namespace}/{name}"
 
 def routes(hub: Hub) -> list[Route]:
     """Return the routes of this part."""
-    cas = f"/xet/{hub.id}"
+    cas = hub.cas_path
     table: list[tuple[str, str, Handler, Guard | None]] = [
         ("GET", _REPO + "/xet-read-token/{revision}", read_token, None),
         ("GET", _REPO + "/xet-write-token/{revision}", write_token, None),

@@ -2,11 +2,12 @@
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from huggingface_hub import CommitOperationAdd, HfApi, constants, metadata_update
+from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.errors import (
     BadRequestError,
     EntryNotFoundError,
@@ -17,6 +18,8 @@ from huggingface_hub.errors import (
 )
 
 from hf_rlhf_local_hub import RunningHub
+from hf_rlhf_local_hub.access import Access
+from hf_rlhf_local_hub.hub import open_hub
 
 CARD = """---
 license: apache-2.0
@@ -323,6 +326,15 @@ def test_uploads_need_a_right(hub: RunningHub) -> None:
     assert not any(path.is_file() for path in blobs)
 
 
+def test_tickets_are_for_one_thing_and_for_a_while(tmp_path: Path) -> None:
+    with open_hub(tmp_path / "hub", Access()) as hub:
+        assert hub.check_ticket(hub.ticket("read", 60), "read")
+        assert not hub.check_ticket(hub.ticket("read", 60), "write")
+        assert not hub.check_ticket(hub.ticket("read", -1), "read")
+        assert not hub.check_ticket("9" * 12 + ".0", "read")
+        assert not hub.check_ticket("", "read")
+
+
 def test_what_is_not_here_says_so(hub: RunningHub, api: HfApi) -> None:
     api.create_repo("demo/m")
     with pytest.raises(RepositoryNotFoundError):
@@ -338,11 +350,3 @@ def test_another_name_for_this_machine_is_refused(hub: RunningHub) -> None:
     """A web page may lead its own name here, and would then be let in by the browser."""
     answer = httpx.get(f"{hub.url}/api/models", headers={"Host": "evil.example"})
     assert answer.status_code == 400
-
-
-def test_updating_a_card_in_place(hub: RunningHub, api: HfApi, monkeypatch: Any) -> None:
-    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-    api.create_repo("demo/m")
-    api.upload_file(repo_id="demo/m", path_in_repo="README.md", path_or_fileobj=CARD.encode())
-    assert api.model_info("demo/m").card_data.license == "apache-2.0"
-    assert metadata_update is not None
