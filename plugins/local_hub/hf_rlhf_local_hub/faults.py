@@ -54,9 +54,10 @@ class Faults:
             self._left += [(fault, fault.times) for fault in faults]
 
     def clear(self) -> None:
-        """Forget the faults still to come."""
+        """Forget the faults still to come, and the requests so far."""
         with self._lock:
             self._left.clear()
+            self._seen.clear()
 
     def seen(self, match: str = "") -> list[str]:
         """Return the requests so far, as `METHOD /path`, that match a regular expression."""

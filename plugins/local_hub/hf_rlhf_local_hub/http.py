@@ -5,7 +5,6 @@ one (reading back a large file) cannot starve those that it waits for.
 """
 
 import json
-import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.errors import RunFolderError
 from hf_rlhf_local_hub.access import Caller
 from hf_rlhf_local_hub.blobs import Blobs, Upload
 from hf_rlhf_local_hub.hub import THREADS, Hub
@@ -123,8 +122,9 @@ def endpoint(hub: Hub, handler: Handler, guard: Guard | None = None) -> Endpoint
             return await anyio.to_thread.run_sync(handler, call, limiter=threads)
         except Refused as refusal:
             return refused(refusal)
-        except HfRlhfError as error:
-            return refused(Refused(507, str(error)))
+        except (RunFolderError, OSError) as error:
+            # Nothing of it is visible. The likeliest cause is a full disk.
+            return refused(Refused(507, f"The Hub cannot write to its folder: {error}"))
         finally:
             if call is not None and call.upload is not None:
                 call.upload.discard()
@@ -230,8 +230,7 @@ async def _to_disk(request: Request, blobs: Blobs) -> Upload:
     except ClientDisconnect:
         upload.discard()
         raise Refused(400, "The client went away in the middle of its request.") from None
-    except OSError as error:
+    except OSError:
         upload.discard()
-        reason = os.strerror(error.errno or 0)
-        raise Refused(507, f"The upload cannot be kept: {reason}.") from error
+        raise
     return upload

@@ -3,7 +3,6 @@
 import os
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 # hf_xet reads it when it first uploads; a developer's own cache is none of a test's business.
 os.environ.setdefault("HF_XET_CACHE", tempfile.mkdtemp(prefix="hf-rlhf-test-xet-"))
@@ -22,10 +21,27 @@ def _online(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
 
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[RunningHub]:
-    with serve(tmp_path / "hub", user="demo", orgs=["team"], read_only_token="looker") as running:
+@pytest.fixture(scope="module")
+def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHub]:
+    folder = tmp_path_factory.mktemp("server") / "hub"
+    with serve(folder, user="demo", orgs=["team"], read_only_token="looker") as running:
         yield running
+
+
+@pytest.fixture
+def hub(_server: RunningHub) -> Iterator[RunningHub]:
+    """A hub without repositories; its contents may be there from the test before."""
+    yield _server
+    _server.faults.clear()
+    api = HfApi(endpoint=_server.url, token="writer")
+    for kind, found in (
+        ("model", api.list_models()),
+        ("dataset", api.list_datasets()),
+        ("space", api.list_spaces()),
+    ):
+        for info in list(found):
+            api.delete_repo(info.id, repo_type=kind)
+    _server.faults.clear()
 
 
 @pytest.fixture

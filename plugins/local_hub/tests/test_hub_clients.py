@@ -19,19 +19,24 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from hf_rlhf_local_hub import RunningHub, serve
 
-BIG = os.urandom(3_000_000)
 MANY = httpx.Limits(max_connections=60)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def big() -> bytes:
+    """Content that no hub has seen yet."""
+    return os.urandom(3_000_000)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, big: bytes) -> Path:
     made = tmp_path / "to push"
     (made / "sub folder").mkdir(parents=True)
     (made / "config.json").write_text('{"ä": 1}\n')
     (made / "empty.txt").write_bytes(b"")
-    (made / "model.safetensors").write_bytes(BIG)
+    (made / "model.safetensors").write_bytes(big)
     # Shares most of its chunks with the file above.
-    (made / "sub folder" / "ünï+#?.bin").write_bytes(BIG[:2_000_000] + os.urandom(50_000))
+    (made / "sub folder" / "ünï+#?.bin").write_bytes(big[:2_000_000] + os.urandom(50_000))
     return made
 
 
@@ -43,7 +48,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("repo_type", ["model", "dataset", "space"])
 def test_a_folder_comes_back_byte_for_byte(
-    hub: RunningHub, api: HfApi, transport: str, folder: Path, tmp_path: Path, repo_type: str
+    hub: RunningHub,
+    api: HfApi,
+    transport: str,
+    folder: Path,
+    tmp_path: Path,
+    repo_type: str,
+    big: bytes,
 ) -> None:
     sdk = {"space_sdk": "static"} if repo_type == "space" else {}
     api.create_repo("demo/thing", repo_type=repo_type, **sdk)
@@ -53,7 +64,7 @@ def test_a_folder_comes_back_byte_for_byte(
     )
     assert contents(Path(pulled)) == contents(folder)
     large = api.get_paths_info("demo/thing", "model.safetensors", repo_type=repo_type)[0]
-    assert large.size == len(BIG)
+    assert large.size == len(big)
     assert large.lfs.sha256
     assert (large.xet_hash is not None) == (transport == "xet")
 
@@ -67,61 +78,62 @@ def test_how_it_was_pushed_does_not_matter_to_who_pulls(
     monkeypatch: pytest.MonkeyPatch,
     pushed_by: str,
     pulled_by: str,
+    big: bytes,
 ) -> None:
     api.create_repo("demo/m")
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", pushed_by == "lfs")
-    api.upload_file(repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=BIG)
+    api.upload_file(repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=big)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", pulled_by == "lfs")
     path = hf_hub_download("demo/m", "w.bin", endpoint=hub.url, cache_dir=tmp_path / "cache")
-    assert Path(path).read_bytes() == BIG
+    assert Path(path).read_bytes() == big
 
 
-def test_parts_of_large_files(hub: RunningHub, api: HfApi, transport: str) -> None:
+def test_parts_of_large_files(hub: RunningHub, api: HfApi, transport: str, big: bytes) -> None:
     api.create_repo("demo/m")
-    api.upload_file(repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=BIG)
+    api.upload_file(repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=big)
     url = f"{hub.url}/demo/m/resolve/main/w.bin"
-    last = len(BIG) - 1
+    last = len(big) - 1
     cases = {
-        "bytes=0-0": BIG[:1],
-        "bytes=70000-1999999": BIG[70000:2000000],
-        f"bytes={last}-": BIG[-1:],
-        "bytes=2999000-9999999": BIG[2999000:],
-        "bytes=-1000": BIG[-1000:],
+        "bytes=0-0": big[:1],
+        "bytes=70000-1999999": big[70000:2000000],
+        f"bytes={last}-": big[-1:],
+        "bytes=2999000-9999999": big[2999000:],
+        "bytes=-1000": big[-1000:],
     }
     for header, expected in cases.items():
         answer = httpx.get(url, headers={"Range": header})
         assert (answer.status_code, answer.content == expected) == (206, True), header
         assert int(answer.headers["Content-Length"]) == len(expected)
-        assert answer.headers["Content-Range"].endswith(f"/{len(BIG)}")
-    assert httpx.get(url, headers={"Range": f"bytes={len(BIG)}-"}).status_code == 416
-    assert httpx.get(url).content == BIG
+        assert answer.headers["Content-Range"].endswith(f"/{len(big)}")
+    assert httpx.get(url, headers={"Range": f"bytes={len(big)}-"}).status_code == 416
+    assert httpx.get(url).content == big
     head = httpx.head(url)
-    assert head.headers["Content-Length"] == head.headers["X-Linked-Size"] == str(len(BIG))
+    assert head.headers["Content-Length"] == head.headers["X-Linked-Size"] == str(len(big))
 
 
-def test_many_plain_downloads_at_once(hub: RunningHub, api: HfApi) -> None:
+def test_many_plain_downloads_at_once(hub: RunningHub, api: HfApi, big: bytes) -> None:
     """Each of them makes the server its own client: they must not wait for each other's threads."""
     api.create_repo("demo/m")
-    api.upload_file(repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=BIG)
+    api.upload_file(repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=big)
     url = f"{hub.url}/demo/m/resolve/main/w.bin"
     with ThreadPoolExecutor(60) as pool, httpx.Client(timeout=60, limits=MANY) as client:
         answers = list(pool.map(client.get, [url] * 60))
-    assert all(answer.content == BIG for answer in answers)
+    assert all(answer.content == big for answer in answers)
 
 
 def test_revisions_stay_what_they_were(
-    hub: RunningHub, api: HfApi, transport: str, tmp_path: Path
+    hub: RunningHub, api: HfApi, transport: str, tmp_path: Path, big: bytes
 ) -> None:
     api.create_repo("demo/m")
     first = api.upload_file(
-        repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=BIG, commit_message="one"
+        repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=big, commit_message="one"
     ).oid
     api.create_tag("demo/m", tag="v1")
     api.create_branch("demo/m", branch="feature/x")
     second = api.create_commit(
         "demo/m",
         [
-            CommitOperationAdd("w.bin", BIG[::-1]),
+            CommitOperationAdd("w.bin", big[::-1]),
             CommitOperationAdd("sub/new.txt", b"text"),
             CommitOperationCopy("w.bin", "sub/old.bin", src_revision=first),
         ],
@@ -138,9 +150,9 @@ def test_revisions_stay_what_they_were(
         return Path(path).read_bytes()
 
     for revision in (first, "v1", "feature/x", first[:7]):
-        assert read("w.bin", revision) == BIG, revision
-    assert read("w.bin", second) == BIG[::-1]
-    assert read("sub/old.bin", "main") == BIG
+        assert read("w.bin", revision) == big, revision
+    assert read("w.bin", second) == big[::-1]
+    assert read("sub/old.bin", "main") == big
     with pytest.raises(EntryNotFoundError):
         read("w.bin", "main")
     history = api.list_repo_commits("demo/m")
@@ -182,7 +194,7 @@ def test_trees(api: HfApi, folder: Path) -> None:
         paths(path_in_repo="nowhere")
 
 
-def test_two_hubs_at_one_address_are_not_confused(tmp_path: Path) -> None:
+def test_two_hubs_at_one_address_are_not_confused(tmp_path: Path, big: bytes) -> None:
     """hf_xet remembers what it has uploaded to an address, and does not send it again."""
     port = 0
     for name in ("first", "second"):
@@ -190,5 +202,5 @@ def test_two_hubs_at_one_address_are_not_confused(tmp_path: Path) -> None:
             port = int(hub.url.rpartition(":")[2])
             api = HfApi(endpoint=hub.url, token="t")
             api.create_repo("demo/m")
-            api.upload_file(repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=BIG)
-            assert httpx.get(f"{hub.url}/demo/m/resolve/main/w.bin").content == BIG
+            api.upload_file(repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=big)
+            assert httpx.get(f"{hub.url}/demo/m/resolve/main/w.bin").content == big

@@ -1,6 +1,7 @@
 """`hf-rlhf hub serve`, as a script or a person uses it."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -134,6 +135,22 @@ def test_help_is_light() -> None:
         print(sorted({"torch", "transformers", "datasets", "trl"} & set(sys.modules)))
         """
     assert run(script, {}).strip() == "[]"
+
+
+def test_the_docs_say_what_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "local_hub.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    quickstart, faults = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    names: dict[str, object] = {}
+    exec(quickstart, names)
+    assert Path("pulled/notes.txt").read_bytes() == b"hello"
+    with serve("hub-folder") as hub:
+        exec(faults, names | {"hub": hub})
+    help_text = subprocess.run([*LAUNCH, "serve", "--help"], capture_output=True, text=True)
+    options = set(re.findall(r"--[a-z_]+", help_text.stdout)) - {"--help"}
+    documented = {one for line in text.splitlines() if line.startswith("|")
+                  for one in re.findall(r"--[a-z_]+", line)}  # fmt: skip
+    assert options == documented
 
 
 def test_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:

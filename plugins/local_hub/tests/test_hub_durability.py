@@ -1,5 +1,6 @@
 """What was committed stays; what was not is not seen. Whatever is pulled out, whenever."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -7,7 +8,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from huggingface_hub import HfApi
+from huggingface_hub import CommitOperationAdd, HfApi, constants
+from huggingface_hub.errors import HfHubHTTPError
 
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf_local_hub import serve
@@ -96,6 +98,28 @@ def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
         assert api.model_info("demo/m", files_metadata=True) == before
         path = api.hf_hub_download("demo/m", "w.bin", revision="v1", cache_dir=tmp_path / "c")
         assert Path(path).read_bytes() == big
+
+
+@pytest.mark.parametrize("call", ["replace", "fsync"])
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with serve(tmp_path / "hub") as hub:
+        api = HfApi(endpoint=hub.url, token="t")
+        api.create_repo("demo/m")
+        for name, content in (("w.bin", b"\0\1" * 50_000), ("a.txt", b"text")):
+            operations = [CommitOperationAdd(name, content)]
+            monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+            with monkeypatch.context() as patched:
+                patched.setattr(os, call, full)
+                with pytest.raises((HfHubHTTPError, RuntimeError)) as error:
+                    api.create_commit("demo/m", operations, commit_message="m")
+            assert "No space left" in f"{error.value} {error.value.__cause__}"
+            assert api.list_repo_files("demo/m") == [".gitattributes"]
+            assert not list((hub.root / "blobs" / "incoming").iterdir())
+        api.create_commit("demo/m", operations, commit_message="m")
+        assert api.list_repo_files("demo/m") == [".gitattributes", "a.txt"]
 
 
 def test_one_server_at_a_time(tmp_path: Path) -> None:
