@@ -78,18 +78,26 @@ class Call:
 
     def readable(self) -> Repository:
         """Return the repository of the path; raises Refused unless the caller may see it."""
-        try:
-            repository = self.hub.store.get(self.kind, self.repo_id)
-        except Refused as refusal:
-            if refusal.code != "RepoNotFound":
-                raise
-            raise repo_not_found(self.repo_id, anonymous=self.caller.anonymous) from None
-        self.caller.need_read(repository.id, private=repository.settings.private)
-        return repository
+        return self.find(self.kind, self.repo_id)
 
     def writable(self) -> Repository:
         """Return the repository of the path; raises Refused unless the caller may change it."""
-        repository = self.readable()
+        return self.find_writable(self.kind, self.repo_id)
+
+    def find(self, kind: Kind, repo_id: str) -> Repository:
+        """Return a repository; raises Refused unless the caller may see it."""
+        try:
+            repository = self.hub.store.get(kind, repo_id)
+        except Refused as refusal:
+            if refusal.code != "RepoNotFound":
+                raise
+            raise repo_not_found(repo_id, anonymous=self.caller.anonymous) from None
+        self.caller.need_read(repository.id, private=repository.settings.private)
+        return repository
+
+    def find_writable(self, kind: Kind, repo_id: str) -> Repository:
+        """Return a repository; raises Refused unless the caller may change it."""
+        repository = self.find(kind, repo_id)
         self.caller.need_write(repository.id.split("/")[0])
         return repository
 

@@ -12,8 +12,8 @@ Kind = Literal["models", "datasets", "spaces"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")
-# They would make `/datasets/x/resolve/...` mean two things.
-_RESERVED = frozenset({*KINDS, "api", "xet", "lfs", "buckets", "kernels", "spaces"})
+# They would make `/datasets/x/resolve/…` mean two things.
+_RESERVED = frozenset({*KINDS, "api", "xet", "lfs", "buckets", "kernels"})
 _REF_FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^[-/.]|[/.]$|\.lock$|/\.")
 _PATH_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 _OID = re.compile(r"[0-9a-f]{40}")

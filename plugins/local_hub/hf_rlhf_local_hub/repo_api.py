@@ -88,11 +88,7 @@ def create_repo(call: Call) -> Response:
 
 def delete_repo(call: Call) -> Response:
     """Delete a repository."""
-    kind, repo_id = _named(call)
-    call.params |= dict(
-        zip(("kind", "namespace", "name"), (kind, *repo_id.split("/")), strict=True)
-    )
-    call.hub.store.delete(call.writable())
+    call.hub.store.delete(call.find_writable(*_named(call)))
     return Response()
 
 
