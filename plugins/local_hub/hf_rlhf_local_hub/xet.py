@@ -104,8 +104,8 @@ class XetStore:
                 self._path("sha256", sha256).unlink(missing_ok=True)
                 raise Refused(
                     400,
-                    f"What was uploaded by Xet as {sha256} has SHA-256 {digest.hexdigest()}: it was "
-                    "altered on its way, or announced wrongly. HF_HUB_DISABLE_XET=1 sends it anew.",
+                    f"What was uploaded by Xet as {sha256} has SHA-256 {digest.hexdigest()}: "
+                    "it was altered on its way, or announced wrongly. HF_HUB_DISABLE_XET=1 resends it.",
                 )
             claim["checked"] = True
             self._write("sha256", sha256, claim)
