@@ -105,7 +105,7 @@ class XetStore:
                 raise Refused(
                     400,
                     f"What was uploaded by Xet as {sha256} has SHA-256 {digest.hexdigest()}: "
-                    "it was altered on its way, or announced wrongly. HF_HUB_DISABLE_XET=1 resends it.",
+                    "altered, or announced wrongly. HF_HUB_DISABLE_XET=1 resends it.",
                 )
             claim["checked"] = True
             self._write("sha256", sha256, claim)
