@@ -11,12 +11,13 @@ the tool output only (`scan_sources`, `parse_sources`), and citations from the a
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
 from hf_rlhf.errors import DataError
-from hf_rlhf_refiner.statements import abstains, count_words, is_factual, sentences
+from hf_rlhf.judge.lexical import STOPWORDS
+from hf_rlhf_refiner.statements import abstains, count_words, statements
 
 Malformation = Literal[
     "missing_answer",
@@ -60,10 +61,16 @@ class Claim:
         return tuple(identifier for identifier in self.ids if identifier not in unknown)
 
     @property
-    def said(self) -> str:
-        """The words alone, without case and width: equal in claims that repeat each other."""
+    def said(self) -> tuple[str, ...]:
+        """The words that say something, in order, without case and width; all if none does."""
         folded = unicodedata.normalize("NFKC", self.text).casefold()
-        return " ".join(re.findall(r"\w+", folded))
+        words = re.findall(r"\w+", folded)
+        return tuple(word for word in words if word not in STOPWORDS) or tuple(words)
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is a question, which states nothing."""
+        return self.text.rstrip(_QUOTES + " )").endswith(("?", "？"))
 
 
 @dataclass(frozen=True)
@@ -112,14 +119,36 @@ class Answer:
         return len(self.uncited) / stated if stated else 0.0
 
     @property
-    def grounded_text(self) -> str:
-        """Claims that cite a real source, with those ids only, and abstentions: what may earn."""
-        grounded = [
+    def repeats(self) -> frozenset[int]:
+        """Numbers of the claims that say again what another one says; function words apart.
+
+        That is the words of an earlier claim in any order, or some of another claim's in its order.
+        """
+        said = [claim.said for claim in self.claims]
+        holding: dict[str, set[int]] = {}
+        for index, words in enumerate(said):
+            for word in words:
+                holding.setdefault(word, set()).add(index)
+
+        def covers(other: int, index: int) -> bool:
+            if set(said[other]) == set(said[index]):
+                return other < index
+            rest = iter(said[other])
+            return all(word in rest for word in said[index])
+
+        return frozenset(
+            index
+            for index, words in enumerate(said)
+            if any(covers(o, index) for o in min((holding[w] for w in words), key=len, default=()))
+        )
+
+    def grounded_text(self, claims: Iterable[Claim]) -> str:
+        """Those of `claims` that cite a real source, as tags with these ids alone."""
+        return "\n".join(
             f"<snippet id={','.join(claim.valid)}>{claim.text}</snippet>"
-            for claim in self.claims
+            for claim in claims
             if claim.valid
-        ]
-        return "\n".join([*grounded, *self.abstentions])
+        )
 
 
 # Possessive quantifiers, and classes that stop at the next "<": no input makes these backtrack.
@@ -207,7 +236,7 @@ class _Reader:
             self.wrong.add("missing_answer")
         elif not self.words:
             self.wrong.add("empty_answer")
-        stated = [s for gap in self.gaps for s in sentences(gap) if is_factual(s)]
+        stated = [statement for gap in self.gaps for statement in statements(gap)]
         marked = [(sentence, abstains(sentence)) for sentence in stated]
         return Answer(
             text=text,
@@ -244,7 +273,7 @@ class _Reader:
     def _open_snippet(self, tag: str) -> None:
         if self.open_snippets:
             self.wrong.add("nested_snippet")
-        ids, attributes_fit = _cited(tag)
+        ids, attributes_fit = _cited(tag, self.known)
         if not attributes_fit:
             self.wrong.add("bad_attributes")
         elif not ids:
@@ -273,7 +302,7 @@ class _Reader:
             self.gaps.append(gap)
 
 
-def _cited(tag: str) -> tuple[tuple[str, ...], bool]:
+def _cited(tag: str, known: Container[str]) -> tuple[tuple[str, ...], bool]:
     """Return the ids of an opening tag, and whether it has no attribute but `id`."""
     opening = _OPENING.fullmatch(tag)
     attributes = ((opening.group(1) if opening else None) or "").strip()
@@ -283,7 +312,7 @@ def _cited(tag: str) -> tuple[tuple[str, ...], bool]:
     if not listed:
         return (), False
     ids = split_ids(listed.group(1))
-    plain = tuple(identifier for identifier in ids if "=" not in identifier)
+    plain = tuple(one for one in ids if "=" not in one or one in known)
     return plain, plain == ids
 
 

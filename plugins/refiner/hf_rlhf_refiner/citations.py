@@ -8,8 +8,9 @@ After ALCE (Gao et al., 2023, arXiv:2305.14627), with these decisions of our own
 * Precision: the mean over citations. A citation earns the claim's support if its source alone
   gives that much, or if leaving it out leaves less; else nothing. Ids that name no source stay
   in the denominator (in ALCE they escape it). So citing everything dilutes, as it should.
-* A claim said before, word for word, is counted and earns nothing: it is not merged (that would
-  hide it) and not paid twice (that would dilute an unsupported one).
+* A claim that says again what another one says (`Answer.repeats`) and a question are counted and
+  earn nothing: they are not merged (that would hide them) and not paid
+  (that would dilute an unsupported claim).
 * F1 is taken of the whole answer's precision and recall: no mean over claims, so the number of
   claims does not matter.
 * Nothing cited is 0, also when the answer only says that the sources do not tell; `abstained`
@@ -21,9 +22,10 @@ After ALCE (Gao et al., 2023, arXiv:2305.14627), with these decisions of our own
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from hf_rlhf.contracts import Question, Verdict
-from hf_rlhf_refiner.answer import Answer
+from hf_rlhf_refiner.answer import Answer, Claim
 
 FULL, PARTIAL = 0.75, 0.25
 """A judge's score from which support is full (1) or partial (0.5)."""
@@ -59,6 +61,31 @@ class CitationSheet:
     _pending: list[_Key] = field(default_factory=list)
     _unchecked: set[int] = field(default_factory=set)
     _round: int = 0
+
+    @cached_property
+    def _repeats(self) -> frozenset[int]:
+        return self.answer.repeats
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known which claims are supported: their first questions are answered."""
+        return self._round > 1 or (self._round == 1 and not self._pending)
+
+    @property
+    def supported(self) -> list[Claim]:
+        """The claims that their sources support at least in part, as far as is known."""
+        return [self.answer.claims[index] for index in self._counted() if self._joint(index)]
+
+    @property
+    def weight_of_support(self) -> float:
+        """Supported over unsupported statements, at most 1; 1 for an answer that states nothing.
+
+        What is unsupported may be as much as what is supported. Beyond that an answer is guessing,
+        as by stating every value of which one is right. Repetitions are no guesses.
+        """
+        stated = len(self.answer.claims) - len(self._repeats) + len(self.answer.uncited)
+        supported = sum(self._joint(index) for index in self._counted())
+        return min(1.0, supported / (stated - supported)) if stated > supported else 1.0
 
     def ask(self) -> list[Question]:
         """First all sources together and each alone; then, where it matters, all but one."""
@@ -101,11 +128,12 @@ class CitationSheet:
         )
 
     def _counted(self) -> list[int]:
-        """Claims that cite a real source and were not said before."""
-        first: dict[str, int] = {}
-        for index, claim in enumerate(self.answer.claims):
-            first.setdefault(claim.said, index)
-        return [index for index in first.values() if self.answer.claims[index].valid]
+        """Claims that cite a real source and state something that no other one does."""
+        return [
+            index
+            for index, claim in enumerate(self.answer.claims)
+            if claim.valid and not claim.asks and index not in self._repeats
+        ]
 
     def _first(self, index: int) -> list[frozenset[str]]:
         ids = self.answer.claims[index].valid

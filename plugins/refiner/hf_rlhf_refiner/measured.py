@@ -32,7 +32,7 @@ def off_query_padding(answer: Answer, question: str, sources: Mapping[str, str])
     asked_words = _words(question)
     stated = [(claim.text, claim.valid) for claim in answer.claims]
     stated += [(sentence, ()) for sentence in answer.uncited]
-    padding = len(answer.claims) - len({claim.said for claim in answer.claims})
+    padding = len(answer.repeats)
     for text, ids in stated:
         if asked_names:
             about = _words(" ".join([text, *(sources[identifier] for identifier in ids)]))

@@ -1,6 +1,7 @@
 """The refiner's rewards: rubrics, citations, and both together. See docs/refiner-rewards.md.
 
-All ask in batches: the completions of a step share one judge call per round (two at most). A
+All ask in batches: the completions of a step share one judge call per round (two at most: first
+all that can be asked at once, then what depends on which claims are supported). A
 failed verdict makes the completion's score None, never a number.
 """
 
@@ -35,7 +36,8 @@ class RubricJudge:
     instance_rubrics_only: bool = False
     """Leave the static rubrics out of the reward and the logs."""
     grounded_only: bool = True
-    """Positive rubrics see only claims that cite a real source, and abstentions."""
+    """Positive rubrics see only claims that cite a real source; and abstentions, if a criterion is
+    about what the sources do not tell."""
     gate_negatives: bool = True
     """Negative and static rubrics earn only if the answer is well formed and says something: a
     claim with a real source, or that the sources do not tell."""
@@ -157,9 +159,9 @@ class Settings:
     gate_negatives: bool
     """See `RubricJudge`; here the real source must also support the claim, at least in part."""
     grounded_only: bool
-    """See `RubricJudge`."""
+    """See `RubricJudge`; here the real source must also support the claim, at least in part."""
     conjunctive: bool
-    """See `RubricJudge`."""
+    """See `RubricJudge`; and where the rubrics earn nothing, neither does F1."""
     hallucination_penalty: float
     """Subtracted, times the share of citations that name no source."""
     excuse_abstention: bool
@@ -197,8 +199,9 @@ class RefinerReward:
     """Rubric score and citation F1 in one number, so that a failure of either voids the row.
 
     `verification_reward * max(0, rubrics + citation_weight * f1 - hallucination_penalty * h)`,
-    divided by `1 + citation_weight` if `normalise`. A preset gives every field that is left out:
-    `hardened` is in [0, 1], `card_faithful`, our reading of the published card, in [0, 12].
+    divided by `1 + citation_weight` if `normalise`. If `conjunctive`, F1 counts only where the
+    rubrics earn something. A preset gives every field that is left out: `hardened` is in [0, 1],
+    `card_faithful`, our reading of the published card, in [0, 12].
     """
 
     judge: Judge | None = None
@@ -220,9 +223,10 @@ class RefinerReward:
     gate_negatives: bool | None = None
     """Negative and static rubrics need a supported claim. `hardened`: yes; card: no."""
     grounded_only: bool | None = None
-    """Positive rubrics see only claims that cite a real source. `hardened`: yes; card: no."""
+    """Positive rubrics see only claims that their sources support. `hardened`: yes; card: no."""
     conjunctive: bool | None = None
-    """The mean of the positive rubrics times that of the others. `hardened`: yes; card: no."""
+    """The mean of the positive rubrics times that of the others, and no F1 where that is 0.
+    `hardened`: yes; card: no."""
     hallucination_penalty: float | None = None
     """Subtracted, times the share of citations that name no source. `hardened`: 0.5; card: 0."""
     excuse_abstention: bool | None = None
@@ -269,7 +273,7 @@ class RefinerReward:
         answers = [_parse(text, given) for text, given in zip(completions, sources, strict=True)]
         rows = zip(answers, question, sources, positive_rubrics, negative_rubrics, strict=True)
         pairs = [self._sheets(*row, judge) for row in rows]
-        tally = await consult(judge, [sheet for pair in pairs if pair for sheet in pair])
+        tally = await consult(judge, [sheet for pair in pairs if pair for sheet in reversed(pair)])
         parts = [
             (pair[0].score(self.max_missing_share), pair[1].score()) if pair else None
             for pair in pairs
@@ -317,6 +321,8 @@ class RefinerReward:
         settings = self.settings
         excused = settings.excuse_abstention and citations.abstained
         f1 = rubrics if excused else citations.f1
+        if settings.conjunctive and not rubrics:
+            f1 = 0.0  # One true word, cited, would else be a safe third of the reward.
         total = rubrics + settings.citation_weight * f1
         total -= settings.hallucination_penalty * citations.hallucinated_id_rate
         if settings.normalise:

@@ -20,6 +20,7 @@ from hf_rlhf.errors import DataError
 from hf_rlhf_refiner import measured
 from hf_rlhf_refiner.answer import Answer
 from hf_rlhf_refiner.citations import CitationSheet
+from hf_rlhf_refiner.statements import asks_for_silence
 
 
 @dataclass(frozen=True)
@@ -95,38 +96,48 @@ class RubricSheet:
     ask_static: bool = True
     """Ask the judge for the static rubrics; else count them (`measured`)."""
     grounded_only: bool = True
-    """Positive rubrics see only claims that cite a real source, and abstentions."""
+    """Positive rubrics see only claims that cite a real source (one that supports the claim, if
+    `citations` is given) and, if a criterion asks for that, that the sources do not tell."""
     gated: bool = True
     """Negative and static rubrics earn only if the answer says something (`_substantive`)."""
     conjunctive: bool = True
     """What the answer has to say, times how it says it; else one weighted mean."""
     citations: CitationSheet | None = None
-    """If given, a claim says something only if its sources support it, at least in part."""
+    """If given, a claim says something only if its sources support it, at least in part. It is to
+    be asked before this sheet in every round."""
     _scores: dict[int, Score] = field(default_factory=dict)
     _pending: list[int] = field(default_factory=list)
-    _asked: bool = False
+    _asked: set[int] = field(default_factory=set)
 
     def ask(self) -> list[Question]:
-        """Everything in one round; nothing about an empty text, which meets no criterion."""
-        if self._asked:
-            return []
-        self._asked = True
+        """Everything in one round, or in two where claims must first be known to be supported.
+
+        Nothing is asked about an empty text, which meets no criterion.
+        """
         questions = []
         for index, rubric in enumerate(self.rubrics):
-            candidate = self._candidate(rubric)
-            if not candidate:
+            waits = self._needs_support(rubric) and not (self.citations and self.citations.settled)
+            if waits or index in self._asked:
+                continue
+            self._asked.add(index)
+            candidates = self._candidates(rubric)
+            if not all(candidates):
                 self._scores[index] = 0.0
             elif rubric.name and not self.ask_static:
                 self._scores[index] = self._measure(rubric)
             else:
-                self._pending.append(index)
-                questions.append(self._question(rubric, candidate))
+                self._pending += [index] * len(candidates)
+                questions += [self._question(rubric, candidate) for candidate in candidates]
         return questions
 
     def hear(self, verdicts: Sequence[Verdict]) -> None:
-        """Note the verdicts."""
+        """Note the verdicts; of several on one rubric the worst, and a failed one before all."""
         for index, verdict in zip(self._pending, verdicts, strict=True):
-            self._scores[index] = verdict.score
+            known = self._scores.get(index, 1.0)
+            if known is None or verdict.score is None:
+                self._scores[index] = None
+            else:
+                self._scores[index] = min(known, verdict.score)
         self._pending = []
 
     def score(self, max_missing_share: float = 0.0) -> Score:
@@ -162,6 +173,8 @@ class RubricSheet:
         score = self._scores.get(index)
         if score is None:
             return None
+        if self._needs_support(rubric) and self.citations:
+            return score * self.citations.weight_of_support
         if not (rubric.asks_content or pays):
             return 0.0
         return 1.0 - score if rubric.negative else score
@@ -183,10 +196,22 @@ class RubricSheet:
         own = (index for index, rubric in enumerate(self.rubrics) if rubric.asks_content)
         return not self.sources or any(self._scores.get(index) for index in own)
 
-    def _candidate(self, rubric: Rubric) -> str:
+    def _needs_support(self, rubric: Rubric) -> bool:
+        return self.grounded_only and rubric.asks_content and self.citations is not None
+
+    def _candidates(self, rubric: Rubric) -> list[str]:
+        """Return the texts that must each meet the rubric.
+
+        What is supported must say it, and what is not must not unsay it: who states every value
+        has not stated the right one.
+        """
         if self.grounded_only and rubric.asks_content:
-            return self.answer.grounded_text
-        return self.answer.body or ("" if self.grounded_only else self.answer.text.strip())
+            # An abstention is uncited: "No source denies that it is 1925" must not state 1925.
+            silent = self.answer.abstentions if asks_for_silence(rubric.criterion) else ()
+            seen = [self.citations.supported] if self.citations else []
+            texts = [self.answer.grounded_text(claims) for claims in (*seen, self.answer.claims)]
+            return list(dict.fromkeys("\n".join(filter(None, [text, *silent])) for text in texts))
+        return [self.answer.body or ("" if self.grounded_only else self.answer.text.strip())]
 
     def _question(self, rubric: Rubric, candidate: str) -> Question:
         context = self.question

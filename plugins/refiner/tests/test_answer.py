@@ -308,3 +308,35 @@ def test_bad_sources_are_named_with_their_place(output, kept, problem):
     assert "character" in scan.problems[0]
     with pytest.raises(DataError, match="rename, mend or drop"):
         parse_sources(output)
+
+
+def test_an_id_with_an_equals_sign_can_be_cited():
+    """Ids made by base64 end in it; what looks like an attribute stays one if no source has it."""
+    tool = "<snippet id=QWE==>Alder is old.</snippet>"
+    (source,) = parse_sources(tool)
+    answer = parse_answer(f"<answer>{tool}</answer>", [source["id"]])
+    assert answer.well_formed
+    assert answer.cited_ids == ("QWE==",)
+    assert "bad_attributes" in parse_answer(f"<answer>{tool}</answer>", ["S1"]).malformations
+
+
+@pytest.mark.parametrize(
+    ("body", "uncited"),
+    [
+        ("Led\nby Ada\nsince then.", ("Led by Ada since then.",)),
+        ("1. <snippet id=a>Alder is old.</snippet>\n2) <snippet id=a>Elm is new.</snippet>", ()),
+        ("There were 2. <snippet id=a>Alder is old.</snippet>", ("There were 2.",)),
+        ("赤杨很老。<snippet id=a>Alder is old.</snippet>", ("赤杨很老。",)),
+    ],
+)
+def test_prose_two_words_to_a_line_is_prose_and_a_list_number_is_none(body, uncited):
+    assert parse_answer(f"<answer>{body}</answer>", ["a"]).uncited == uncited
+
+
+def test_repeats_of_any_text_are_found_in_little_time():
+    claims = "".join(f"<snippet id=a>Alder has {i} staff.</snippet>" for i in range(3000))
+    odd = "<snippet id=a>\ufe70</snippet>"
+    answer = parse_answer(f"<answer>{claims}{odd}{odd}</answer>", ["a"])
+    started = time.perf_counter()
+    assert answer.repeats <= {3001}
+    assert time.perf_counter() - started < 2.0

@@ -80,6 +80,21 @@ def cite(ids, claim):
         # A repeated claim is counted and earns nothing.
         (cite("a", "X.") * 2, {"X.": {"a": 1.0}}, 1 / 2, 1 / 2),
         (cite("a", "X.") + cite("a", " x! "), {"X.": {"a": 1.0}}, 1 / 2, 1 / 2),
+        (
+            cite("a", "Elm is old.") + cite("a", "Old is the Elm."),
+            {"Elm is old.": {"a": 1.0}},
+            1 / 2,
+            1 / 2,
+        ),
+        (cite("a", "Elm.") + cite("a", "Elm is old."), {"Elm is old.": {"a": 1.0}}, 1 / 2, 1 / 2),
+        (
+            cite("a", "X old.") + cite("b", "Y like old X."),
+            {"X old.": {"a": 1.0}, "Y like old X.": {"b": 1.0}},
+            1,
+            1,
+        ),
+        # A question states nothing.
+        (cite("a", "X?") + cite("a", "Y."), {"X?": {"a": 1.0}, "Y.": {"a": 1.0}}, 1 / 2, 1 / 2),
         # Nothing cited.
         ("Elm is very old.", {}, 0, 0),
         ("The sources do not say.", {}, 0, 0),

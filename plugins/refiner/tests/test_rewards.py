@@ -19,6 +19,7 @@ from hf_rlhf_refiner.monitors import (
 )
 from hf_rlhf_refiner.rewards import PRESETS, CitationF1, RefinerReward, RubricJudge
 from hf_rlhf_refiner.rubrics import CITATION_DISCIPLINE, OFF_QUERY_PADDING, WRONG_ENTITY
+from hf_rlhf_refiner.statements import asks_for_silence
 
 GOOD = "<answer><snippet id=a>Alder is old.</snippet></answer>"
 UNCITED = "<answer>Alder is very old.</answer>"
@@ -29,6 +30,8 @@ ROW = {
     "positive_rubrics": [{"criterion": "P", "weight": 3.0}],
     "negative_rubrics": [{"criterion": "N", "weight": 1.0}],
 }
+
+ALDER_IS_OLD = {"criterion": "States that Alder is old.", "weight": 1.0}
 
 
 @dataclass
@@ -281,10 +284,88 @@ def test_hardened_pays_negatives_only_if_a_claim_is_supported():
 
 def test_an_honest_abstention_is_worth_what_its_rubrics_say():
     silent = "<answer>The sources do not say how old Alder is.</answer>"
-    assert pay(RefinerReward(Fixed({"P": 1.0})), silent) == [1.0]
+    told = {**ROW, "positive_rubrics": [{"criterion": "States that it is unknown.", "weight": 1}]}
+    assert pay(RefinerReward(Fixed()), silent, row=told) == [1.0]
+    assert pay(RefinerReward(Fixed()), silent) == [0.0]  # P asks for no silence
     assert pay(RefinerReward(Fixed({"P": 0.0})), silent) == [0.0]
     no_sources = {**ROW, "sources": [], "positive_rubrics": []}
     assert pay(RefinerReward(Fixed()), silent, row=no_sources) == [1.0]
+
+
+def test_an_abstention_is_heard_by_rubrics_that_ask_for_silence_and_by_no_other():
+    judge = LexicalJudge()
+    row = {**ROW, "positive_rubrics": [ALDER_IS_OLD], "negative_rubrics": []}
+    for body in ("No source denies that Alder is old.", "The sources do not say Alder is old."):
+        assert pay(RefinerReward(judge), f"<answer>{body}</answer>", row=row) == [0.0]
+        assert pay(RubricJudge(judge), f"<answer>{body}</answer>", row=row) == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("criterion", "silence"),
+    [
+        ("States that the sources do not say who leads Alder.", True),
+        ("Notes that the evidence is insufficient.", True),
+        ("Does not guess a date.", True),
+        ("Acknowledges the lack of data.", True),
+        ("States that there is no reliable information on the date.", True),
+        ("States that Alder was founded in 1925, not in 1930.", False),
+        ("Mentions that the bridge cannot carry trains.", False),
+        ("Names Ada Quill.", False),
+    ],
+)
+def test_which_criteria_ask_for_silence(criterion, silence):
+    assert asks_for_silence(criterion) is silence
+
+
+def test_a_true_claim_with_the_wrong_source_meets_no_rubric_of_refiner_reward():
+    row = {**ROW, "positive_rubrics": [ALDER_IS_OLD], "negative_rubrics": []}
+    wrong = "<snippet id=b>Alder is old.</snippet>"
+    safe = "<snippet id=b>Birch.</snippet><snippet id=b>Birch is new.</snippet>"
+    reward = RefinerReward(LexicalJudge(), instance_rubrics_only=True)
+    assert pay(reward, f"<answer>{wrong}{safe}</answer>", row=row) == [0.0]
+
+
+def test_where_rubrics_earn_nothing_citations_earn_nothing():
+    assert pay(RefinerReward(Fixed({"P": 0.0})), GOOD) == [0.0]
+    assert pay(RefinerReward(Fixed({"P": 0.0}), conjunctive=False), GOOD)[0] > 0.5
+
+
+def test_stating_every_value_is_not_stating_the_right_one():
+    """One supported claim may stand beside one that is not; beyond that the answer guesses."""
+
+    class OneIsTrue(Fixed):
+        def _default(self, question):
+            return float("0" in question.candidate if question.kind == "support" else True)
+
+    row = {**ROW, "negative_rubrics": []}
+    reward = RefinerReward(OneIsTrue(), citation_weight=0.0, instance_rubrics_only=True)
+    for guesses, paid in ((1, 1.0), (2, 1.0), (3, 0.5), (11, 0.1)):
+        body = "".join(
+            f"<snippet id=a>It is {n + 9 * (n > 0)}.</snippet>" for n in range(1, guesses)
+        )
+        body = "<snippet id=a>It is 0.</snippet>" + body.replace("0", "one")
+        assert pay(reward, f"<answer>{body}</answer>", row=row) == [pytest.approx(paid)]
+
+
+def test_a_claim_that_unsays_a_supported_one_is_heard_too():
+    texts = []
+
+    class Hears(Fixed):
+        async def judge(self, questions):
+            texts.extend(q.candidate for q in questions if q.criterion == "P")
+            return await super().judge(questions)
+
+        def _default(self, question):
+            if question.criterion == "P":
+                return float("new" not in question.candidate)
+            if question.kind == "support":
+                return float("old" in question.candidate)
+            return super()._default(question)
+
+    both = GOOD.replace("</answer>", "<snippet id=a>Alder is new.</snippet></answer>")
+    reward = RefinerReward(Hears())
+    assert pay(reward, GOOD, both) == [pytest.approx(1.0), 0.0]
+    assert len(texts) == 3  # once where the texts are the same
 
 
 def test_fields_override_the_preset():
@@ -316,9 +397,13 @@ def test_wrong_fields_are_named(make, field_name):
         make()
 
 
-def test_a_step_asks_once_for_all_completions_and_all_rubrics():
+def test_a_step_asks_once_for_all_completions_and_once_for_what_depends_on_support():
     judge = Fixed()
     pay(RefinerReward(judge), GOOD, GOOD, GOOD)
+    assert [len(batch) for batch in judge.batches] == [3 * (4 + 1), 3]
+    assert {question.criterion for question in judge.batches[1]} == {"P"}
+    judge = Fixed()
+    pay(RefinerReward(judge, preset="card_faithful"), GOOD, GOOD, GOOD)
     assert [len(batch) for batch in judge.batches] == [3 * (5 + 1)]
     assert {question.label for question in judge.batches[0]} == {"refiner_reward"}
 
