@@ -2,9 +2,10 @@
 
 For each completion::
 
-    total = 0                                  if a gate fails
-            None                               if a gate, or a `void` reward, abstains
-            sum of weight * clip(score)        over the rewards that have a score, otherwise
+    total = None                               if a gate, or a `void` reward, abstains,
+                                               or no reward has a score
+            0                                  otherwise, if a gate fails
+            sum of weight * clip(score)        otherwise, over the rewards that have a score
 
 A reward that failed abstains, and then the row is voided rather than scored: TRL would add a
 None as 0 beside other rewards, and a failed judge would read as a low score. `on_none: skip` is
@@ -17,8 +18,9 @@ import asyncio
 import inspect
 import math
 import threading
+import zlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -28,7 +30,10 @@ from hf_rlhf.messages import text_of
 
 TOTAL = "total"
 TRL_SUPPLIES = frozenset(
-    {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"}
+    {
+        *("prompts", "completions", "completion_ids", "trainer_state", "environments"),
+        *("log_extra", "log_metric"),
+    }
 )
 Metric = Callable[[str, float], None]
 
@@ -110,10 +115,19 @@ class ComposedReward:
         log_extra: Callable[[str, list[Any]], None] | None = None,
         **columns: Any,
     ) -> list[Score]:
-        """Score completions for TRL, logging every part's statistics."""
-        scores = self.score(
-            prompts, completions, log_metric=log_metric, log_extra=log_extra, **columns
-        )
+        """Score completions for TRL, logging every part's statistics.
+
+        Raises RewardError as `score` does; when another process's part failed, here too, since
+        the processes wait for each other's scores.
+        """
+        try:
+            scores = self.score(
+                prompts, completions, log_metric=log_metric, log_extra=log_extra, **columns
+            )
+        except HfRlhfError as error:
+            if log_metric is not None:
+                gather_rows([], failed=error)
+            raise
         if log_metric is not None:
             self._log(scores, prompts, log_metric)
         if log_extra is not None:
@@ -125,7 +139,7 @@ class ComposedReward:
                     text_of(prompts[row]),
                     text_of(completions[row]),
                     total,
-                    {label: values[row] for label, values in scores.parts.items()},
+                    by_row(scores.parts, row),
                 )
             )
         return scores.total
@@ -133,11 +147,17 @@ class ComposedReward:
     def score(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Scores:
         """Return the total and every part's score, each a list of length `len(completions)`.
 
+        What TRL would supply and `columns` lacks, such as `log_metric`, is None for the parts.
+
         Raises RewardError when a part raises or returns anything but one finite number or None
         per completion.
         """
         parts = (*self.rewards, *self.gates)
-        given = {"prompts": prompts, "completions": completions, **columns}
+        given = {
+            **dict.fromkeys(TRL_SUPPLIES),
+            **{"prompts": prompts, "completions": completions},
+            **columns,
+        }
         pending = {part.label: _call(part, given) for part in parts if not _is_async(part.reward)}
         awaitable = [part for part in parts if _is_async(part.reward)]
         if awaitable:
@@ -171,15 +191,18 @@ class ComposedReward:
     def _log(self, scores: Scores, prompts: Sequence[Any], log_metric: Metric) -> None:
         everything = {TOTAL: scores.total, **scores.parts}
         rows = [
-            (text_of(prompt), {label: values[row] for label, values in everything.items()})
+            # A checksum, since prompts are long and every process gets all of these.
+            (zlib.crc32(text_of(prompt).encode("utf-8", "surrogatepass")), by_row(everything, row))
             for row, prompt in enumerate(prompts)
         ]
-        gathered = _gather(rows)
+        gathered = gather_rows(rows)
         keys = [key for key, _ in gathered]
         for label in everything:
             values = [scores_by_label[label] for _, scores_by_label in gathered]
             for name, value in summarise(values, keys).items():
-                log_metric(f"rewards/{label}/{name}", value)
+                # TRL logs mean and std of the total itself, and would average ours into them.
+                if label != TOTAL or name not in ("mean", "std"):
+                    log_metric(f"rewards/{label}/{name}", value)
         for gate in self.gates:
             known = [by[gate.label] for _, by in gathered if by[gate.label] is not None]
             if known:
@@ -190,7 +213,12 @@ class ComposedReward:
         return {**self.__dict__, "samples": deque(maxlen=self.keep_samples)}
 
 
-def summarise(values: Sequence[Score], groups: Sequence[str]) -> dict[str, float]:
+def by_row(parts: Mapping[str, Sequence[Score]], row: int) -> dict[str, Score]:
+    """Return each label's score of one row."""
+    return {label: values[row] for label, values in parts.items()}
+
+
+def summarise(values: Sequence[Score], groups: Sequence[object]) -> dict[str, float]:
     """Return mean, std (ddof 0), None count, and share of groups in which all scores are equal.
 
     A group is a run of equal entries in `groups`: the completions of one prompt, as GRPO samples
@@ -218,10 +246,23 @@ def summarise(values: Sequence[Score], groups: Sequence[str]) -> dict[str, float
     return result
 
 
-def _gather(rows: list[Any]) -> list[Any]:
+@dataclass(frozen=True)
+class _Stopped:
+    said: str
+
+
+def gather_rows(rows: list[Any], *, failed: HfRlhfError | None = None) -> list[Any]:
+    """Return the rows of all processes, on each of them.
+
+    A process that has none because it `failed` calls this too, for the others would wait for it.
+    Raises RewardError, with what that process said, on the others.
+    """
     from accelerate.utils import gather_object
 
-    gathered: list[Any] = gather_object(rows)
+    gathered: list[Any] = gather_object(rows if failed is None else [_Stopped(str(failed))])
+    for row in gathered:
+        if isinstance(row, _Stopped) and failed is None:
+            raise RewardError(f"Stopped, because another process did: {row.said}")
     return gathered
 
 
@@ -269,7 +310,7 @@ def _from(part: Part) -> str:
 
 def _checked(part: Part, values: Any, completions: Sequence[Any]) -> list[Score]:
     expected = "Expected one finite number, or None to abstain, for each completion."
-    if isinstance(values, str) or not hasattr(values, "__len__"):
+    if isinstance(values, (str, bytes, Mapping, Set)) or not hasattr(values, "__len__"):
         raise RewardError(
             f"Reward {part.label!r}{_from(part)} returned {type(values).__name__}, not a list. "
             f"{expected}"
@@ -288,7 +329,7 @@ def _checked(part: Part, values: Any, completions: Sequence[Any]) -> list[Score]
             if isinstance(value, (str, bytes)):
                 raise TypeError
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not math.isfinite(number):
             excerpt = text_of(completions[row])[:120]
