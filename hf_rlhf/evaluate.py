@@ -11,15 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.compose import TOTAL, ComposedReward
+from hf_rlhf.compose import TOTAL, ComposedReward, by_row, gather_rows
 from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.contracts import Score
-from hf_rlhf.errors import DataError, RunFolderError
+from hf_rlhf.errors import DataError, HfRlhfError, RunFolderError
 from hf_rlhf.files import atomic_write_text
 from hf_rlhf.messages import text_of
+from hf_rlhf.scrub import scrub
 from hf_rlhf.stats import Interval, bootstrap_mean
 
-METHOD = "mean over held-out rows, percentile bootstrap over rows, 10000 resamples, 95%"
+METHOD = (
+    "mean over held-out prompts (a prompt's completions averaged first), percentile bootstrap over "
+    "prompts, 10000 resamples, 95%"
+)
 
 
 @dataclass(frozen=True)
@@ -28,28 +32,40 @@ class Evaluation:
 
     `rows[i]` has the metrics of completion i: `total`, every label of the composition,
     `completion_tokens`, and `truncated` (1.0 if no end-of-sequence token came in time). Row i of
-    two evaluations with one spec and one dataset answer the same prompt.
+    two evaluations with one spec and one dataset answer the same prompt. The completions of one
+    prompt stand together.
     """
 
     rows: Sequence[Mapping[str, Score]]
     samples: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    completions_per_prompt: int = 1
 
     def means(self) -> dict[str, Interval]:
-        """Return each metric's mean and interval over the rows that have it."""
+        """Return each metric's mean and interval over the prompts that have it."""
         return _intervals(
-            {name: [row[name] for row in self.rows] for name in (self.rows[0] if self.rows else ())}
+            {name: [row[name] for row in self.rows] for name in self.metrics()},
+            self.completions_per_prompt,
         )
 
+    def metrics(self) -> tuple[str, ...]:
+        """Return the names of what was measured, in order."""
+        return tuple(self.rows[0]) if self.rows else ()
+
     def save(self, path: Path) -> None:
-        """Write rows and samples as JSON, atomically."""
-        atomic_write_text(path, json.dumps({"rows": list(self.rows), "samples": self.samples}))
+        """Write rows and samples as JSON, atomically and without secrets."""
+        content = {
+            "rows": list(self.rows),
+            "samples": scrub(list(self.samples)),
+            "completions_per_prompt": self.completions_per_prompt,
+        }
+        atomic_write_text(path, json.dumps(content))
 
     @classmethod
     def load(cls, path: Path) -> "Evaluation":
         """Read what `save` wrote. Raises RunFolderError when the file is not that."""
         try:
             content = json.loads(path.read_text())
-            return cls(content["rows"], content["samples"])
+            return cls(content["rows"], content["samples"], content["completions_per_prompt"])
         except (ValueError, KeyError, TypeError) as error:
             raise RunFolderError(
                 f"{path} is not a saved evaluation ({error}). Delete it to evaluate again."
@@ -57,9 +73,17 @@ class Evaluation:
 
 
 def paired_difference(before: Evaluation, after: Evaluation) -> dict[str, Interval]:
-    """Return each metric's mean of after minus before, over rows that both could score."""
+    """Return each metric's mean of after minus before, over rows that both could score.
+
+    Raises RunFolderError when the two are not of the same rows.
+    """
+    if len(before.rows) != len(after.rows):
+        raise RunFolderError(
+            f"An evaluation of {len(before.rows)} completions cannot be paired with one of "
+            f"{len(after.rows)}: they are of other rows. Evaluate both again."
+        )
     pairs = list(zip(before.rows, after.rows, strict=True))
-    names = before.rows[0].keys() & after.rows[0].keys() if pairs else ()
+    names = [name for name in after.metrics() if name in before.metrics()]
     return _intervals(
         {
             name: [
@@ -67,7 +91,8 @@ def paired_difference(before: Evaluation, after: Evaluation) -> dict[str, Interv
                 for b, a in pairs
             ]
             for name in names
-        }
+        },
+        after.completions_per_prompt,
     )
 
 
@@ -97,10 +122,15 @@ def evaluate(
         chat_template_kwargs: for the chat template, as in training.
 
     Returns:
-        On every process, the scores of all rows, in the order of `rows`.
+        On every process, the scores of all rows, in the order of `rows`. Each process generates
+        and scores its own share, so that a judge is asked once for each.
+
+    Raises:
+        DataError: there are no rows.
+        RewardError: as `ComposedReward.score` does.
     """
     from accelerate import PartialState
-    from accelerate.utils import gather_object
+    from accelerate.utils.memory import clear_device_cache
     from transformers import AutoModelForCausalLM
 
     count = len(rows) if spec.rows is None else min(spec.rows, len(rows))
@@ -110,7 +140,7 @@ def evaluate(
     with _whole_weights():
         policy = AutoModelForCausalLM.from_pretrained(model, **(model_kwargs or {}))
     policy = policy.to(device).eval()
-    mine: list[tuple[int, str, int, bool]] = []
+    done: list[_Completion] = []
     with PartialState().split_between_processes(list(enumerate(indices))) as share:
         for chunk in _chunks(share, spec.batch_size):
             prompts = [rows[row]["prompt"] for _, row in chunk]
@@ -124,47 +154,68 @@ def evaluate(
                 seed=spec.seed + chunk[0][0],
                 chat_template_kwargs=chat_template_kwargs or {},
             )
-            mine += [(place, *text) for (place, _), text in zip(chunk, texts, strict=True)]
+            done += [
+                _Completion(place, row, *text)
+                for (place, row), text in zip(chunk, texts, strict=True)
+            ]
+    # The optimizer comes next; what evaluating took must be free by then.
     del policy
-    done = sorted(gather_object(mine))
-    return _score(rows, indices, done, reward, spec.samples)
+    clear_device_cache(garbage_collection=True)
+    try:
+        mine = _score(rows, done, reward, spec.samples)
+    except HfRlhfError as error:
+        gather_rows([], failed=error)
+        raise
+    scored = sorted(gather_rows(mine), key=lambda one: one[0])
+    return Evaluation(
+        [metrics for _, metrics, _ in scored],
+        [sample for _, _, sample in scored if sample is not None],
+        spec.completions_per_prompt,
+    )
+
+
+@dataclass(frozen=True)
+class _Completion:
+    """What was generated in one place of the evaluation, for one row."""
+
+    place: int
+    row: int
+    text: str
+    tokens: int
+    truncated: bool
 
 
 def _score(
-    rows: Any,
-    indices: Sequence[int],
-    done: Sequence[tuple[int, str, int, bool]],
-    reward: ComposedReward,
-    samples: int,
-) -> Evaluation:
-    taken = rows.select(indices)
+    rows: Any, done: Sequence[_Completion], reward: ComposedReward, samples: int
+) -> list[tuple[int, dict[str, Score], dict[str, Any] | None]]:
+    """Return place, metrics, and, for the first `samples` places, a sample to be shown."""
+    if not done:
+        return []  # more processes than completions
+    taken = rows.select([one.row for one in done])
     prompts = taken["prompt"][:]
     conversational = not isinstance(prompts[0], str)
     completions = [
-        [{"role": "assistant", "content": text}] if conversational else text
-        for _, text, _, _ in done
+        [{"role": "assistant", "content": one.text}] if conversational else one.text for one in done
     ]
     columns = {name: taken[name][:] for name in taken.column_names if name != "prompt"}
     scores = reward.score(prompts, completions, **columns)
-    scored: list[dict[str, Score]] = [
-        {
-            TOTAL: scores.total[place],
-            **{label: values[place] for label, values in scores.parts.items()},
-            "completion_tokens": float(tokens),
-            "truncated": float(truncated),
+    result = []
+    for index, one in enumerate(done):
+        components = by_row(scores.parts, index)
+        metrics = {
+            TOTAL: scores.total[index],
+            **components,
+            "completion_tokens": float(one.tokens),
+            "truncated": float(one.truncated),
         }
-        for place, (_, _, tokens, truncated) in enumerate(done)
-    ]
-    shown = [
-        {
-            "prompt": text_of(prompts[place]),
-            "completion": done[place][1],
-            "reward": scores.total[place],
-            "components": {label: values[place] for label, values in scores.parts.items()},
+        sample = {
+            "prompt": text_of(prompts[index]),
+            "completion": one.text,
+            "reward": scores.total[index],
+            "components": components,
         }
-        for place in range(min(samples, len(done)))
-    ]
-    return Evaluation(scored, shown)
+        result.append((one.place, metrics, sample if one.place < samples else None))
+    return result
 
 
 def _generate(
@@ -206,6 +257,8 @@ def _generate(
             attention_mask=batch["attention_mask"],
             max_new_tokens=max_new_tokens,
             pad_token_id=tokenizer.pad_token_id,
+            # Under ZeRO-3 generate would wait for the other processes, which have other rows.
+            synced_gpus=False,
             **sampling,
         )
     result = []
@@ -243,8 +296,11 @@ def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
         yield items[start : start + size]
 
 
-def _intervals(columns: Mapping[str, Sequence[Score]]) -> dict[str, Interval]:
-    known = {
-        name: [value for value in values if value is not None] for name, values in columns.items()
-    }
-    return {name: bootstrap_mean(values) for name, values in known.items() if values}
+def _intervals(columns: Mapping[str, Sequence[Score]], per_prompt: int) -> dict[str, Interval]:
+    """Take completions of one prompt as one: they are alike, and would narrow the interval."""
+    means = {}
+    for name, values in columns.items():
+        prompts = [[v for v in group if v is not None] for group in _chunks(values, per_prompt)]
+        if known := [sum(group) / len(group) for group in prompts if group]:
+            means[name] = bootstrap_mean(known)
+    return means
