@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
 from transformers import TrainerCallback
 
 from hf_rlhf.files import atomic_write_text
@@ -84,13 +85,32 @@ class SealCheckpoints(TrainerCallback):  # type: ignore[misc]
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Seal what was saved at this step."""
+        # Each process writes its own files, and a manifest made before the last would not verify.
+        PartialState().wait_for_everyone()
         if not state.is_world_process_zero:
             return
         folder = Path(args.output_dir)
         seal(folder / f"checkpoint-{state.global_step}")
-        if self.keep is not None:
+        if self.keep:
             for old in valid_checkpoints(folder)[: -self.keep]:
                 shutil.rmtree(old)
+
+
+class AlreadyTrained(Exception):
+    """Training was resumed from the checkpoint of its last step."""
+
+
+class StopIfTrained(TrainerCallback):  # type: ignore[misc]
+    """Raises AlreadyTrained, with the weights loaded, when no step is left to do.
+
+    transformers looks whether training is over only after a step: resumed from its last
+    checkpoint within an epoch, it trains one step more than was asked.
+    """
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Look before the first step."""
+        if 0 < state.max_steps <= state.global_step:
+            raise AlreadyTrained
 
 
 def _files(folder: Path) -> Iterator[Path]:

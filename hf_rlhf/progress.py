@@ -9,6 +9,8 @@ from typing import Any
 from transformers import TrainerCallback
 
 from hf_rlhf.compose import TOTAL, ComposedReward
+from hf_rlhf.files import atomic_write_text
+from hf_rlhf.scrub import scrub
 
 SAMPLES_NAME = "samples.jsonl"
 
@@ -29,7 +31,7 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
         self.start = (time.monotonic(), state.global_step)
         kept = [row for row in read_samples(self.path) if row["step"] <= state.global_step]
         if state.is_world_process_zero and self.path.exists():
-            self.path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+            atomic_write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
@@ -55,7 +57,7 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
                 "components": dict(sample.components),
             }
             with self.path.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write(json.dumps(scrub(row)) + "\n")
 
 
 def summary_line(logs: Mapping[str, Any]) -> str:

@@ -15,6 +15,11 @@ from hf_rlhf.run_record import differences
 
 LOCK_NAME = ".lock"
 OWNER_NAME = ".owner.json"
+WRITTEN = (
+    *("README.md", "config.yaml", "samples.jsonl", "reward_curve.png"),
+    *("evaluation", "checkpoints", "adapter", "merged"),
+)
+"""What a run writes beside its record."""
 
 
 @contextmanager
@@ -58,9 +63,16 @@ def _owner(folder: Path) -> str:
 def previous_record(run: Run) -> dict[str, object] | None:
     """Return the record of the same run begun earlier in this folder, or None for a new folder.
 
-    Raises RunFolderError when the folder holds another run, showing the difference.
+    Raises RunFolderError when the folder holds another run, showing the difference, or other
+    files in the places of ours: a checkpoint or an evaluation whose run is not known would be
+    taken for this run's, and a README.md would be lost.
     """
     if not (run.folder / RECORD_NAME).exists():
+        if found := [name for name in WRITTEN if (run.folder / name).exists()]:
+            raise RunFolderError(
+                f"{run.folder} has no {RECORD_NAME}, but holds {', '.join(found)}, where a run "
+                "writes its own. Choose another `output_dir`, or move them away."
+            )
         return None
     record = load_record(run.folder)
     if changed := differences(record, run):

@@ -9,7 +9,7 @@ from typing import Any
 
 from hf_rlhf.compose import Part
 from hf_rlhf.evaluate import METHOD, Evaluation, paired_difference
-from hf_rlhf.preflight import model_config
+from hf_rlhf.preflight import completion_length, model_config
 from hf_rlhf.record import as_json, environment, new_record
 from hf_rlhf.run import PACKAGE_SCHEME, Run
 from hf_rlhf.scrub import scrub
@@ -34,14 +34,15 @@ def opening(run: Run, command: Sequence[str]) -> dict[str, Any]:
     )
 
 
-def reproduction(argv: Sequence[str], world_size: int, distributed: str) -> list[str]:
-    """Return the command line that launches this training again."""
-    launch = ["accelerate", "launch"]
-    if world_size > 1:
-        kind = {"DEEPSPEED": "--use_deepspeed", "FSDP": "--use_fsdp"}.get(
-            distributed, "--multi_gpu"
-        )
-        launch += [kind, "--num_processes", str(world_size)]
+def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str, Any]) -> list[str]:
+    """Return the command line that launches this training again, `distributed` as it was."""
+    # Without a number accelerate takes every GPU that it finds.
+    launch = ["accelerate", "launch", "--num_processes", str(world_size)]
+    kinds = {"DEEPSPEED": "--use_deepspeed", "FSDP": "--use_fsdp"}
+    if world_size > 1 or distributed["type"] in kinds:
+        launch.append(kinds.get(distributed["type"], "--multi_gpu"))
+    if distributed.get("zero_stage") is not None:
+        launch += ["--zero_stage", str(distributed["zero_stage"])]
     return [*launch, "-m", "hf_rlhf.train", *argv]
 
 
@@ -102,11 +103,6 @@ def distribution(run: Run) -> dict[str, Any]:
     if settings is not None:
         result["zero_stage"] = settings.config.get("zero_optimization", {}).get("stage")
     return result
-
-
-def completion_length(run: Run) -> int:
-    """Return the longest completion, in tokens, that the run trains on or evaluates."""
-    return getattr(run.training, "max_completion_length", None) or 256
 
 
 def samples_section(
@@ -228,22 +224,47 @@ def _reward(run: Run) -> dict[str, Any]:
             }
             for spec in run.spec.gates
         ],
-        "judges": judges_section(run),
+        "judges": judges_section(run, {}),
     }
 
 
-def judges_section(run: Run) -> list[dict[str, Any]]:
-    """Return what each judge says of itself, and its usage so far."""
+def judges_section(run: Run, earlier: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+    """Return what each judge says of itself, and its usage: `earlier`, by label, and since then."""
     names = {spec.label: spec.name for spec in run.spec.judges}
     return [
         {
             "label": label,
             "name": names[label],
             **as_json(judge.describe())[0],
-            "usage": as_json(judge.usage())[0],
+            "usage": _added([earlier.get(label, {}), as_json(judge.usage())[0]]),
         }
         for label, judge in run.judges.items()
     ]
+
+
+def usage_of(judges: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return the usage that a record's judges section tells, by label."""
+    return {judge["label"]: dict(judge.get("usage") or {}) for judge in judges}
+
+
+def usage_elsewhere(
+    run: Run, earlier: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
+    """Add to `earlier` each judge's usage on the other processes; all of them must call this."""
+    from accelerate.utils import gather_object
+
+    here = {label: as_json(judge.usage())[0] for label, judge in run.judges.items()}
+    everywhere = gather_object([(run.training.process_index, here)])
+    others = [usage for index, usage in everywhere if index != run.training.process_index]
+    return {
+        label: _added([earlier.get(label, {}), *(usage[label] for usage in others)])
+        for label in run.judges
+    }
+
+
+def _added(usages: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for usage in usages for name in usage)
+    return {name: sum(usage.get(name) or 0 for usage in usages) for name in names}
 
 
 def _arguments(part: Part, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,10 +292,13 @@ def _doc(part: Part) -> str:
 def differences(recorded: Mapping[str, Any], run: Run) -> list[str]:
     """Return the settings in which a folder's run differs from this one, as `key: old -> new`.
 
-    `publish` and `card` may change: they say what becomes of a run, not what it is.
+    `publish` and `card` may change: they say what becomes of a run, not what it is. Rows of the
+    dataset count as a setting, for a file may have changed under its name.
     """
     ignored = {"publish", "card", "output_dir"}
-    old, new = recorded.get("config") or {}, scrub(as_json(dict(run.spec.plain))[0])
+    rows = {name: len(split) for name, split in run.dataset.items()}
+    old = {**(recorded.get("config") or {}), "rows": recorded["data"]["splits"]}
+    new = scrub(as_json({**run.spec.plain, "rows": rows})[0])
     keys = sorted((old.keys() | new.keys()) - ignored)
     return [
         f"{key}: {old.get(key)!r} -> {new.get(key)!r}"

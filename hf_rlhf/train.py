@@ -25,7 +25,6 @@ def train(
     run: str | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
-    argv: Sequence[str] = ("--config", "config.yaml"),
     **settings: Any,
 ) -> dict[str, Any]:
     """Run a whole training run and return its record.
@@ -35,8 +34,6 @@ def train(
         run: another of the run files that the trainer's package ships.
         config: a run file of one's own, or its content as a mapping.
         overrides: dotted command-line overrides, such as ``["--rewards.0.weight", "0.3"]``.
-        argv: the arguments that reproduce the run, for the card. A run folder, and so a published
-            repository, holds its resolved run file as config.yaml.
         settings: top-level keys of the run file, replaced as a whole.
 
     Raises:
@@ -53,12 +50,18 @@ def train(
     if settings:
         file = RunFile.from_mapping({**file.values, **settings}, name=file.name)
     file = file.override(overrides)
-    argv = _argv(plugin, run, config, overrides)
-    return _Session(prepare(file, plugin=plugin), [] if settings else argv).go()
+    if settings or isinstance(config, Mapping):
+        # No command line says this; the run folder, and so a published repository, does.
+        argv = ["--config", "config.yaml"]
+    else:
+        argv = _argv(plugin, run, os.fspath(config) if config else None, overrides)
+    return _Session(prepare(file, plugin=plugin), argv).go()
 
 
-def _argv(plugin: str | None, run: str | None, config: Any, overrides: Sequence[str]) -> list[str]:
-    named = {"--plugin": plugin, "--run": run, "--config": str(config) if config else None}
+def _argv(
+    plugin: str | None, run: str | None, config: str | None, overrides: Sequence[str]
+) -> list[str]:
+    named = {"--plugin": plugin, "--run": run, "--config": config}
     return [word for key, value in named.items() if value for word in (key, value)] + [*overrides]
 
 
@@ -75,6 +78,7 @@ class _Session:
         self.state = PartialState()
         self.argv = argv
         self.record: dict[str, Any] = {}
+        self.earlier_usage: dict[str, dict[str, float]] = {}
 
     @property
     def main(self) -> bool:
@@ -88,32 +92,52 @@ class _Session:
             self._open()
             if self.record["status"] != "finished":
                 self._recorded()
+            # The others do not wait for the upload: it may outlast the process group's timeout.
+            self.state.wait_for_everyone()
             if self.main:
                 self._show()
                 self._publish()
-        self.state.wait_for_everyone()
         return load_record(self.run.folder)
 
     def _open(self) -> None:
         from hf_rlhf.card import render_card
-        from hf_rlhf.record import as_json
         from hf_rlhf.run_folder import previous_record
-        from hf_rlhf.run_record import opening, reproduction
+        from hf_rlhf.run_record import distribution, opening, reproduction
 
         previous = previous_record(self.run)
         # Every process must have looked before the main one writes.
         self.state.wait_for_everyone()
         if previous is not None:
-            self.record = dict(previous)
-            self.record["author"] = as_json(self.run.spec.card)[0]
-            asked = as_json(self.run.spec.publish)[0]
-            self.record["publish"] = {**(self.record["publish"] or {}), **asked}
+            self._open_again(previous)
             return
-        kind = self.run.training.distributed_state.distributed_type.value
-        self.record = opening(self.run, reproduction(self.argv, self.run.training.world_size, kind))
+        world = self.run.training.world_size
+        self.record = opening(self.run, reproduction(self.argv, world, distribution(self.run)))
         # A card that cannot be rendered is found out now, not after the training.
         render_card(self.record)
         self._write()
+
+    def _open_again(self, previous: Mapping[str, Any]) -> None:
+        """Go on with a run's record; what the run file says of card and publishing may be new."""
+        from hf_rlhf.record import as_json
+        from hf_rlhf.run_record import usage_of
+        from hf_rlhf.scrub import scrub
+
+        spec = self.run.spec
+        self.earlier_usage = usage_of(previous["reward"]["judges"])
+        # Where `hf-rlhf publish` was told more than the run file says, that stands.
+        publish = {**(previous["publish"] or {}), **(spec.plain.get("publish") or {})}
+        self.record = {
+            **previous,
+            "config": dict(spec.plain),
+            "author": as_json(spec.card)[0],
+            "publish": publish,
+        }
+        if previous["status"] != "finished":
+            self.record |= {"status": "running", "finished": None}
+            self._write()
+        elif scrub(self.record) != previous:
+            self._write()
+            self._render()
 
     def _write(self) -> None:
         from hf_rlhf import plain_yaml
@@ -131,41 +155,48 @@ class _Session:
         """Train and measure, and leave a true record and card however it ends."""
         try:
             self._train_and_measure()
-        except KeyboardInterrupt:
-            self._close("interrupted")
-            raise
-        except BaseException:
-            self._close("failed")
+        except BaseException as error:
+            try:
+                self._close("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+            except HfRlhfError as second:
+                # What stopped the run matters more; a full disk, say, may have caused both.
+                print(f"the record could not be closed: {second}", file=sys.stderr)
             raise
 
     def _train_and_measure(self) -> None:
-        from hf_rlhf.checkpoints import SealCheckpoints
+        from hf_rlhf.checkpoints import SealCheckpoints, StopIfTrained
         from hf_rlhf.progress import SAMPLES_NAME, ShowProgress, evenly, read_samples
-        from hf_rlhf.run_record import evaluation_section, samples_section
+        from hf_rlhf.run_record import evaluation_section, samples_section, usage_elsewhere
 
         run = self.run
-        before = self._evaluate("before", run.model_path, run.model_kwargs())
+        before = self._evaluated_before()
+        self.record["evaluation"] = evaluation_section(run, before, None)
         keep = run.training.save_total_limit
         # Ours prunes after the new checkpoint is known to be whole.
         run.training.save_total_limit = None
-        run = run.with_callbacks(SealCheckpoints(keep), ShowProgress(run.reward, run.folder))
+        run = run.with_callbacks(
+            SealCheckpoints(keep), ShowProgress(run.reward, run.folder), StopIfTrained()
+        )
         self._say(f"training {run.spec.plugin} in {run.folder}")
-        trainer = self._fit(run)
+        try:
+            trainer = self._fit(run)
+        finally:
+            trained = evenly(read_samples(run.folder / SAMPLES_NAME), 6)
+            self.record["samples"] = samples_section(before, None, trained)
         self._save(trainer)
         # The optimizer's memory is needed for evaluating.
         trainer.accelerator.free_memory()
         del trainer
-        after = self._evaluate(
-            "after", run.folder / "merged", _without_revision(run.model_kwargs())
-        )
-        trained = evenly(read_samples(run.folder / SAMPLES_NAME), 6)
+        kwargs = {key: value for key, value in run.model_kwargs().items() if key != "revision"}
+        after = self._evaluate("after", run.folder / "merged", kwargs)
         self.record["evaluation"] = evaluation_section(run, before, after)
         self.record["samples"] = samples_section(before, after, trained)
+        self.earlier_usage = usage_elsewhere(run, self.earlier_usage)
         self._close("finished")
 
     def _fit(self, run: Any) -> Any:
         """Train from the newest valid checkpoint; record how far it got, however it ends."""
-        from hf_rlhf.checkpoints import valid_checkpoints
+        from hf_rlhf.checkpoints import AlreadyTrained, valid_checkpoints
         from hf_rlhf.run_record import training_section, weights
 
         trainer = run.trainer_class.from_run(run)
@@ -179,6 +210,8 @@ class _Session:
         started = time.monotonic()
         try:
             trainer.train(resume_from_checkpoint=resume)
+        except AlreadyTrained:
+            self._say("every step is done")
         finally:
             seconds = earlier + time.monotonic() - started
             self.record["training"] = training_section(run, trainer, seconds)
@@ -207,18 +240,30 @@ class _Session:
             self.run.tokenizer.save_pretrained(folder / "merged")
         self.state.wait_for_everyone()
 
+    def _evaluated_before(self) -> Any:
+        """Evaluate the base once: what was measured before a crash is read back.
+
+        What was measured after training is not, for its weights have been written anew.
+        """
+        from hf_rlhf.evaluate import Evaluation
+
+        path = self.run.folder / "evaluation" / "before.json"
+        found = path.exists()
+        # Every process must have looked before the main one writes.
+        self.state.wait_for_everyone()
+        if found:
+            return Evaluation.load(path)
+        return self._evaluate("before", self.run.model_path, self.run.model_kwargs())
+
     def _evaluate(self, stage: str, model: Any, model_kwargs: Mapping[str, Any]) -> Any:
-        """Evaluate once: a stage that was measured before a crash is read back."""
-        from hf_rlhf.evaluate import Evaluation, evaluate
-        from hf_rlhf.run_record import completion_length
+        """Evaluate on the held-out split and keep every row's scores; None if not asked to."""
+        from hf_rlhf.evaluate import evaluate
+        from hf_rlhf.preflight import completion_length
 
         run = self.run
         spec = run.spec.evaluation
-        if spec is None or run.reward is None or spec.split not in run.dataset:
+        if spec is None or run.reward is None:
             return None
-        path = run.folder / "evaluation" / f"{stage}.json"
-        if path.exists():
-            return Evaluation.load(path)
         self._say(f"evaluating {stage} training on {spec.split!r}")
         result = evaluate(
             model,
@@ -232,21 +277,18 @@ class _Session:
             chat_template_kwargs=getattr(run.training, "chat_template_kwargs", None),
         )
         if self.main:
-            result.save(path)
-        self.state.wait_for_everyone()
+            result.save(run.folder / "evaluation" / f"{stage}.json")
         return result
 
     def _close(self, status: str) -> None:
         """Write the record, the curve and the card of a run that ended as `status`."""
-        from hf_rlhf.card import render_card
-        from hf_rlhf.files import atomic_write_text
         from hf_rlhf.plots import reward_curve
         from hf_rlhf.record import complete, now
         from hf_rlhf.run_record import judges_section
 
         self.record["status"] = status
         self.record["finished"] = now()
-        self.record["reward"]["judges"] = judges_section(self.run)
+        self.record["reward"]["judges"] = judges_section(self.run, self.earlier_usage)
         if not self.main:
             return
         if reward_curve(self.record, self.run.folder / "reward_curve.png"):
@@ -255,7 +297,14 @@ class _Session:
             ]
         self.record = complete(self.record)
         self._write()
-        atomic_write_text(self.run.folder / "README.md", render_card(self.record))
+        self._render()
+
+    def _render(self) -> None:
+        from hf_rlhf.card import render_card
+        from hf_rlhf.files import atomic_write_text
+
+        if self.main:
+            atomic_write_text(self.run.folder / "README.md", render_card(self.record))
 
     def _show(self) -> None:
         from rich.console import Console
@@ -287,16 +336,13 @@ class _Session:
             print(text, flush=True)
 
 
-def _without_revision(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in kwargs.items() if key != "revision"}
-
-
 def _quieten(trainer: Any) -> None:
     """Take out the bars and dictionaries that transformers prints; ours prints a line."""
-    from transformers import PrinterCallback, ProgressCallback
+    from transformers import PrinterCallback, ProgressCallback, Trainer
 
     for callback in (PrinterCallback, ProgressCallback):
-        trainer.remove_callback(callback)
+        if isinstance(trainer, Trainer):
+            trainer.remove_callback(callback)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -325,7 +371,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             run=chosen.run,
             config=chosen.config,
             overrides=overrides,
-            argv=arguments,
         )
     except PublishError as error:
         print(f"trained, but not published: {error}", file=sys.stderr)
