@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -86,7 +86,10 @@ def parameters_of(run: Run) -> int:
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(model_config(run))
+        model = AutoModelForCausalLM.from_config(
+            model_config(run),
+            trust_remote_code=getattr(run.training, "trust_remote_code", False),
+        )
     return int(model.num_parameters())
 
 
@@ -129,7 +132,9 @@ def _rewards(run: Run) -> _Tried:
         return _Tried([Finding("rewards", "note", "none")], 0, 0.0, 0.0)
     split = run.dataset["train"]
     rows = split.select(range(min(ROWS_TRIED, len(split))))
-    plausible = getattr(run.trainer_class, "trial_completions", lambda row: [])
+    plausible: Callable[[Any], Sequence[str]] = getattr(
+        run.trainer_class, "trial_completions", lambda row: ()
+    )
     tried = [(row, text) for row in rows for text in ("", "I do not know.", *plausible(row))]
     prompts = [row["prompt"] for row, _ in tried]
     completions: list[Any] = [text for _, text in tried]
@@ -164,8 +169,9 @@ def _judges(run: Run) -> Iterator[Finding]:
     for label, judge in run.judges.items():
         try:
             yield Finding(f"judge {label}", "ok", asyncio.run(judge.ping()))
-        except HfRlhfError as error:
-            yield Finding(f"judge {label}", "FAIL", str(error))
+        except Exception as error:  # noqa: BLE001 - plugin code may raise anything
+            said = str(error) if isinstance(error, HfRlhfError) else repr(error)
+            yield Finding(f"judge {label}", "FAIL", said)
 
 
 def _work(run: Run, steps: int, tried: _Tried) -> Iterator[Finding]:
@@ -228,8 +234,11 @@ def _disk(run: Run, steps: int) -> Iterator[Finding]:
     if run.training.save_strategy == "no":
         checkpoints = 0
     else:
-        every = run.training.save_steps if run.training.save_strategy == "steps" else steps
-        made = max(steps // max(int(every), 1), 1)
+        every = run.training.save_steps
+        if run.training.save_strategy != "steps":
+            every = steps / max(run.training.num_train_epochs, 1)
+        # Below 1 it is a share of the training; the last step is saved in any case.
+        made = math.ceil(steps / max(every if every >= 1 else every * steps, 1))
         checkpoints = made if kept is None else min(made, kept + 1)
     trained = parameters * (0.05 if run.model.use_peft else 1.0)
     # Weights and two moments of AdamW in 4 bytes for what is trained; merged weights once.

@@ -1,12 +1,14 @@
 """What can be known to go wrong before weights load: the library's silent traps, and the machine.
 
-Each check returns the problems it sees. `hf_rlhf.run.prepare` stops on any of them, so a run that
-`hf-rlhf check` passes does not fail later for a cause that is listed here.
+Each check returns the problems it sees, each at a top-level key of the run file.
+`hf_rlhf.prepare.prepare` stops on any of them, so a run that `hf-rlhf check` passes does not fail
+later for a cause that is listed here.
 """
 
 import importlib.util
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +18,57 @@ from hf_rlhf.errors import Problem
 if TYPE_CHECKING:
     from hf_rlhf.run import Run
 
+WEIGHTS = ("*.safetensors", "*.bin")
 LOSS_TYPES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo")
 
 
-def problems_of(run: "Run") -> list[Problem]:
-    """Return everything that would make `run` fail, or train other than it was asked."""
-    return [problem for check in _CHECKS for problem in check(run)]
+def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
+    """Return everything that would make `run` fail, or train other than it was asked.
+
+    `where` says where in the run file a top-level key stands.
+    """
+    found = list(_model(run))
+    # The others read the model's configuration.
+    checks = () if found else _MODEL_CHECKS
+    found += [problem for check in (*_CHECKS, *checks) for problem in check(run)]
+    return [replace(problem, where=where(problem.where)) for problem in found]
 
 
-def _at(run: "Run", key: str) -> str:
-    return f"{run.spec.name} {key}"
+def _model(run: "Run") -> Iterator[Problem]:
+    try:
+        model_config(run)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        yield Problem(
+            "model_name_or_path",
+            f"the configuration of {run.model_path!r} does not load: {str(error).splitlines()[0]}",
+            "It should be a model that transformers can load, with a config.json.",
+        )
+        return
+    folder = Path(run.model_path)
+    if folder.is_dir() and not any(path for end in WEIGHTS for path in folder.glob(end)):
+        yield Problem(
+            "model_name_or_path",
+            f"{folder} holds no weights ({', '.join(WEIGHTS)}).",
+            "Download the model again, or name the folder that `save_pretrained` wrote.",
+        )
+
+
+def _merge(run: "Run") -> Iterator[Problem]:
+    """What the merge after training would refuse."""
+    if not run.model.use_peft:
+        return
+    if getattr(model_config(run), "quantization_config", None) is not None:
+        yield Problem(
+            "model_name_or_path",
+            "is quantised, and a LoRA adapter cannot be merged into quantised weights.",
+            "Name the unquantised model; `load_in_4bit: true` quantises it for training only.",
+        )
+    if run.model.lora_target_parameters:
+        yield Problem(
+            "lora_target_parameters",
+            "cannot be merged after training.",
+            "Use `lora_target_modules`.",
+        )
 
 
 def _batch(run: "Run") -> Iterator[Problem]:
@@ -37,7 +80,7 @@ def _batch(run: "Run") -> Iterator[Problem]:
     rows = len(run.dataset["train"])
     if rows < prompts:
         yield Problem(
-            _at(run, "dataset"),
+            "dataset",
             f"{rows} training rows, but one generation batch takes {prompts} prompts "
             f"({batch} completions / {run.training.num_generations} each).",
             "Add rows, or lower the batch (prompts_per_step, per_device_train_batch_size, "
@@ -49,30 +92,25 @@ def _rewarded(run: "Run") -> Iterator[Problem]:
     if not hasattr(run.training, "num_generations"):
         return
     if run.reward is None or all(part.weight == 0 for part in run.reward.rewards):
-        yield Problem(
-            _at(run, "rewards"), "no reward has a weight other than 0, so nothing is trained."
-        )
+        yield Problem("rewards", "no reward has a weight other than 0, so nothing is trained.")
 
 
 def _loss_type(run: "Run") -> Iterator[Problem]:
     """TRL looks at `loss_type` only in the first loss."""
     loss = getattr(run.training, "loss_type", None)
     if hasattr(run.training, "num_generations") and loss not in LOSS_TYPES:
-        yield Problem(
-            _at(run, "loss_type"), f"{loss!r} is unknown.", f"Known: {', '.join(LOSS_TYPES)}."
-        )
+        yield Problem("loss_type", f"{loss!r} is unknown.", f"Known: {', '.join(LOSS_TYPES)}.")
 
 
 def _tokenizer(run: "Run") -> Iterator[Problem]:
-    where = _at(run, "model_name_or_path")
+    where = "model_name_or_path"
     if run.tokenizer.pad_token_id is None:
         yield Problem(
             where,
             "its tokenizer has no pad token, so batches cannot be padded.",
             "Set `tokenizer.pad_token` and save the tokenizer beside the model.",
         )
-    prompt = run.dataset["train"][0].get("prompt")
-    if not isinstance(prompt, (str, type(None))) and not run.tokenizer.chat_template:
+    if _conversational(run) and not run.tokenizer.chat_template:
         yield Problem(
             where,
             "its tokenizer has no chat template, and the prompts are conversations.",
@@ -80,10 +118,14 @@ def _tokenizer(run: "Run") -> Iterator[Problem]:
         )
 
 
-def prompt_lengths(run: "Run", rows: int | None = None) -> list[int]:
-    """Return the prompt length in tokens of the first `rows` training rows (all if None)."""
-    split = run.dataset["train"]
-    prompts = split.select(range(min(rows or len(split), len(split))))["prompt"][:]
+def _conversational(run: "Run") -> bool:
+    return not isinstance(run.dataset["train"][0].get("prompt"), (str, type(None)))
+
+
+def prompt_lengths(run: "Run", rows: int | None = None, split: str = "train") -> list[int]:
+    """Return the prompt length in tokens of the first `rows` rows of a split (all if None)."""
+    data = run.dataset[split]
+    prompts = data.select(range(min(rows or len(data), len(data))))["prompt"][:]
     kwargs = getattr(run.training, "chat_template_kwargs", None) or {}
     texts = [
         prompt
@@ -110,21 +152,79 @@ def model_config(run: "Run") -> Any:
 
 def _length(run: "Run") -> Iterator[Problem]:
     """GRPO never cuts prompts; past the model's positions the loss is quietly meaningless."""
-    if not run.tokenizer.chat_template or "prompt" not in run.dataset["train"].column_names:
-        return  # reported by another check, or not a prompt dataset
-    room = getattr(model_config(run), "max_position_embeddings", None)
-    answer = getattr(run.training, "max_completion_length", None) or 0
-    if not room:
+    if _conversational(run) and not run.tokenizer.chat_template:
+        return  # reported by another check
+    room = getattr(model_config(run).get_text_config(), "max_position_embeddings", None)
+    uses: list[tuple[str, int | None, int]] = [
+        ("train", None, getattr(run.training, "max_completion_length", None) or 0)
+    ]
+    if (spec := run.spec.evaluation) is not None:
+        uses.append((spec.split, spec.rows, spec.max_new_tokens or completion_length(run)))
+    for split, rows, answer in uses:
+        if not room or "prompt" not in getattr(run.dataset.get(split), "column_names", ()):
+            continue  # no prompts, or no such split, which another check reports
+        lengths = prompt_lengths(run, rows, split)
+        longest = max(lengths, default=0)
+        if longest + answer > room:
+            yield Problem(
+                "dataset",
+                f"row {lengths.index(longest)} of {split} has a prompt of {longest} tokens; with "
+                f"completions of {answer} that is over the model's {room} positions.",
+                "Lower the adapter's prompt cap (max_prompt_tokens) or max_completion_length.",
+            )
+            return
+
+
+def completion_length(run: "Run") -> int:
+    """Return the longest completion, in tokens, that the run trains on or evaluates."""
+    return getattr(run.training, "max_completion_length", None) or 256
+
+
+def _evaluation(run: "Run") -> Iterator[Problem]:
+    """An evaluation that is asked for takes place, or the run does not begin."""
+    spec = run.spec.evaluation
+    if spec is None:
         return
-    lengths = prompt_lengths(run)
-    longest = max(lengths)
-    if longest + answer > room:
+    if run.reward is None:
+        yield Problem("evaluation", "has no rewards to measure with.", "Add some, or remove it.")
+        return
+    split = run.dataset.get(spec.split)
+    if split is None or len(split) == 0:
+        have = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in run.dataset.items())
         yield Problem(
-            _at(run, "dataset"),
-            f"row {lengths.index(longest)} has a prompt of {longest} tokens; with "
-            f"max_completion_length {answer} that is over the model's {room} positions.",
-            "Lower the adapter's prompt cap (max_prompt_tokens) or max_completion_length.",
+            "evaluation",
+            f"there are no rows in the split {spec.split!r}. The dataset gave: {have}.",
+            "Hold some rows out (see `hf-rlhf describe` of the adapter), name another `split`, or "
+            "write `evaluation: null`.",
         )
+        return
+    for part in (*run.reward.rewards, *run.reward.gates):
+        if missing := sorted(part.needs() - set(split.column_names)):
+            yield Problem(
+                "evaluation",
+                f"{part.label!r} needs {', '.join(missing)}, which the split {spec.split!r} lacks.",
+                f"Its columns: {', '.join(sorted(split.column_names))}.",
+            )
+
+
+def _packages(run: "Run") -> Iterator[Problem]:
+    """What is imported only when the trainer is built, after the first evaluation."""
+    from transformers.integrations.integration_utils import get_available_reporting_integrations
+
+    for name in run.training.report_to:
+        if name not in get_available_reporting_integrations():
+            yield Problem(
+                "report_to", f"{name} is not installed.", f"`pip install {name}`, or `none`."
+            )
+    wanted = {"use_vllm": "vllm", "use_liger_kernel": "liger_kernel"}
+    for key, package in wanted.items():
+        if getattr(run.training, key, False) and importlib.util.find_spec(package) is None:
+            yield Problem(
+                key, f"the package {package} is not installed.", f"Install it, or `--{key} false`."
+            )
+    for key in ("load_in_4bit", "load_in_8bit"):
+        if getattr(run.model, key) and importlib.util.find_spec("bitsandbytes") is None:
+            yield Problem(key, "needs bitsandbytes.", "`pip install bitsandbytes` (and a GPU).")
 
 
 def _template(run: "Run") -> Iterator[Problem]:
@@ -133,7 +233,7 @@ def _template(run: "Run") -> Iterator[Problem]:
     used = getattr(run.training, "chat_template_kwargs", None)
     if given is not None and given != (used or {}):
         yield Problem(
-            _at(run, "chat_template_kwargs"),
+            "chat_template_kwargs",
             f"is {used}, but the dataset makes its prompts with {given}.",
             "Give both the same.",
         )
@@ -143,7 +243,7 @@ def _attention(run: "Run") -> Iterator[Problem]:
     wanted = run.model.attn_implementation
     if wanted == "flash_attention_2" and importlib.util.find_spec("flash_attn") is None:
         yield Problem(
-            _at(run, "attn_implementation"),
+            "attn_implementation",
             "FlashAttention is asked for, but the package flash_attn is not installed.",
             "`pip install hf-rlhf[flash-attn]` (needs a GPU and nvcc), or "
             "`--attn_implementation sdpa`.",
@@ -155,7 +255,7 @@ def _deepspeed(run: "Run") -> Iterator[Problem]:
         importlib.util.find_spec("deepspeed") is None
     ):
         yield Problem(
-            _at(run, "deepspeed"),
+            "deepspeed",
             "DeepSpeed is asked for, but the package deepspeed is not installed.",
             "`pip install hf-rlhf[deepspeed]`.",
         )
@@ -169,7 +269,7 @@ def _saves(run: "Run") -> Iterator[Problem]:
         return
     if steps < 1 or steps % cycle:
         yield Problem(
-            _at(run, "save_steps"),
+            "save_steps",
             f"is {steps:g}, but a generation cycle takes {cycle} optimizer steps, and resuming "
             "inside one is inexact.",
             f"Use a multiple of {cycle}.",
@@ -181,7 +281,7 @@ def _folder(run: "Run") -> Iterator[Problem]:
     existing = next(path for path in (run.folder, *run.folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         yield Problem(
-            _at(run, "output_dir"),
+            "output_dir",
             f"{existing} cannot be written to.",
             "Choose a folder that can: `--output_dir DIR`.",
         )
@@ -192,14 +292,14 @@ def _launch(run: "Run") -> Iterator[Problem]:
     size, kind = run.spec.expect_world_size, run.spec.expect_distributed
     if size is not None and run.training.world_size != size:
         yield Problem(
-            _at(run, "expect_world_size"),
+            "expect_world_size",
             f"{size} processes were expected, {run.training.world_size} launched.",
             "See `hf-rlhf launch-configs`; on CPU, `--multi_gpu --num_processes N` with "
             "`use_cpu: true` launches N.",
         )
     real = run.training.distributed_state.distributed_type.value
     if kind is not None and real.lower() != kind.lower():
-        yield Problem(_at(run, "expect_distributed"), f"{kind} was expected, the launch is {real}.")
+        yield Problem("expect_distributed", f"{kind} was expected, the launch is {real}.")
 
 
 def free_bytes(folder: Path) -> int:
@@ -210,13 +310,16 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(existing).free
 
 
-_CHECKS: tuple[Callable[["Run"], Iterator[Problem]], ...] = (
+Check = Callable[["Run"], Iterator[Problem]]
+_MODEL_CHECKS: tuple[Check, ...] = (_length, _merge)
+_CHECKS: tuple[Check, ...] = (
     _launch,
     _rewarded,
     _batch,
     _loss_type,
+    _evaluation,
+    _packages,
     _tokenizer,
-    _length,
     _template,
     _attention,
     _deepspeed,

@@ -16,7 +16,14 @@ from hf_rlhf.binding import bind, check_settings
 from hf_rlhf.compose import ComposedReward, Part
 from hf_rlhf.config import GateSpec, RewardSpec, RunFile, RunSpec, keys_of
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.errors import ConfigError, HfRlhfError, PluginError, Problem, RewardError
+from hf_rlhf.errors import (
+    BrokenPlugin,
+    ConfigError,
+    HfRlhfError,
+    PluginError,
+    Problem,
+    RewardError,
+)
 from hf_rlhf.preflight import problems_of
 from hf_rlhf.run import Run, resolve_model_path
 
@@ -54,15 +61,11 @@ class _Preparation:
         self.problems += problems
         if spec is None:
             raise ConfigError(list(dict.fromkeys(self.problems)))
-        settings = self._settings(spec, classes)
+        training, model = self._settings(spec, classes) if classes else (None, None)
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
-        training = model = None
-        if settings is not None:
-            training = self._construct(classes[0], settings[0], spec)
-            model = self._construct(classes[1], settings[1], spec)
         path, tokenizer = self._tokenizer(model, training)
-        loaded = self._dataset(spec, tokenizer) if tokenizer is not None else None
+        loaded = self._dataset(spec, tokenizer)
         if loaded is not None and reward is not None:
             self._columns(reward, loaded, spec)
         if self.problems or training is None or loaded is None:
@@ -82,7 +85,7 @@ class _Preparation:
             folder=folder,
             components=tuple(self.components),
         )
-        if found := problems_of(run):
+        if found := problems_of(run, self.file.where_key):
             raise ConfigError(found)
         return run
 
@@ -90,7 +93,13 @@ class _Preparation:
         if not self.plugin:
             return None
         try:
-            return self._load("trainers", self.plugin, self.plugin, {})
+            trainer = self._load("trainers", self.plugin, self.plugin, {})
+            if lacks := [name for name in ("Config", "from_run") if not hasattr(trainer, name)]:
+                raise BrokenPlugin(
+                    f"trainer {self.plugin!r} has no {' and no '.join(lacks)}, which every trainer "
+                    "has (docs/plugins.md)."
+                )
+            return trainer
         except PluginError as error:
             self.problems.append(Problem(self.file.where(("plugin",)), str(error)))
             return None
@@ -113,22 +122,22 @@ class _Preparation:
 
         return (trainer_class.Config, ModelConfig) if trainer_class is not None else ()
 
-    def _settings(self, spec: RunSpec, classes: tuple[type, ...]) -> list[dict[str, Any]] | None:
-        if not classes:
-            return None
-        for key in spec.settings.keys() & OWNED.keys():
+    def _settings(self, spec: RunSpec, classes: tuple[type, ...]) -> tuple[Any, Any]:
+        """Return the trainer's Config, or None if a setting is wrong, and the ModelConfig."""
+        for key in sorted(spec.settings.keys() & OWNED.keys()):
             self.problems.append(
                 Problem(self.file.where((key,)), "is decided by the run itself.", OWNED[key])
             )
         given = {key: value for key, value in spec.settings.items() if key not in OWNED}
-        folder = Path(given.pop("output_dir", None) or f"runs/{spec.plugin}-{Path(spec.name).stem}")
         settings, problems = check_settings(given, classes, where=self.file.where_key)
         self.problems += problems
-        if problems:
-            return None
+        asked = settings[0].get("output_dir")
+        folder = Path(asked or f"runs/{spec.plugin.replace('/', '-')}-{Path(spec.name).stem}")
         settings[0]["output_dir"] = str(folder / "checkpoints")
         settings[0].setdefault("report_to", "none")
-        return settings
+        training = None if problems else self._construct(classes[0], settings[0], spec)
+        # Of use even beside a wrong setting: the dataset can be looked at too.
+        return training, self._construct(classes[1], settings[1], spec)
 
     def _construct(self, cls: type, settings: Mapping[str, Any], spec: RunSpec) -> Any:
         try:
@@ -144,8 +153,13 @@ class _Preparation:
         kind: registry.Kind,
         spec: Any,
         injected: Mapping[str, Any],
+        *,
+        build: bool = True,
     ) -> Any:
-        """Build one component, or report why not and return None."""
+        """Build one component, or report why not and return None.
+
+        Without `build` its name and arguments are checked, and that is all.
+        """
         path = spec.path
         label = getattr(spec, "label", spec.name)
         try:
@@ -162,7 +176,7 @@ class _Preparation:
             beside=keys_of(type(spec)),
         )
         self.problems += problems
-        if problems:
+        if problems or not build:
             return None
         accepted = _accepted(target)
         arguments |= {key: value for key, value in injected.items() if key in accepted}
@@ -210,8 +224,11 @@ class _Preparation:
             )
             return None
         chosen = spec.judge or (labels[0] if len(labels) == 1 else None)
-        injected = {"judge": judges.get(chosen)} if chosen else {"judge": None}
-        reward = self._component("rewards", spec, injected)
+        injected = {"judge": judges.get(chosen) if chosen else None}
+        # A judge that could not be built has been reported; the reward would only miss it.
+        build = chosen is None or chosen in judges
+        build &= not self._misplaced_judge(spec, labels)
+        reward = self._component("rewards", spec, injected, build=build)
         if reward is None:
             return None
         source = " ".join(self.components[-1][key] for key in ("package", "version"))
@@ -219,17 +236,34 @@ class _Preparation:
             return Part(spec.label, reward, threshold=spec.threshold, source=source)
         return Part(spec.label, reward, spec.weight, spec.on_none, spec.clip, source=source)
 
+    def _misplaced_judge(self, spec: RewardSpec | GateSpec, labels: Sequence[str]) -> bool:
+        """Report a judge for a reward that takes none, or none chosen of several for one."""
+        try:
+            takes = "judge" in _accepted(registry.load("rewards", spec.name))
+        except PluginError:
+            return False  # reported where it is built
+        where = self.file.where((*spec.path, "judge"))
+        if spec.judge and not takes:
+            self.problems.append(Problem(where, f"{spec.name} takes no judge.", "Remove it."))
+            return True
+        if takes and not spec.judge and len(labels) > 1:
+            fix = f"Write `judge:` with one of {', '.join(labels)}."
+            self.problems.append(Problem(where, f"which judge {spec.name} gets is not said.", fix))
+            return True
+        return False
+
     def _tokenizer(self, model: Any, training: Any) -> tuple[str, Any]:
         if model is None:
             return "", None
         if not model.model_name_or_path:
-            self.problems.append(
-                Problem(
-                    self.file.where(("model_name_or_path",)),
-                    "is missing.",
-                    "Give a Hub id, a folder, or package://PACKAGE/FOLDER.",
+            if not self.file.values.get("model_name_or_path"):  # else its type has been reported
+                self.problems.append(
+                    Problem(
+                        self.file.where(("model_name_or_path",)),
+                        "is missing.",
+                        "Give a Hub id, a folder, or package://PACKAGE/FOLDER.",
+                    )
                 )
-            )
             return "", None
         from transformers import AutoTokenizer
 
@@ -240,7 +274,7 @@ class _Preparation:
                 revision=model.model_revision,
                 trust_remote_code=getattr(training, "trust_remote_code", False),
             )
-        except (OSError, ValueError, KeyError, HfRlhfError) as error:
+        except Exception as error:  # noqa: BLE001 - the tokenizers library raises bare Exception
             self.problems.append(
                 Problem(
                     self.file.where(("model_name_or_path",)),
@@ -252,11 +286,24 @@ class _Preparation:
             return "", None
 
     def _dataset(self, spec: RunSpec, tokenizer: Any) -> Loaded | None:
-        made = self._component("datasets", spec.dataset, {"tokenizer": tokenizer})
+        injected = {"tokenizer": tokenizer}
+        made = self._component("datasets", spec.dataset, injected, build=tokenizer is not None)
         if made is None:
             return None
+        from datasets import DatasetDict
+
         loaded = made if isinstance(made, Loaded) else Loaded(made)
         where = self.file.where(("dataset",))
+        if not isinstance(loaded.dataset, DatasetDict):
+            self.problems.append(
+                Problem(
+                    where,
+                    f"{spec.dataset.name} returned {type(loaded.dataset).__name__}, not a "
+                    "DatasetDict.",
+                    "An adapter returns its splits: `DatasetDict(train=..., test=...)`.",
+                )
+            )
+            return None
         if "train" not in loaded.dataset or len(loaded.dataset["train"]) == 0:
             self.problems.append(Problem(where, f"{spec.dataset.name} gave no training rows."))
             return None
@@ -264,11 +311,13 @@ class _Preparation:
 
     def _columns(self, reward: ComposedReward, loaded: Loaded, spec: RunSpec) -> None:
         columns = set(loaded.dataset["train"].column_names)
+        asked: tuple[RewardSpec | GateSpec, ...] = (*spec.rewards, *spec.gates)
+        paths = {one.label: one.path for one in asked}
         for part in (*reward.rewards, *reward.gates):
             if missing := sorted(part.needs() - columns):
                 self.problems.append(
                     Problem(
-                        self.file.where(("rewards",)),
+                        self.file.where(paths[part.label]),
                         f"{part.label!r} needs the column{'s' * (len(missing) > 1)} "
                         f"{', '.join(missing)}, which dataset {spec.dataset.name} lacks.",
                         f"Its columns: {', '.join(sorted(columns))}.",

@@ -28,7 +28,18 @@ class RefinerConfig(GRPOConfig):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         if self.prompts_per_step is not None:
-            self.gradient_accumulation_steps = self._accumulation(self.prompts_per_step)
+            derived = self._accumulation(self.prompts_per_step)
+            if self.gradient_accumulation_steps not in (1, derived):
+                raise ValueError(
+                    f"gradient_accumulation_steps {self.gradient_accumulation_steps} is not the "
+                    f"{derived} that prompts_per_step {self.prompts_per_step} makes. Give one."
+                )
+            self.gradient_accumulation_steps: int = derived
+        if str(getattr(self.eval_strategy, "value", self.eval_strategy)) != "no":
+            raise ValueError(
+                "eval_strategy is for a trainer with an evaluation dataset. This run evaluates "
+                "before and after training, as its `evaluation` section says."
+            )
         super().__post_init__()
 
     def _accumulation(self, prompts: int) -> int:
