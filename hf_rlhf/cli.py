@@ -5,8 +5,9 @@ broken package cannot break the command line or slow it down.
 """
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from hf_rlhf import __version__, registry
@@ -24,8 +25,7 @@ BUILT_IN = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit status."""
-    offered = {point.name: point for point in registry.offered("commands")}
-    parser = _parser(sorted(offered.keys() - BUILT_IN.keys()))
+    parser = _parser(_plugin_verbs())
     arguments = list(sys.argv[1:] if argv is None else argv)
     # Only what stands before the verb is ours; the rest belongs to the verb.
     chosen = parser.parse_args(arguments[:1] or ["--help"])
@@ -42,15 +42,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted.", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader (head, less) has gone; what it wanted, it has.
-        sys.stderr.close()
+        # The reader (head, less) has gone; what it wanted, it has. Python flushes once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
-def _parser(plugins: Sequence[str]) -> argparse.ArgumentParser:
+def _plugin_verbs() -> dict[str, str]:
+    """Return what plugins offer, and from where; a name that is taken is written package/name."""
+    points = registry.offered("commands")
+    names = [*BUILT_IN, *(point.name for point in points)]
+    return {
+        point.name
+        if names.count(point.name) == 1
+        else f"{registry.package(point)[0]}/{point.name}": registry.source(point)
+        for point in points
+    }
+
+
+def _parser(plugins: Mapping[str, str]) -> argparse.ArgumentParser:
     lines = [f"  {verb:16} {summary}" for verb, (_, _, summary) in BUILT_IN.items()]
-    for verb in plugins:
-        lines.append(f"  {verb:16} from {registry.source(registry.find('commands', verb))}")
+    lines += [f"  {verb:16} from {package}" for verb, package in plugins.items()]
     parser = argparse.ArgumentParser(
         prog="hf-rlhf",
         description="verbs:\n" + "\n".join(lines),

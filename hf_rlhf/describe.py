@@ -159,10 +159,11 @@ def _trainer(name: str, point: EntryPoint, settings: bool) -> Iterator[str]:
 
     found = _class_in_source(point)
     yield from _doc(ast.get_docstring(found))
-    default = _constant(found, "default_run")
+    shipped = run_files(name)
+    default = _constant(found, "default_run") if len(shipped) > 1 else next(iter(shipped), None)
     yield ""
     yield "run files:"
-    for run, path in run_files(name).items():
+    for run, path in shipped.items():
         first = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
         yield f"  {run:12} {'(default) ' if run == default else ''}{first}"
     if not settings:
@@ -182,7 +183,10 @@ def _setting(item: "Field[Any]") -> str:
 
 def _class_in_source(point: EntryPoint) -> ast.ClassDef:
     """Return the class that an entry point names, parsed and not executed."""
-    spec = find_spec(point.module)
+    try:
+        spec = find_spec(point.module)
+    except ImportError:  # of a package above it
+        spec = None
     origin = spec.origin if spec else None
     if origin is None:
         raise BrokenPlugin(f"{registry.source(point)} has no module {point.module!r}.")
@@ -195,8 +199,11 @@ def _class_in_source(point: EntryPoint) -> ast.ClassDef:
 
 def _constant(node: ast.ClassDef, name: str) -> Any:
     for statement in node.body:
-        if isinstance(statement, ast.Assign) and any(
-            isinstance(target, ast.Name) and target.id == name for target in statement.targets
+        targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+        if (
+            isinstance(statement, (ast.Assign, ast.AnnAssign))
+            and any(isinstance(target, ast.Name) and target.id == name for target in targets)
+            and isinstance(statement.value, ast.Constant)
         ):
-            return ast.literal_eval(statement.value)
+            return statement.value.value
     return None

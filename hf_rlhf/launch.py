@@ -41,6 +41,9 @@ def launch_configs_main(argv: Sequence[str]) -> int:
     target = target / source.name if target.is_dir() else target
     if target.exists():
         raise HfRlhfError(f"{target} exists. Name another file, or delete it.")
-    shutil.copyfile(source, target)
+    try:
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise HfRlhfError(f"{target} cannot be written: {error.strerror}.") from error
     print(f"{target}: accelerate launch --config_file {target} -m hf_rlhf.train --plugin NAME")
     return 0

@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, get_args
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from hf_rlhf import __version__
 from hf_rlhf.errors import (
@@ -31,7 +32,11 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 FIRST_PARTY: dict[Kind, dict[str, str]] = {
     "trainers": {"refiner_grpo": "hf-rlhf-refiner"},
     "rewards": dict.fromkeys(
-        ("rubric_judge", "citation_f1", "refiner_reward", "answer_format"), "hf-rlhf-refiner"
+        (
+            *("rubric_judge", "citation_f1", "refiner_reward", "answer_format", "answer_length"),
+            *("snippet_count", "hallucinated_ids", "uncited_share"),
+        ),
+        "hf-rlhf-refiner",
     ),
     "datasets": dict.fromkeys(("refiner_rows", "judged_rollouts", "tiny_world"), "hf-rlhf-refiner"),
     "commands": {"hub": "hf-rlhf-local-hub"},
@@ -68,7 +73,7 @@ def find(kind: Kind, name: str) -> EntryPoint:
     found = [
         point
         for point in offered(kind)
-        if point.name == short and (not owner or package(point)[0] == owner)
+        if point.name == short and (not owner or _same_package(package(point)[0], owner))
     ]
     if not found:
         raise UnknownPlugin(_unknown(kind, name))
@@ -78,6 +83,10 @@ def find(kind: Kind, name: str) -> EntryPoint:
             f"{len(found)} packages offer a {singular(kind)} named {short!r}. Write {choices}."
         )
     return found[0]
+
+
+def _same_package(one: str, other: str) -> bool:
+    return canonicalize_name(one) == canonicalize_name(other)
 
 
 def load(kind: Kind, name: str) -> Any:
@@ -112,8 +121,10 @@ def _check_version(kind: Kind, point: EntryPoint) -> None:
             requirement = Requirement(text)
         except InvalidRequirement:
             continue  # a malformed line about something else is not ours to judge
-        if requirement.name.replace("_", "-").lower() != "hf-rlhf":
+        if not _same_package(requirement.name, "hf-rlhf"):
             continue
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue  # of an extra, or for another Python
         if not requirement.specifier.contains(__version__, prereleases=True):
             raise IncompatiblePlugin(
                 f"{singular(kind)} {point.name!r} comes from {source(point)}, which needs "
