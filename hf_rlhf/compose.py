@@ -354,6 +354,18 @@ def _run_together(coroutines: Sequence[Any]) -> list[Any]:
             threading.Thread(target=_loop.run_forever, name="hf-rlhf-rewards", daemon=True).start()
 
     async def together() -> list[Any]:
-        return list(await asyncio.gather(*coroutines))
+        tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            # When one fails, or all are cancelled, none may go on asking a judge.
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    return asyncio.run_coroutine_threadsafe(together(), _loop).result()
+    pending = asyncio.run_coroutine_threadsafe(together(), _loop)
+    try:
+        return pending.result()
+    except BaseException:  # Ctrl-C reaches this thread only
+        pending.cancel()
+        raise
