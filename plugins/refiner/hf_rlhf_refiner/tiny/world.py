@@ -57,7 +57,12 @@ class Fact:
     @property
     def sentence(self) -> str:
         """The fact as every snippet words it."""
-        return f"The {self.attribute} of {self.entity} is {self.value}."
+        return f"{self.cue} is {self.value}."
+
+    @property
+    def cue(self) -> str:
+        """The fact without its value."""
+        return f"The {self.attribute} of {self.entity}"
 
 
 @dataclass(frozen=True)
@@ -95,9 +100,9 @@ class Problem:
     @property
     def question(self) -> str:
         """The user's question."""
-        named = [f"the {attribute}" for attribute in self.asked]
+        named = [f"the {attribute} of {self.entity}" for attribute in self.asked]
         listed = " and ".join([", ".join(named[:-1]), named[-1]]) if named[1:] else named[0]
-        return f"What {'are' if named[1:] else 'is'} {listed} of {self.entity}?"
+        return f"What {'are' if named[1:] else 'is'} {listed}?"
 
     @property
     def reasoning(self) -> str:
@@ -111,10 +116,13 @@ class Problem:
 
     @property
     def prompt(self) -> str:
-        """The user's turn: about 90 tokens for five snippets."""
+        """The user's turn: about 90 tokens for five snippets.
+
+        The question comes last, so that it is read with the tool output in view.
+        """
         return (
-            f"Question: {self.question}\nReasoning: {self.reasoning}\n"
-            f"Tool output:\n{self.tool_output}"
+            f"Tool output:\n{self.tool_output}\nReasoning: {self.reasoning}\n"
+            f"Question: {self.question}"
         )
 
     @property
