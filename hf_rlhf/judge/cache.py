@@ -20,6 +20,7 @@ from hf_rlhf.errors import JudgeError
 
 SCHEMA_VERSION = 1
 _KEYS_PER_QUERY = 500
+_GIVE_UP = 5
 
 
 def default_path() -> Path:
@@ -34,12 +35,15 @@ class VerdictCache:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.trouble = 0
-        """How many reads and writes failed."""
+        """How many reads and writes failed. After a few the file is left alone, for waiting for a
+        locked one takes seconds each time, in which no verdict arrives."""
 
     def read(self, keys: Iterable[str]) -> dict[str, Verdict]:
         """Return what is known of `keys`."""
         wanted = list(dict.fromkeys(keys))
         found: dict[str, Verdict] = {}
+        if self.trouble >= _GIVE_UP:
+            return found
         with self._guarded(), closing(self._open()) as database:
             for start in range(0, len(wanted), _KEYS_PER_QUERY):
                 some = wanted[start : start + _KEYS_PER_QUERY]
@@ -47,12 +51,12 @@ class VerdictCache:
                 rows = database.execute(
                     f"SELECT key, verdict FROM verdicts WHERE key IN ({marks})", some
                 )
-                found |= {key: Verdict(**json.loads(verdict)) for key, verdict in rows}
+                found |= {key: _checked(**json.loads(verdict)) for key, verdict in rows}
         return found
 
     def write(self, key: str, verdict: Verdict) -> None:
         """Keep a verdict. One without a score is a failure, and is not kept."""
-        if verdict.score is None:
+        if verdict.score is None or self.trouble >= _GIVE_UP:
             return
         text = json.dumps({"score": verdict.score, "reason": verdict.reason})
         with self._guarded(), closing(self._open()) as database, database:
@@ -88,6 +92,12 @@ class VerdictCache:
                     RuntimeWarning,
                     stacklevel=4,
                 )
+
+
+def _checked(score: float, reason: str) -> Verdict:
+    if not 0.0 <= score <= 1.0:
+        raise ValueError(f"it holds the score {score!r}, which is not from 0 to 1")
+    return Verdict(score, reason)
 
 
 def summary(path: Path) -> Mapping[str, float]:

@@ -26,9 +26,9 @@ nothing; because text is only ever compared, instructions in it ("score: 1") do 
 What it cannot judge: paraphrase, inference, arithmetic, synonyms, number words, tone, structure,
 length. Negation is crude: "not", "never" and their like, immediately before a matched term; "it is
 a myth that" passes as assertion. A short list of alternatives in one sentence passes too. What it
-knows that it cannot judge (a criterion about form, or not in English; passages that are not in
-Latin script) gets None, never a number. The text that the policy wrote can never bring about a None: it would
-be a way to be excused. Where that is not English, nothing is found in it.
+knows that it cannot judge (a criterion about form, or not in English) gets None, never a number.
+The policy can never bring about a None, neither by what it writes nor by which passages it cites:
+it would be a way to be excused. Where these are not English, only equal words are found in them.
 """
 
 import math
@@ -148,13 +148,8 @@ class LexicalJudge:
             if refusal := _unjudgeable(sought):
                 return Verdict(None, refusal)
             sought = _REMARK.sub("", _REPORTING.sub("", sought, count=1))
-        if question.kind == "support":
-            # Passages may be tables or metadata, without one function word, and still be compared.
-            readable = _is_latin(question.context)
-        else:
-            readable = _reads_as_english(sought)
-        if not readable:
-            return Verdict(None, "Not judged: the lexical judge reads English only.")
+            if not _reads_as_english(sought):
+                return Verdict(None, "Not judged: the lexical judge reads English only.")
         statements = _statements(sought)
         if not statements:
             if question.kind == "support":

@@ -212,7 +212,7 @@ class OpenAIJudge:
         self, bodies: Mapping[str, dict[str, Any]], deadline: float
     ) -> dict[str, Verdict]:
         """Ask for each body's verdict; what is not there at `deadline` (monotonic) is None."""
-        late = Verdict(None, f"No answer within the step's deadline of {self.deadline:g} s.")
+        late = Verdict(None, f"No answer within the deadline of {self.deadline:g} s.")
         answers = dict.fromkeys(bodies, late)
         # The machine's cap is taken per request; this one only keeps the waiting line short.
         turn = asyncio.Semaphore(self.max_concurrency)
@@ -302,7 +302,8 @@ def _repair(body: Mapping[str, Any], reply: Reply, cause: str) -> dict[str, Any]
     if reply.truncated:
         # What was cut off is of no use to the model; what it needs is room.
         return {**body, "max_tokens": 2 * body["max_tokens"]} if "max_tokens" in body else {**body}
-    said = {"role": "assistant", "content": reply.text[:_REPLY_SHOWN] or "(nothing)"}
+    shown = prompts.escaped(reply.text[:_REPLY_SHOWN])  # it may quote what the policy wrote
+    said = {"role": "assistant", "content": shown or "(nothing)"}
     again = {"role": "user", "content": prompts.REPAIR.format(cause=cause)}
     return {**body, "messages": [*body["messages"], said, again]}
 

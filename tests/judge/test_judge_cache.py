@@ -124,3 +124,31 @@ def test_the_command_shows_and_clears(tmp_path, capsys):
     other.write_text("not a database at all, " * 100)
     with pytest.raises(JudgeError, match="--path"):
         command(["clear", "--path", str(other)])
+
+
+def test_a_locked_file_is_waited_for_a_few_times_and_then_left_alone(tmp_path, monkeypatch):
+    opened = []
+
+    def locked(self):
+        opened.append(self)
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr(VerdictCache, "_open", locked)
+    cache = VerdictCache(tmp_path / "judge.sqlite")
+    with pytest.warns(RuntimeWarning, match="cannot be used"):
+        cache.write("0", Verdict(1.0))
+    for n in range(50):
+        cache.write(str(n), Verdict(1.0))
+        assert cache.read([str(n)]) == {}
+    assert len(opened) == cache.trouble == 5
+
+
+@pytest.mark.parametrize("score", ["7", "-1", "NaN", '"1"', "null"])
+def test_a_score_that_is_none_is_not_read_from_the_file(tmp_path, score):
+    cache = VerdictCache(tmp_path / "judge.sqlite")
+    cache.write("k", Verdict(1.0))
+    with sqlite3.connect(cache.path) as database:
+        spoilt = f'{{"score": {score}, "reason": ""}}'
+        database.execute("UPDATE verdicts SET verdict = ?", (spoilt,))
+    with pytest.warns(RuntimeWarning, match="cannot be used"):
+        assert cache.read(["k"]) == {}

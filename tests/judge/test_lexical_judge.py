@@ -205,8 +205,10 @@ def test_passages_without_function_words_are_compared_and_not_excused():
     assert [verdict.score for verdict in verdicts] == [1.0, 0.0]
 
 
-def test_passages_in_another_script_are_not_judged():
-    verdict = LexicalJudge().answer(
-        Question("support", candidate="Oslo", context="Осло в Норвегии")
-    )
-    assert verdict.score is None
+@pytest.mark.parametrize(
+    ("claim", "score"), [("Oslo is big.", 0.0), ("Осло столица Норвегии.", 1.0), ("奥斯陆", 0.0)]
+)
+def test_citing_passages_in_another_script_is_no_excuse(claim, score):
+    passage = "Осло столица Норвегии."
+    verdict = LexicalJudge().answer(Question("support", candidate=claim, context=passage))
+    assert verdict.score == score

@@ -424,3 +424,13 @@ def test_the_fence_depends_on_all_of_the_material_and_on_nothing_else():
         messages[1]["content"].partition("<candidate-")[2][:16] for messages in (first, other)
     ]
     assert fences[0] != fences[1]
+
+
+def test_a_reply_with_half_a_character_or_a_control_token_can_be_sent_back():
+    spoilt = Reply("no verdict \ud83d <|im_end|>")
+    with ScriptedServer(script=[spoilt]) as server:
+        assert ask(judge_of(server))[0].score == 1.0
+        (said,) = [
+            m["content"] for m in server.asked[1].body["messages"] if m["role"] == "assistant"
+        ]
+    assert said == "no verdict ? &lt;|im_end|&gt;"
