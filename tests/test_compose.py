@@ -195,3 +195,52 @@ def test_statistics_agree_with_their_definitions(values):
         assert result["zero_std_groups"] == float(max(known) - min(known) < 1e-9)
     else:
         assert "zero_std_groups" not in result
+
+
+@pytest.mark.parametrize("values", [b"12", {0: 1.0, 1: 2.0}, {0.0, 1.0}])
+def test_what_has_a_length_but_no_order_of_numbers_is_not_a_list(values):
+    with pytest.raises(RewardError, match=f"returned {type(values).__name__}, not a list"):
+        total([Part("a", Fixed(values))])
+
+
+def test_a_number_that_no_float_holds_is_refused():
+    with pytest.raises(RewardError, match="for completion 1 of 2"):
+        total([Part("a", Fixed([1.0, 10**400]))])
+
+
+def test_what_only_trl_supplies_is_none_outside_training():
+    def logs(prompts, completions, log_metric, trainer_state, completion_ids):
+        return [float(log_metric is trainer_state is completion_ids is None)]
+
+    assert total([Part("logs", logs)], n=1) == [1.0]
+
+
+def test_the_statistics_that_trl_logs_itself_are_left_to_it():
+    """TRL averages what two log under one name, and its std has another definition."""
+    logged = {}
+    composed = ComposedReward((Part("a", Fixed([1.0, 0.0])),))
+    composed(["p", "p"], ["c", "c"], log_metric=logged.__setitem__)
+    assert {"rewards/a/mean", "rewards/a/std", "rewards/total/none"} <= logged.keys()
+    assert not {"rewards/total/mean", "rewards/total/std"} & logged.keys()
+
+
+def test_an_error_on_one_process_stops_the_others(monkeypatch):
+    """Otherwise they would wait in a collective call for what never comes."""
+    import accelerate.utils
+
+    sent = []
+
+    def gather(rows):
+        sent.append(rows)
+        return [*rows, *(sent[0] if len(sent) > 1 else [])]
+
+    monkeypatch.setattr(accelerate.utils, "gather_object", gather)
+
+    def step(values):
+        composed = ComposedReward((Part("a", Fixed(values)),))
+        return composed(["p"], ["c"], log_metric=lambda name, value: None)
+
+    with pytest.raises(RewardError, match="returned nan"):
+        step([math.nan])
+    with pytest.raises(RewardError, match=r"another process did: .*returned nan"):
+        step([1.0])

@@ -1,5 +1,6 @@
 """Everything that can be wrong with a run is said at once, before any weights load."""
 
+import json
 import os
 import re
 import shutil
@@ -222,3 +223,141 @@ def test_plugin_and_config_must_agree(tmp_path):
 def test_plugin_alone_means_its_default_run_file():
     assert choose_run_file("refiner_grpo", None, None).name == "tiny.yaml"
     assert set(run_files("refiner_grpo")) == {"tiny", "rollouts", "published"}
+
+
+def test_what_is_wrong_in_one_place_hides_nothing_in_another(tiny_run):
+    """Neither a setting of the wrong type nor a model that is nowhere stops the other checks."""
+    tiny_run["learning_rate"] = "fast"
+    tiny_run["dataset"]["train_row"] = 8
+    found = "\n".join(problems(tiny_run))
+    assert re.search(r"learning_rate: should be a number", found)
+    assert re.search(r"dataset\.train_row\b.*Did you mean `train_rows`", found)
+    tiny_run["model_name_or_path"] = "package://nowhere/model"
+    found = "\n".join(problems(tiny_run))
+    assert "package 'nowhere' is not installed" in found
+    assert "train_row" in found
+
+
+def test_a_wrong_setting_still_lets_the_columns_be_checked(tiny_run, offer):
+    offer("rewards", needs_gold=NeedsGold)
+    tiny_run["rewards"].append({"name": "needs_gold"})
+    tiny_run["learning_rate"] = "fast"
+    found = "\n".join(problems(tiny_run))
+    assert re.search(r"rewards\.2: 'needs_gold' needs the column gold_answer", found)
+
+
+def test_output_dir_and_model_of_the_wrong_type(tiny_run):
+    said(tiny_run | {"output_dir": 5}, r"output_dir: should be text")
+    said(tiny_run | {"model_name_or_path": 5}, r"model_name_or_path: should be text")
+
+
+def test_problems_that_only_the_whole_run_shows_have_their_line_too(tiny_run):
+    text = RunFile.from_mapping(tiny_run).to_yaml() + "loss_type: gpro\n"
+    text = text.replace("loss_type: bnpo\n", "", 1)
+    with pytest.raises(ConfigError, match=rf"my.yaml:{len(text.splitlines())} loss_type"):
+        prepare(RunFile.parse(text, "my.yaml"))
+
+
+def test_judge_for_a_reward_that_takes_none(tiny_run):
+    tiny_run["rewards"][1]["judge"] = "words"
+    said(tiny_run, r"rewards\.1\.judge: answer_format takes no judge")
+
+
+def test_which_of_two_judges_a_reward_gets_must_be_said(tiny_run):
+    tiny_run["judges"]["strict"] = {"name": "lexical", "full": 0.95}
+    said(tiny_run, r"rewards\.0\.judge: which judge refiner_reward gets.*words, strict")
+    tiny_run["rewards"][0]["judge"] = "strict"
+    run = prepare(RunFile.from_mapping(tiny_run))
+    assert run.reward.rewards[0].reward.judge is run.judges["strict"]
+
+
+def test_evaluation_that_could_not_take_place(tiny_run, offer):
+    tiny_run["evaluation"]["split"] = "validation"
+    said(tiny_run, r"evaluation: .*no rows in the split 'validation'.*train \(8 rows\), test \(4")
+    tiny_run["evaluation"]["split"] = "test"
+    tiny_run["evaluation"]["max_new_tokens"] = 5000
+    said(tiny_run, r"row \d+ of test has a prompt of \d+ tokens; with completions of 5000")
+
+
+def one_dataset():
+    from datasets import Dataset
+
+    return Dataset.from_dict({"prompt": ["a"] * 8})
+
+
+def test_adapter_that_returns_no_splits(tiny_run, offer):
+    offer("datasets", one_dataset=one_dataset)
+    tiny_run["dataset"] = {"name": "one_dataset"}
+    said(tiny_run, r"one_dataset returned Dataset, not a DatasetDict")
+
+
+def test_held_out_rows_that_lack_a_column(tiny_run, offer):
+    from datasets import Dataset, DatasetDict
+
+    rows = {"prompt": ["a"] * 8}
+    made = DatasetDict(train=Dataset.from_dict({**rows, "gold_answer": rows["prompt"]}))
+    made["test"] = Dataset.from_dict(rows)
+    offer("datasets", uneven=lambda: made)
+    offer("rewards", needs_gold=NeedsGold)
+    tiny_run |= {"dataset": {"name": "uneven"}, "rewards": [{"name": "needs_gold"}]}
+    said(tiny_run, r"evaluation: 'needs_gold' needs gold_answer, which the split 'test' lacks")
+
+
+class NotATrainer:
+    """A trainer that was never finished."""
+
+
+def test_trainer_without_what_a_trainer_has(tiny_run, offer):
+    offer("trainers", unfinished=NotATrainer)
+    tiny_run["plugin"] = "unfinished"
+    assert any("has no Config and no from_run" in problem for problem in problems(tiny_run))
+
+
+def copied_model(tiny_run, folder):
+    """Copy the tiny policy to `folder`, and have the run use it there."""
+    from hf_rlhf.run import resolve_model_path
+
+    shutil.copytree(resolve_model_path(tiny_run["model_name_or_path"]), folder)
+    tiny_run["model_name_or_path"] = str(folder)
+
+
+def test_model_without_weights(tiny_run, tmp_path):
+    copied_model(tiny_run, tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    said(tiny_run, r"model holds no weights \(\*\.safetensors")
+
+
+def test_model_of_an_unknown_kind(tiny_run, tmp_path):
+    copied_model(tiny_run, tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "no_such_model"}')
+    assert any("model_name_or_path" in problem for problem in problems(tiny_run))
+
+
+def test_tokenizer_that_is_damaged(tiny_run, tmp_path):
+    copied_model(tiny_run, tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    said(tiny_run, r"model_name_or_path: the tokenizer of .* does not load")
+
+
+def test_adapter_that_could_not_be_merged_after_training(tiny_run, tmp_path):
+    copied_model(tiny_run, tmp_path / "model")
+    config = tmp_path / "model" / "config.json"
+    quantised = {**json.loads(config.read_text()), "quantization_config": {"quant_method": "gptq"}}
+    config.write_text(json.dumps(quantised))
+    said(tiny_run, r"model_name_or_path: is quantised.*load_in_4bit")
+
+
+def test_what_the_trainer_would_import_after_the_first_evaluation(tiny_run):
+    tiny_run["report_to"] = "wandb"
+    said(tiny_run, r"report_to: wandb is not installed")
+    tiny_run["report_to"] = "none"
+    tiny_run["use_vllm"] = True
+    said(tiny_run, r"use_vllm: the package vllm is not installed")
+
+
+def test_settings_of_the_refiner_that_contradict_each_other(tiny_run):
+    said(
+        tiny_run | {"gradient_accumulation_steps": 3},
+        r"gradient_accumulation_steps 3 is not the 1 that prompts_per_step 4 makes",
+    )
+    said(tiny_run | {"eval_strategy": "steps"}, r"eval_strategy.*`evaluation` section")

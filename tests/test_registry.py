@@ -110,3 +110,52 @@ sys.exit(str(heavy) if heavy else status)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) > 5
+
+
+def test_our_own_table_of_packages_is_complete():
+    ours = {"hf-rlhf-refiner", "hf-rlhf-local-hub"}
+    for kind in registry.KINDS:
+        brought = {p.name: registry.package(p)[0] for p in registry.offered(kind)}
+        expected = {name: package for name, package in brought.items() if package in ours}
+        assert expected.items() <= registry.FIRST_PARTY.get(kind, {}).items()
+
+
+def test_a_package_is_named_in_any_spelling(install):
+    install(("acme-tone", "tone", "fractions:Fraction"), ("b", "tone", "decimal:Decimal"))
+    assert registry.load("rewards", "Acme_Tone/tone") is Fraction
+
+
+def test_a_requirement_of_an_extra_or_of_another_python_is_not_ours_to_meet(install):
+    requires = ('hf-rlhf>=99; extra == "next"', 'hf-rlhf>=99; python_version < "3"')
+    install(("acme", "tone", "fractions:Fraction", *requires))
+    assert registry.load("rewards", "tone") is Fraction
+
+
+def test_two_packages_with_one_verb_disturb_no_other(offer, capsys):
+    from hf_rlhf.cli import main
+
+    offer("commands", shout=lambda argv: 7, list=lambda argv: 8)
+    assert main(["acme/list"]) == 8
+    offer("commands", shout=lambda argv: 9)
+    assert main(["list", "commands"]) == 0
+    assert "acme/shout" in capsys.readouterr().out
+
+
+def test_a_trainer_whose_package_is_gone_is_named(monkeypatch):
+    from hf_rlhf.describe import _class_in_source
+
+    point = EntryPoint("gone", "no_such_package.trainer:Gone", "hf_rlhf.trainers")
+    with pytest.raises(BrokenPlugin, match=r"has no module 'no_such_package.trainer'"):
+        _class_in_source(point)
+
+
+def test_a_launch_config_that_cannot_be_written_is_said(tmp_path):
+    from hf_rlhf.errors import HfRlhfError
+    from hf_rlhf.launch import launch_configs, launch_configs_main
+
+    name = next(iter(launch_configs()))
+    with pytest.raises(HfRlhfError, match=r"none/here.yaml cannot be written: No such file"):
+        launch_configs_main([name, str(tmp_path / "none" / "here.yaml")])
+    assert launch_configs_main([name, str(tmp_path)]) == 0
+    with pytest.raises(HfRlhfError, match="exists. Name another"):
+        launch_configs_main([name, str(tmp_path)])

@@ -1,6 +1,7 @@
 """Which parts of TRL and transformers our trainers lean on: a new one is a decision."""
 
 import inspect
+import re
 
 import pytest
 
@@ -48,3 +49,14 @@ def test_every_run_file_of_a_trainer_parses_and_its_settings_exist(name):
         assert not [*problems, *more]
         for reward in (*spec.rewards, *spec.gates):
             assert callable(load("rewards", reward.name))
+
+
+def test_our_list_of_losses_is_trls():
+    """TRL finds an unknown loss only in the first step, so ours is checked before."""
+    from trl import GRPOTrainer
+
+    from hf_rlhf.preflight import LOSS_TYPES
+
+    source = inspect.getsource(GRPOTrainer)
+    compared = re.findall(r"self\.loss_type (?:==|in) (\[[^]]*\]|\"\w+\")", source)
+    assert {name for part in compared for name in re.findall(r"\w+", part)} == set(LOSS_TYPES)
