@@ -97,7 +97,12 @@ class Judge(Protocol):
 
 
 class Trainer(Protocol):
-    """What `--plugin` names: a class made from a resolved run. TRL's trainers nearly are this."""
+    """What `--plugin` names: a class made from a resolved run. TRL's trainers nearly are this.
+
+    An instance has, as `transformers.Trainer` has, `model`, `accelerator`, and `state` (a
+    `TrainerState`: `global_step`, `max_steps`, `epoch`, `log_history`), and hands `run.callbacks`
+    its events; the record is made of them.
+    """
 
     Config: type
     """A dataclass, a subclass of `transformers.TrainingArguments` for trainers built on it."""

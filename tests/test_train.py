@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from hf_rlhf.checkpoints import valid_checkpoints
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import RewardError, RunFolderError
-from hf_rlhf.record import load_record
+from hf_rlhf.record import load_record, write_record
 from hf_rlhf.run_folder import claimed
 from hf_rlhf.train import main, train
 
@@ -50,14 +51,64 @@ def test_a_run_from_python_leaves_a_folder_that_is_not_trained_twice(tiny_run):
     assert (folder / "merged" / "model.safetensors").exists()
     assert not list(folder.glob("*/training_args.bin"))
 
+    # No command line made this run; its folder, and what is published of it, repeats it.
+    assert record["command"][-2:] == ["--config", "config.yaml"]
+
     weights = folder / "adapter" / "adapter_model.safetensors"
     before = weights.stat().st_mtime_ns
+    write_record({**record, "publish": {**record["publish"], "repo_id": "me/told-later"}}, folder)
     again = train(config={**tiny_run, "card": {"intended_use": "Testing."}})
     assert weights.stat().st_mtime_ns == before
     assert again["author"]["intended_use"] == "Testing."
+    assert "Testing." in (folder / "README.md").read_text()
+    assert "Testing." in (folder / "config.yaml").read_text()
+    assert again["publish"]["repo_id"] == "me/told-later"
 
     with pytest.raises(RunFolderError, match=r"learning_rate: 0.001 -> 0.5"):
         train(config={**tiny_run, "learning_rate": 0.5})
+
+
+def test_a_crash_after_the_last_step_trains_no_further_one(tiny_run):
+    """transformers would: it looks whether training is over only after a step of an open epoch."""
+    tiny_run |= {"max_steps": 3, "evaluation": {"rows": 2}}
+    record = train(config=tiny_run)
+    folder = Path(tiny_run["output_dir"])
+    adapter = (folder / "adapter" / "adapter_model.safetensors").read_bytes()
+    write_record({**record, "status": "running", "evaluation": None}, folder)
+    (folder / "evaluation" / "after.json").write_text("of weights that are gone")
+    again = train(config=tiny_run)
+    assert again["status"] == "finished"
+    assert again["training"]["steps"] == 3
+    losses = [entry["step"] for entry in again["training"]["history"] if "loss" in entry]
+    assert losses == [1, 2, 3]
+    assert (folder / "adapter" / "adapter_model.safetensors").read_bytes() == adapter
+    assert again["evaluation"]["after"] == record["evaluation"]["after"]
+    asked = again["reward"]["judges"][0]["usage"]["calls"]
+    assert asked >= record["reward"]["judges"][0]["usage"]["calls"]
+
+
+def test_two_processes_make_one_run(tiny_run, tmp_path):
+    """One held-out row for two processes, and checkpoints that both write to."""
+    tiny_run |= {"per_device_train_batch_size": 4, "evaluation": {"rows": 1}, "save_total_limit": 1}
+    tiny_run |= {"expect_world_size": 2}
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu"]
+    launch += ["--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
+    launch += ["--dynamo_backend", "no", "--main_process_port", "0", "-m", "hf_rlhf.train"]
+    done = subprocess.run(
+        [*launch, "--config", written(tiny_run, tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    folder = Path(tiny_run["output_dir"])
+    record = load_record(folder)
+    assert record["status"] == "finished"
+    assert record["training"]["world_size"] == 2
+    assert record["evaluation"]["rows"] == 1
+    assert record["command"][2:5] == ["--num_processes", "2", "--multi_gpu"]
+    assert [path.name for path in valid_checkpoints(folder / "checkpoints")] == ["checkpoint-2"]
 
 
 def test_full_fine_tuning_has_no_adapter_and_the_card_says_so(tiny_run):
@@ -95,6 +146,9 @@ def test_a_reward_that_raises_in_training_stops_with_its_name_and_keeps_the_work
     record = load_record(tiny_run["output_dir"])
     assert record["status"] == "failed"
     assert record["training"]["steps"] == 1
+    # What was measured and seen by then is not lost.
+    assert record["evaluation"]["before"]["total"]["n"] == 4
+    assert {sample["stage"] for sample in record["samples"]} == {"before", "train"}
     assert "checkpoint-1" in os.listdir(f"{tiny_run['output_dir']}/checkpoints")
 
 
@@ -131,6 +185,32 @@ def test_ctrl_c_leaves_a_record_and_the_same_command_goes_on(tiny_run, tmp_path)
     assert record["training"]["steps"] == 6
     steps = [entry["step"] for entry in record["training"]["history"] if "loss" in entry]
     assert steps == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("adapted", [True, False])
+def test_ctrl_c_outside_the_training_loop_loses_nothing(tiny_run, monkeypatch, adapted):
+    tiny_run |= {"evaluation": {"rows": 2}, "use_peft": adapted}
+    places = [
+        *("hf_rlhf.evaluate._generate", "transformers.Trainer.save_model"),
+        *("hf_rlhf.train._Session._save", "hf_rlhf.plots.reward_curve"),
+    ]
+
+    def interrupt(*_, **__):
+        monkeypatch.undo()  # once: what follows is the real thing
+        raise KeyboardInterrupt
+
+    for place in places:
+        monkeypatch.setattr(place, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(config=tiny_run)
+        record = load_record(tiny_run["output_dir"])
+        assert record["status"] == "interrupted", place
+        assert "nterrupted" in Path(tiny_run["output_dir"], "README.md").read_text()
+    record = train(config=tiny_run)
+    assert record["status"] == "finished"
+    assert record["training"]["steps"] == 2
+    losses = [entry["step"] for entry in record["training"]["history"] if "loss" in entry]
+    assert losses == [1, 2]
 
 
 def test_a_folder_in_use_names_its_owner(tiny_run):
