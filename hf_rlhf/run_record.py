@@ -92,7 +92,7 @@ def evaluation_section(
         "before": _json(before.means()) if before else None,
         "after": _json(after.means()) if after else None,
         "difference": _json(paired_difference(before, after)) if before and after else None,
-        "method": METHOD + "; differences are paired by row",
+        "method": METHOD + "; differences are paired by prompt",
     }
 
 
