@@ -189,10 +189,12 @@ def test_tokenizer_without_chat_template_or_pad_token(tiny_run, tmp_path):
     assert "has no chat template" in found
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_read_only_output_folder(tiny_run, tmp_path):
-    (tmp_path / "locked").mkdir(mode=0o500)
-    tiny_run["output_dir"] = str(tmp_path / "locked" / "run")
+def test_read_only_output_folder(tiny_run, tmp_path, monkeypatch):
+    # Asked of the system by a stand-in, because root may write whatever the mode says.
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != locked or not mode & os.W_OK)
+    tiny_run["output_dir"] = str(locked / "run")
     said(tiny_run, r"output_dir: .*locked cannot be written")
 
 
