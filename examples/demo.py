@@ -1,8 +1,8 @@
 """The main job on one laptop: no Hub account, no GPU, no API key. `make demo` runs this.
 
-A Hub is started on this disk and the tiny base policy is pushed to it. Then the real command
-trains a research refiner with GRPO and publishes adapter, merged weights and card. Finally both are
-pulled back, as a reader would pull them, and evaluated on held-out problems.
+A Hub is started on this disk. Then the real command trains a research refiner with GRPO and
+publishes its base, its adapter, the merged weights and the card. Finally they are pulled back, as a
+reader would pull them, and evaluated on held-out problems.
 
 Everything is written under `demo/`; run it again to continue where it stopped.
 """
@@ -30,27 +30,24 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with local_hub(out) as environment:
-        here = [sys.executable, __file__]
-        say("2/5  pushing the tiny base policy to it")
-        run([*here, "--step=push-base"], environment)
-        say("3/5  training with GRPO, publishing what comes out")
+        say("2/4  training with GRPO, publishing what comes out")
         run(train_command(out, overrides), environment)
-        say("4/5  pulling the merged model and the adapter back")
+        say("3/4  pulling the merged model and the adapter back")
         pull = [sys.executable, "-m", "hf_rlhf.cli", "pull", REPO]
         run([*pull, "--out", str(out / "pulled")], environment)
-        say("5/5  evaluating both on held-out problems")
-        run([*here, "--step=evaluate", str(out)], environment)
+        say("4/4  evaluating both on held-out problems")
+        run([sys.executable, __file__, "--evaluate", str(out)], environment)
     print(f"\n{(time.monotonic() - began) / 60:.1f} minutes. Card: {out / 'pulled' / 'README.md'}")
     print(json.loads((out / "result.json").read_text())["line"])
     return 0
 
 
 def train_command(out: Path, overrides: Sequence[str]) -> list[str]:
-    """Return the command that a user would type, for the policy on the local Hub."""
+    """Return the command that a user would type, with the local Hub's names."""
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "1"]
     launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    settings = ["--model_name_or_path", BASE, "--publish.repo_id", REPO]
-    settings += ["--output_dir", str(out / "run")]
+    settings = ["--publish.repo_id", REPO, "--output_dir", str(out / "run")]
+    settings += ["--publish.base_model", BASE, "--publish.push_base", "true"]
     job = ["-m", "hf_rlhf.train", "--plugin", "refiner_grpo"]
     return [*launch, "--cpu", *job, *settings, *overrides]
 
@@ -60,7 +57,7 @@ def local_hub(out: Path) -> Iterator[dict[str, str]]:
     """Serve a Hub from `out`/hub while the demo runs; give the environment that points to it."""
     ready = out / "hub.env"
     ready.unlink(missing_ok=True)
-    say("1/5  starting a Hub on this disk")
+    say("1/4  starting a Hub on this disk")
     command = [sys.executable, "-m", "hf_rlhf.cli", "hub", "serve", str(out / "hub")]
     with (out / "hub.log").open("w") as log:
         hub = subprocess.Popen(
@@ -108,18 +105,6 @@ def say(text: str) -> None:
     print(f"\n=== {text}", flush=True)
 
 
-def push_base() -> None:
-    """Push the policy that ships with the refiner plugin, so that the base is a Hub model."""
-    from huggingface_hub import HfApi
-
-    from hf_rlhf.run import resolve_model_path
-
-    folder = resolve_model_path("package://hf_rlhf_refiner/tiny_policy")
-    api = HfApi()
-    api.create_repo(BASE, exist_ok=True)
-    api.upload_folder(repo_id=BASE, folder_path=folder, commit_message="Tiny base policy")
-
-
 def evaluate_pulled(out: Path) -> None:
     """Evaluate the base, the pulled merged model and the pulled adapter on the same rows."""
     from hf_rlhf.config import RunFile
@@ -155,9 +140,7 @@ def evaluate_pulled(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    if "--step=push-base" in sys.argv:
-        push_base()
-    elif "--step=evaluate" in sys.argv:
+    if sys.argv[1:2] == ["--evaluate"]:
         evaluate_pulled(Path(sys.argv[-1]))
     else:
         sys.exit(main())
