@@ -112,7 +112,7 @@ class Problem:
     @property
     def tool_output(self) -> str:
         """The raw search result."""
-        return "\n".join(f"<snippet id={i}>{fact.sentence}</snippet>" for i, fact in self.snippets)
+        return "\n".join(claim(i, fact) for i, fact in self.snippets)
 
     @property
     def prompt(self) -> str:
@@ -164,8 +164,12 @@ class Problem:
 
 def render(cited: tuple[tuple[str, Fact], ...]) -> str:
     """Return an answer that states each fact and cites the id beside it."""
-    claims = (f"<snippet id={i}>{fact.sentence}</snippet>" for i, fact in cited)
-    return f"<answer>{''.join(claims)}</answer>"
+    return f"<answer>{''.join(claim(i, fact) for i, fact in cited)}</answer>"
+
+
+def claim(identifier: str, fact: Fact) -> str:
+    """Return a fact with its id: a snippet in a tool output, and a claim in an answer."""
+    return f"<snippet id={identifier}>{fact.sentence}</snippet>"
 
 
 def draw(rng: random.Random, facts: int = 3, asked: int = 2, others: int = 2) -> Problem:
