@@ -88,7 +88,8 @@ def environment(out: Path, hub: dict[str, str]) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     # The libraries' own deprecations would drown the demo's few lines.
     quiet = {"PYTHONWARNINGS": "ignore::FutureWarning", "TOKENIZERS_PARALLELISM": "false"}
-    threads = {"OMP_NUM_THREADS": str(max(os.cpu_count() or 1, 1))}
+    # Waiting threads sleep: spinning ones would starve whatever else the machine is doing.
+    threads = {"OMP_NUM_THREADS": str(os.cpu_count() or 1), "OMP_WAIT_POLICY": "PASSIVE"}
     own = {"HF_HOME": str(out / "hf_home"), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     return {**kept, **quiet, **threads, **own, **hub}
 
