@@ -169,11 +169,10 @@ class WarmStart:
         With one shape only, the loss stays where the policy knows what to say but not which id to
         cite; small problems, where a guess is often right, lead over that plateau.
         """
-        rng = random.Random(f"{self.seed}/{flaws}")
+        name = "flawed" if any(astuple(flaws)) else "right"
+        rng = random.Random(f"{self.seed}/{name}")
         problems = _of_many_shapes(rng)
-        stage = Stage(
-            self.model, "flawed" if any(astuple(flaws)) else "right", steps, learning_rate
-        )
+        stage = Stage(self.model, name, steps, learning_rate)
         for _ in range(steps):
             rows = list(islice(problems, batch))
             stage.step(*self._encode(rows, [flaws.demonstrate(row, rng) for row in rows]))
@@ -292,7 +291,7 @@ def main(arguments: Sequence[str]) -> int:
     start.learn_to_copy(steps=1000, enough=0.2)
     start.learn_to_cite(steps=1000, enough=0.1)
     start.learn_problems(steps=300, flaws=NO_FLAWS, learning_rate=2e-3)
-    start.learn_problems(steps=200, flaws=Flaws(), learning_rate=1e-3)
+    start.learn_problems(steps=400, flaws=Flaws(), learning_rate=1e-3)
     start.save(chosen.out)
     share = exact_share(start.model, start.tokenizer, rows=200, seed=chosen.seed)
     seconds = time.perf_counter() - start.started
