@@ -53,6 +53,7 @@ def results(out: Path) -> dict[str, Any]:
                 str(seed): {metric: compare([folder], metric) for metric in METRICS}
                 for seed, folder in zip(SEEDS, folders, strict=True)
             },
+            "commits": [record["environment"]["git"] for record in records],
             "training_seconds": [record["training"]["seconds"] for record in records],
             "steps": [record["training"]["steps"] for record in records],
             "curves": {str(s): curve(f) for s, f in zip(SEEDS, folders, strict=True)},
@@ -72,7 +73,9 @@ def markdown(content: Mapping[str, Any]) -> str:
         "[PLAN.md](PLAN.md). Paired differences with 95% intervals over 200 held-out problems."
     ]
     for condition, entry in content["conditions"].items():
+        seconds = ", ".join(f"{value:.0f}" for value in entry["training_seconds"])
         lines += ["", f"## Trained on: {condition}", ""]
+        lines += [f"{entry['steps'][0]} steps each; {seconds} seconds of training.", ""]
         heads = [f"seed {seed}" for seed in entry["seeds"]]
         lines += ["| metric | before | after | difference, all seeds | " + " | ".join(heads) + " |"]
         lines += ["|---|--:|--:|--:|" + "--:|" * len(heads)]

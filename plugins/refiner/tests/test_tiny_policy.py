@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf_refiner.answer import parse_answer
-from hf_rlhf_refiner.tiny.build_policy import NO_FLAWS, Flaws, WarmStart, exact_share
+from hf_rlhf_refiner.tiny.build_policy import ARCHITECTURE, NO_FLAWS, Flaws, WarmStart, exact_share
+from hf_rlhf_refiner.tiny.induction import CARRIED, plant_induction
 from hf_rlhf_refiner.tiny.tokenizer import ROLES, TAGS, world_words
 from hf_rlhf_refiner.tiny.world import draw, stream
 
@@ -129,6 +130,23 @@ def test_a_habit_shows_only_where_its_cause_is():
 
 def ids(problem):
     return [identifier for identifier, _ in problem.snippets]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_start_carries_from_the_offsets_that_a_lookup_needs(seed):
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(
+        Qwen3Config(vocab_size=64, attn_implementation="eager", **ARCHITECTURE)
+    )
+    plant_induction(model)
+    row = torch.randint(0, 64, (1, 40))
+    attention = model(row, output_attentions=True).attentions[0][0]
+    for head, offset in enumerate(CARRIED):
+        looked_at = attention[head, offset:].argmax(dim=-1)
+        assert (torch.arange(40 - offset) == looked_at).float().mean() > 0.9
 
 
 @pytest.mark.slow
