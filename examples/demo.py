@@ -26,7 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--out", default="demo", help="folder to write to")
     arguments, overrides = parser.parse_known_args()
-    out = Path(arguments.out).resolve()
+    out = Path(arguments.out)  # relative, since it is part of the command that the card prints
     out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     with local_hub(out) as environment:
@@ -90,7 +90,7 @@ def environment(out: Path, hub: dict[str, str]) -> dict[str, str]:
     quiet = {"PYTHONWARNINGS": "ignore::FutureWarning", "TOKENIZERS_PARALLELISM": "false"}
     # Waiting threads sleep: spinning ones would starve whatever else the machine is doing.
     threads = {"OMP_NUM_THREADS": str(os.cpu_count() or 1), "OMP_WAIT_POLICY": "PASSIVE"}
-    own = {"HF_HOME": str(out / "hf_home"), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    own = {"HF_HOME": str((out / "hf_home").resolve()), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     return {**kept, **quiet, **threads, **own, **hub}
 
 

@@ -175,12 +175,17 @@ def _base_card(run: Run, is_hub_id: bool) -> dict[str, Any]:
 def weights(trainer: Any, run: Run) -> dict[str, Any]:
     """Return what is known of the model only once its weights are loaded."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    parameters = list(model.parameters())
+    names, parameters = zip(*model.named_parameters(), strict=True)
     # Under ZeRO-3 a parameter is empty here and carries its size in ds_numel.
     size = [int(getattr(item, "ds_numel", item.numel())) for item in parameters]
     adapter = getattr(model, "peft_config", {}).get("default")
     return {
-        "parameters": sum(size),
+        # Of the model that is published: what the adapter adds is merged into it.
+        "parameters": sum(
+            count
+            for name, count in zip(names, size, strict=True)
+            if "lora_" not in name and "modules_to_save" not in name
+        ),
         "trainable_parameters": sum(
             count for item, count in zip(parameters, size, strict=True) if item.requires_grad
         ),
