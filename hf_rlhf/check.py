@@ -31,17 +31,24 @@ class Finding:
 
 def check_main(argv: Sequence[str]) -> int:
     """Check a run without training it."""
-    parser = argparse.ArgumentParser(prog="hf-rlhf check", description=__doc__, allow_abbrev=False)
-    parser.add_argument("file", nargs="?", help="a run file of your own")
+    parser = argparse.ArgumentParser(
+        prog="hf-rlhf check",
+        usage="hf-rlhf check [FILE] [--plugin NAME] [--run NAME] [--KEY VALUE ...]",
+        description=f"{__doc__}\nFILE is a run file of your own; any key of it is an option too.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument("--plugin", help="a trainer; alone it means its default run file")
     parser.add_argument("--run", help="another run file that the trainer's package ships")
-    chosen, overrides = parser.parse_known_args(argv)
+    # Not a positional of argparse, which would take the value of an override for it.
+    own = argv[0] if argv and not argv[0].startswith("-") else None
+    chosen, overrides = parser.parse_known_args(argv[1:] if own else argv)
 
     from hf_rlhf.card import render_card
     from hf_rlhf.prepare import prepare
     from hf_rlhf.run_record import opening
 
-    file = choose_run_file(chosen.plugin, chosen.run, chosen.file).override(overrides)
+    file = choose_run_file(chosen.plugin, chosen.run, own).override(overrides)
     run = prepare(file, plugin=chosen.plugin)
     render_card(opening(run, []))
     findings = [Finding("configuration", "ok", f"{run.spec.name}: every name and value resolves")]
