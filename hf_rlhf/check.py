@@ -61,14 +61,17 @@ def check(run: Run) -> list[Finding]:
     """Return what a dry run of `run` finds; no weights are loaded and nothing is written."""
     steps = planned_steps(run)
     tried = _rewards(run)
-    return [
+    found = [
         *_data(run),
+        *_plan(run),
         *tried.findings,
         *_judges(run),
         *_work(run, steps, tried),
         *_disk(run, steps),
         *_hub(run),
     ]
+    # What stops the run is read first; the order is kept otherwise.
+    return sorted(found, key=lambda finding: finding.status != "FAIL")
 
 
 def planned_steps(run: Run) -> int:
@@ -117,6 +120,22 @@ def _data(run: Run) -> Iterator[Finding]:
         f"prompts: median {middle}, longest {lengths[-1]} (of {len(lengths)} rows); "
         f"completions up to {answer}; the model takes {room}",
     )
+
+
+def _plan(run: Run) -> Iterator[Finding]:
+    """Say what a run does that its file may not show."""
+    peft = run.model.use_peft
+    what = f"LoRA, r {run.model.lora_r}" if peft else "every weight (`use_peft: true` for LoRA)"
+    yield Finding("trains", "ok" if peft else "note", what)
+    spec = run.spec.evaluation
+    if spec is None:
+        yield Finding("evaluation", "note", "none: the card will say `not measured`")
+        return
+    held_out = len(run.dataset[spec.split])
+    rows = held_out if spec.rows is None else min(spec.rows, held_out)
+    few = " (too few to show anything)" if rows < 10 else ""
+    said = f"{rows} rows of {spec.split!r}, before and after{few}"
+    yield Finding("evaluation", "note" if few else "ok", said)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import asyncio
 import inspect
 import math
 import threading
+import traceback
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -280,9 +281,11 @@ def _arguments(part: Part, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _raised(part: Part, error: Exception) -> RewardError:
+    place = traceback.extract_tb(error.__traceback__)[-1]
     return RewardError(
-        f"Reward {part.label!r}{_from(part)} raised {type(error).__name__}: {error}. A reward that "
-        "cannot score a completion returns None for it."
+        f"Reward {part.label!r}{_from(part)} raised {type(error).__name__}: {error}, at "
+        f"{place.filename}:{place.lineno}. A reward that cannot score a completion returns None "
+        "for it."
     )
 
 

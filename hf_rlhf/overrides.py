@@ -143,3 +143,19 @@ def _index(items: list[Any], segment: str, path: KeyPath) -> int:
 def _forget(known: dict[KeyPath, Any], path: KeyPath) -> None:
     for key in [key for key in known if key[: len(path)] == path]:
         del known[key]
+
+
+def merged(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run file's values with top-level settings from Python put in.
+
+    A section is merged key by key, unless it names another component, whose arguments differ; a
+    list is replaced.
+    """
+    result = {**values, **settings}
+    for key, value in settings.items():
+        old = values.get(key)
+        if not isinstance(old, Mapping) or not isinstance(value, Mapping):
+            continue
+        if value.get("name", old.get("name")) == old.get("name"):
+            result[key] = {**old, **value}
+    return result

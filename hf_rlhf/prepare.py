@@ -143,9 +143,11 @@ class _Preparation:
         try:
             return cls(**settings)
         except (ValueError, TypeError, ImportError, RuntimeError) as error:
-            self.problems.append(
-                Problem(spec.name, f"{cls.__name__} refuses these settings: {error}")
-            )
+            # transformers defaults to bf16 and speaks of a setup; a user without a GPU needs a key.
+            no_gpu = "bf16" in str(error) and "use_cpu" in str(error)
+            fix = "On a machine without a GPU write `use_cpu: true` and `bf16: false`."
+            what = f"{cls.__name__} refuses these settings: {error}"
+            self.problems.append(Problem(spec.name, what, fix if no_gpu else ""))
             return None
 
     def _component(
@@ -222,6 +224,7 @@ class _Preparation:
                     f"Labels under `judges`: {', '.join(labels) or 'none'}.",
                 )
             )
+            self._component("rewards", spec, {"judge": None}, build=False)
             return None
         chosen = spec.judge or (labels[0] if len(labels) == 1 else None)
         injected = {"judge": judges.get(chosen) if chosen else None}

@@ -299,11 +299,10 @@ def _parsed(text: str, path: Path, line: int) -> Any:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
+        said = f"{error.msg.removesuffix(' at')} at column {error.colno}"
         cut = "" if text.endswith("\n") else " The last line has no end: was the file cut off?"
-        raise DataError(
-            f"{path}:{line + error.lineno - 1}: is not valid JSON: {error.msg} "
-            f"at column {error.colno}.{cut}"
-        ) from error
+        where = f"{path}:{line + error.lineno - 1}"
+        raise DataError(f"{where}: is not valid JSON: {said}.{cut} Mend that line.") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}:{line}: is not usable JSON: {error}.") from error
     if "\\ud" in text or "\\uD" in text:

@@ -34,12 +34,14 @@ def train(
         run: another of the run files that the trainer's package ships.
         config: a run file of one's own, or its content as a mapping.
         overrides: dotted command-line overrides, such as ``["--rewards.0.weight", "0.3"]``.
-        settings: top-level keys of the run file, replaced as a whole.
+        settings: top-level keys of the run file. A section is merged into the file's own, key by
+            key; a list, and a section that names another component, replaces it.
 
     Raises:
         HfRlhfError: as listed in `hf_rlhf.errors`; what was done by then is kept in the folder.
     """
     from hf_rlhf.config import RunFile
+    from hf_rlhf.overrides import merged
     from hf_rlhf.prepare import prepare
     from hf_rlhf.run import choose_run_file
 
@@ -48,7 +50,7 @@ def train(
     else:
         file = choose_run_file(plugin, run, os.fspath(config) if config else None)
     if settings:
-        file = RunFile.from_mapping({**file.values, **settings}, name=file.name)
+        file = RunFile.from_mapping(merged(file.values, settings), name=file.name)
     file = file.override(overrides)
     if settings or isinstance(config, Mapping):
         # No command line says this; the run folder, and so a published repository, does.
@@ -323,9 +325,14 @@ class _Session:
 
         repo_id = self.run.spec.publish.repo_id
         if repo_id is None:
+            base = (
+                ""
+                if self.record["model"]["base_is_hub_id"]
+                else (" --base_model YOU/BASE --push_base")
+            )
             self._say(
                 f"not published: `publish.repo_id` is not set. To publish: "
-                f"hf-rlhf publish {self.run.folder} --repo_id YOU/NAME"
+                f"hf-rlhf publish {self.run.folder} --repo_id YOU/NAME{base}"
             )
             return
         published = publish_run(self.run.folder, repo_id=repo_id)

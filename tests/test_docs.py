@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hf_rlhf.cli import BUILT_IN
+from hf_rlhf.config import RunFile
 from hf_rlhf.registry import KINDS, offered
 
 ROOT = Path(__file__).parents[1]
@@ -40,3 +41,18 @@ def test_the_readme_names_the_two_commands_of_the_makefile():
     for target in ("demo", "test", "test-slow"):
         assert f"make {target}" in readme
         assert re.search(rf"^{target}:", makefile, re.M)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/run-files.md"])
+def test_components_named_in_run_file_examples_exist(page):
+    text = (ROOT / page).read_text()
+    examples = [
+        block for block in re.findall(r"```yaml\n(.*?)```", text, re.S) if "plugin:" in block
+    ]
+    assert examples
+    known = {point.name for kind in KINDS for point in offered(kind)}
+    for example in examples:
+        file = RunFile.parse(example, page)
+        sections = [file.values["dataset"], *file.values.get("judges", {}).values()]
+        parts = [*file.values.get("rewards", []), *file.values.get("gates", [])]
+        assert {item["name"] for item in [*sections, *parts]} <= known

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError
@@ -124,6 +125,15 @@ def test_two_rewards_with_one_label(tiny_run):
 def test_judge_that_no_label_names(tiny_run):
     tiny_run["rewards"][0]["judge"] = "gpt"
     said(tiny_run, r"no judge is labelled 'gpt'.*words")
+    tiny_run["rewards"][0]["name"] = "refiner_rewar"
+    assert len(problems(tiny_run)) == 2  # one mistake does not hide the other
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU takes the defaults")
+def test_a_machine_without_a_gpu_is_told_which_keys_to_write(tiny_run):
+    for key in ("use_cpu", "bf16"):
+        del tiny_run[key]
+    said(tiny_run, r"write `use_cpu: true` and `bf16: false`")
 
 
 def test_empty_dataset(tiny_run, offer):
