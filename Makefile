@@ -23,6 +23,11 @@ $(VENV)/.dev: $(VENV)/.base
 	$(RUN) -m pip install --quiet --constraint constraints.txt -e '.[dev]' $(SOURCES)
 	@touch $@
 
+# For the tests on two processes. Without a compiler they are skipped, with the reason.
+$(VENV)/.slow: $(VENV)/.dev
+	$(RUN) -m pip install --quiet --constraint constraints.txt -e '.[dev,deepspeed]'
+	@touch $@
+
 demo: $(VENV)/.base ## train, publish to a Hub on this disk, pull back and evaluate: up to 10 minutes
 	$(RUN) examples/demo.py
 
@@ -33,7 +38,7 @@ test: $(VENV)/.dev ## lint, types, layers and the fast tests: under 3 minutes
 	$(VENV)/bin/lint-imports
 	$(RUN) -m pytest -n 2 --dist loadfile
 
-test-slow: $(VENV)/.dev ## the tests that take more than a few seconds each
+test-slow: $(VENV)/.slow ## the tests that take more than a few seconds each
 	$(RUN) -m pytest -n 2 --dist loadfile -m slow
 
 lint: $(VENV)/.dev ## put code in order

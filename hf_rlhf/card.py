@@ -40,6 +40,7 @@ def render_card(
     repo_id: str | None = None,
     adapter_repo: str | None = None,
     step: int | None = None,
+    revision: str | None = None,
 ) -> str:
     """Return the Markdown of a model card.
 
@@ -50,7 +51,9 @@ def render_card(
         repo_id: where the card will stand; by default where the record says it was published.
         adapter_repo: the repository that holds the adapter in its root. Without it, the adapter
             is in the subfolder `adapter` of `repo_id`.
-        step: of a `checkpoint`, its optimizer step. What was measured later is left out.
+        step: the optimizer step of a `checkpoint`, or of the checkpoint that an `adapter` is of.
+            What was measured later is left out.
+        revision: the branch of `repo_id` that it will stand on, if not main.
 
     Raises:
         ValueError: `checkpoint` without `step`.
@@ -60,13 +63,14 @@ def render_card(
         raise ValueError("a checkpoint's card needs the step of the checkpoint")
     plain, _ = as_json(complete(record))
     clean: dict[str, Any] = complete(scrub(plain))
-    if step is not None and kind == "checkpoint":
+    if step is not None:
         clean = as_of_step(clean, step)
     repo_id = repo_id or (clean["publish"] or {}).get("repo_id")
     view = {
         "r": clean,
         "kind": kind,
         "step": step,
+        "revision": revision,
         "repo_id": repo_id,
         "metadata": _front_matter(metadata(clean, adapter=kind == "adapter")),
         "title": _title(clean, kind, repo_id, step),
@@ -164,7 +168,8 @@ def _title(record: Mapping[str, Any], kind: Kind, repo_id: str | None, step: int
     if not title:
         name = (record["model"]["base"] or "").rstrip("/").rpartition("/")[2]
         title = "-".join(part for part in (name, record["plugin"]["name"]) if part)
-    ending = {"model": "", "adapter": " (adapter)", "checkpoint": f" (step {step})"}[kind]
+    ending = " (adapter)" if kind == "adapter" else ""
+    ending += "" if step is None else f" (step {step})"
     return " ".join((title or "Model of an unrecorded run").split()) + ending
 
 

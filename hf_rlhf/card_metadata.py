@@ -10,6 +10,8 @@ import yaml
 
 from hf_rlhf.scrub import scrub
 
+TAG = "hf-rlhf"
+"""Of every card of ours."""
 # The Hub's own: huggingface_hub/repocard.py keeps it in step with the server.
 _HEAD = re.compile(r"^(\s*---(?:\r\n|\r|\n))([\S\s]*?)((?:\r\n|\r|\n)---[ \t]*(\r\n|\n|$))")
 _LANGUAGE = re.compile(r"[a-z]{2,3}|code|multilingual")
@@ -110,7 +112,7 @@ def _slug(name: str) -> str:
 def _tags(record: Mapping[str, Any]) -> list[str]:
     algorithm = algorithm_of(record)
     tags = [
-        "hf-rlhf",
+        TAG,
         record["plugin"]["name"],
         "trl" if algorithm in _TRL_ALGORITHMS else None,
         algorithm,

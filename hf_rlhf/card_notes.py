@@ -1,6 +1,7 @@
 """The known notes of a card that a machine can write: what in the record a reader must know."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from hf_rlhf.card_facts import during_training, results
@@ -12,12 +13,16 @@ Record = Mapping[str, Any]
 LOSSES = ("cut", "dropped", "truncated", "shortened")
 """Words in the names of what an adapter reports that a reader of the card must not overlook."""
 
+SHOWN = 5
+"""How many resumptions are listed, the last ones."""
+
 
 def known_notes(record: Record, history: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the author's notes, then those that follow from the record, as Markdown."""
     return [
         *record["author"]["known_notes"],
         *_ending(record),
+        *_sessions(record),
         *_rows(record["data"]["report"]),
         *_abstentions(record, history),
         *_measurement(record),
@@ -43,6 +48,24 @@ def _ending(record: Record) -> Iterator[str]:
         yield "How the run ended is not recorded."
     elif steps is not None and planned is not None and steps < planned:
         yield f"The run ended {reached} planned steps."
+
+
+def _sessions(record: Record) -> Iterator[str]:
+    """What lies between the beginning of a run and its end, if that was not one session."""
+    sessions = record["sessions"]
+    went_on = [
+        f"from step {after['from_step'] or 0:,} (the one before was {before['status']})"
+        for before, after in pairwise(sessions)
+    ]
+    if went_on:
+        shown = f"{'' if len(went_on) <= SHOWN else 'last '}{'; '.join(went_on[-SHOWN:])}"
+        yield f"The run took {len(sessions)} sessions; it went on {shown}."
+    told = set[str]()
+    for one in sessions:
+        if new := [change for change in one["changed"] if change not in told]:
+            told.update(new)
+            where = f"the session from step {one['from_step'] or 0:,}"
+            yield f"In {where}, other than in the first: {plain('; '.join(new))}."
 
 
 def _rows(report: Mapping[str, Any]) -> Iterator[str]:

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hf_rlhf.disk import Space, human, taken_bytes
 from hf_rlhf.errors import HfRlhfError
-from hf_rlhf.preflight import free_bytes, model_config, prompt_lengths
+from hf_rlhf.estimate import disk_need, parameters_of, planned_steps
+from hf_rlhf.preflight import advice, model_config, prompt_lengths
+from hf_rlhf.processes import planned, processes
 from hf_rlhf.progress import clock
 from hf_rlhf.run import Run, choose_run_file
 
 ROWS_TRIED = 4
-GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,14 @@ def check_main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="hf-rlhf check",
         usage="hf-rlhf check [FILE] [--plugin NAME] [--run NAME] [--KEY VALUE ...]",
-        description=f"{__doc__}\nFILE is a run file of your own; any key of it is an option too.",
+        description=f"{__doc__}\nFILE (or --config FILE) is a run file of your own; any key of it "
+        "is an option too.\nWith --expect_world_size N the run is planned for N processes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--plugin", help="a trainer; alone it means its default run file")
     parser.add_argument("--run", help="another run file that the trainer's package ships")
+    parser.add_argument("--config", help="FILE, as hf_rlhf.train takes it")
     # Not a positional of argparse, which would take the value of an override for it.
     own = argv[0] if argv and not argv[0].startswith("-") else None
     chosen, overrides = parser.parse_known_args(argv[1:] if own else argv)
@@ -48,13 +52,19 @@ def check_main(argv: Sequence[str]) -> int:
     from hf_rlhf.prepare import prepare
     from hf_rlhf.run_record import opening
 
-    file = choose_run_file(chosen.plugin, chosen.run, own).override(overrides)
-    run = prepare(file, plugin=chosen.plugin)
-    render_card(opening(run, []))
-    findings = [Finding("configuration", "ok", f"{run.spec.name}: every name and value resolves")]
-    findings += check(run)
+    file = choose_run_file(chosen.plugin, chosen.run, own or chosen.config).override(overrides)
+    with planned(_count(file.values.get("expect_world_size"))):
+        run = prepare(file, plugin=chosen.plugin)
+        render_card(opening(run, []))
+        said = f"{run.spec.name}: every name and value resolves"
+        findings = [Finding("configuration", "ok", said), *check(run)]
     _show(findings)
     return int(any(finding.status == "FAIL" for finding in findings))
+
+
+def _count(value: Any) -> int:
+    """Return a number of processes; what is none is reported with the rest of the run file."""
+    return value if isinstance(value, int) and value > 0 else 1
 
 
 def check(run: Run) -> list[Finding]:
@@ -64,6 +74,7 @@ def check(run: Run) -> list[Finding]:
     found = [
         *_data(run),
         *_plan(run),
+        *(Finding("advice", "note", said) for said in advice(run)),
         *tried.findings,
         *_judges(run),
         *_work(run, steps, tried),
@@ -72,35 +83,6 @@ def check(run: Run) -> list[Finding]:
     ]
     # What stops the run is read first; the order is kept otherwise.
     return sorted(found, key=lambda finding: finding.status != "FAIL")
-
-
-def planned_steps(run: Run) -> int:
-    """Return how many optimizer steps the run will take."""
-    training = run.training
-    if training.max_steps > 0:
-        return int(training.max_steps)
-    rows = len(run.dataset["train"])
-    batch = getattr(training, "generation_batch_size", None)
-    if batch:
-        batches = rows // (batch // training.num_generations)
-        micro = batches * training.steps_per_generation * training.num_iterations
-    else:
-        micro = math.ceil(rows / (training.per_device_train_batch_size * training.world_size))
-    per_epoch = max(micro // training.gradient_accumulation_steps, 1)
-    return int(math.ceil(per_epoch * training.num_train_epochs))
-
-
-def parameters_of(run: Run) -> int:
-    """Return the base model's number of parameters, counted on the meta device."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
-            model_config(run),
-            trust_remote_code=getattr(run.training, "trust_remote_code", False),
-        )
-    return int(model.num_parameters())
 
 
 def _data(run: Run) -> Iterator[Finding]:
@@ -203,10 +185,10 @@ def _judges(run: Run) -> Iterator[Finding]:
 def _work(run: Run, steps: int, tried: _Tried) -> Iterator[Finding]:
     training = run.training
     micro = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    batch = micro * training.world_size
+    batch = micro * processes()
     generations = getattr(training, "num_generations", None)
     shape = f"{batch // generations} prompts x {generations}" if generations else f"{batch} rows"
-    yield Finding("steps", "ok", f"{steps} optimizer steps of {shape}")
+    yield Finding("steps", "ok", f"{steps} optimizer steps of {shape}, on {processes()} processes")
     total = batch * steps
     if tried.completions and tried.judge_calls:
         calls = tried.judge_calls / tried.completions * total
@@ -237,7 +219,7 @@ def _seconds(run: Run, parameters: int, completions: int) -> float:
     decoding = completions * answer * parameters * 2 / _flops_per_second(device, micro, width)
     tokens = sum(lengths) / len(lengths) + answer
     rest = completions * tokens * parameters * 8 * 3 / _flops_per_second(device, 2048, 1024)
-    return float(decoding + rest) / int(run.training.world_size)
+    return float(decoding + rest) / processes()
 
 
 def _flops_per_second(device: str, rows: int, width: int) -> float:
@@ -255,25 +237,21 @@ def _flops_per_second(device: str, rows: int, width: int) -> float:
 
 
 def _disk(run: Run, steps: int) -> Iterator[Finding]:
-    parameters = parameters_of(run)
-    kept = run.training.save_total_limit
-    if run.training.save_strategy == "no":
-        checkpoints = 0
-    else:
-        every = run.training.save_steps
-        if run.training.save_strategy != "steps":
-            every = steps / max(run.training.num_train_epochs, 1)
-        # Below 1 it is a share of the training; the last step is saved in any case.
-        made = math.ceil(steps / max(every if every >= 1 else every * steps, 1))
-        checkpoints = made if kept is None else min(made, kept + 1)
-    trained = parameters * (0.05 if run.model.use_peft else 1.0)
-    # Weights and two moments of AdamW in 4 bytes for what is trained; merged weights once.
-    need = checkpoints * trained * 12 + parameters * 4
-    free = free_bytes(run.folder)
+    try:
+        need = disk_need(run, steps)
+    except ValueError as error:  # no causal language model
+        yield Finding("disk", "note", f"not estimated: {error}".splitlines()[0])
+        return
+    space = Space.of(run.folder)
     said = (
-        f"needs about {need / GIB:.2f} GiB ({checkpoints} checkpoints), {free / GIB:.0f} GiB free"
+        f"about {human(need.total)}: {need.at_once} checkpoints of {human(need.checkpoint)}, "
+        f"{human(need.end)} at the end; {space}"
     )
-    yield Finding("disk", "ok" if need < free else "FAIL", said)
+    if need.total <= taken_bytes(run.folder) + space.bytes:
+        yield Finding("disk", "ok", said)
+        return
+    fewer = ". `save_total_limit: 2` keeps the newest two" if need.at_once > 3 else ""
+    yield Finding("disk", "FAIL", f"{said}{fewer}")
 
 
 def _hub(run: Run) -> Iterator[Finding]:

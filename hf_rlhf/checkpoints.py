@@ -1,6 +1,6 @@
 """Which checkpoint of a run can be trusted, and where its saves may fall.
 
-A checkpoint counts once its manifest stands: the list of its files and their sizes, written last.
+A checkpoint counts once its manifest stands: its files, their sizes and checksums, written last.
 A full disk or a kill in the middle of a save leaves a folder without one, which
 `transformers.trainer_utils.get_last_checkpoint` would pick and resume from.
 """
@@ -9,40 +9,90 @@ import json
 import math
 import os
 import re
-import shutil
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainerCallback
 
-from hf_rlhf.files import atomic_write_text
+from hf_rlhf.disk import (
+    Space,
+    checkpoint_bytes,
+    delete,
+    final_bytes,
+    human,
+    taken_bytes,
+    wait_seconds,
+    wait_until,
+)
+from hf_rlhf.errors import DiskError, RunFolderError
+from hf_rlhf.files import atomic_write_text, sync_folder
 
 MANIFEST = "manifest.json"
+_BLOCK = 2**26
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def seal(checkpoint: Path) -> None:
     """Make a complete checkpoint valid: flush its files to disk, then write its manifest."""
-    sizes = {}
+    found = {}
     for path in sorted(_files(checkpoint)):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        sizes[str(path.relative_to(checkpoint))] = path.stat().st_size
-    atomic_write_text(checkpoint / MANIFEST, json.dumps(sizes, indent=1))
+        name = path.relative_to(checkpoint).as_posix()
+        found[name] = {"size": path.stat().st_size, "crc": checksum(path)}
+    for folder in {path.parent for path in _files(checkpoint)}:
+        sync_folder(folder)
+    atomic_write_text(checkpoint / MANIFEST, json.dumps(found, indent=1))
+    sync_folder(checkpoint.parent)
 
 
 def is_valid(checkpoint: Path) -> bool:
     """Return whether the manifest stands and every file that it names has its size."""
+    return not _differing(checkpoint, lambda path, saved: path.stat().st_size == saved["size"])
+
+
+def damaged(checkpoint: Path) -> list[str]:
+    """Return the files of a valid checkpoint that no longer hold what was saved; reads them all."""
+    return _differing(checkpoint, lambda path, saved: checksum(path) == saved["crc"])
+
+
+def _differing(checkpoint: Path, same: Callable[[Path, Any], bool]) -> list[str]:
+    """Return the files that are not as the manifest says, or the manifest's own name."""
     try:
-        sizes = json.loads((checkpoint / MANIFEST).read_text())
-        return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, AttributeError):
+        content = json.loads((checkpoint / MANIFEST).read_text())
+        return [name for name, saved in content.items() if not _is(same, checkpoint / name, saved)]
+    except (OSError, ValueError, AttributeError, TypeError, KeyError):
+        return [MANIFEST]
+
+
+def _is(same: Callable[[Path, Any], bool], path: Path, saved: Any) -> bool:
+    try:
+        return same(path, saved)
+    except OSError:
         return False
+
+
+def checksum(path: Path) -> int:
+    """Return a CRC-32 over the CRC-32s of a file's blocks, which are read side by side.
+
+    Against accidents of the storage, and no protection against anyone.
+    """
+
+    def block(start: int) -> bytes:
+        with path.open("rb") as file:
+            file.seek(start)
+            return zlib.crc32(file.read(_BLOCK)).to_bytes(4, "big")
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        return zlib.crc32(b"".join(pool.map(block, range(0, path.stat().st_size, _BLOCK))))
 
 
 def step_of(checkpoint: Path) -> int:
@@ -55,10 +105,31 @@ def step_of(checkpoint: Path) -> int:
 
 def valid_checkpoints(folder: Path) -> list[Path]:
     """Return the valid checkpoints under `folder`, oldest step first."""
-    if not folder.is_dir():
-        return []
-    named = [path for path in folder.iterdir() if path.is_dir() and _NAME.fullmatch(path.name)]
-    return sorted((path for path in named if is_valid(path)), key=step_of)
+    return [path for path in _named(folder) if is_valid(path)]
+
+
+def newest_valid(folder: Path) -> Path | None:
+    """Return the checkpoint to resume from, on all processes the same; all of them must call this.
+
+    The main process reads it whole: one that the storage has damaged is passed over, and said.
+    Raises RunFolderError where a process does not see what the main one sees.
+    """
+    found = _newest_intact(folder) if PartialState().is_main_process else None
+    chosen: Path | None = broadcast_object_list([found])[0]
+    if not all(gather_object([chosen is None or is_valid(chosen)])):
+        raise RunFolderError(
+            f"{chosen} is not to be seen by every process. `output_dir` must lie on storage that "
+            "all machines share."
+        )
+    return chosen
+
+
+def _newest_intact(folder: Path) -> Path | None:
+    for checkpoint in reversed(valid_checkpoints(folder)):
+        if not (files := damaged(checkpoint)):
+            return checkpoint
+        print(f"{checkpoint} is passed over: {', '.join(files)} changed since it was saved.")
+    return None
 
 
 def cycle_in_steps(training: Any) -> int:
@@ -73,15 +144,50 @@ def cycle_in_steps(training: Any) -> int:
     return math.lcm(cycle, accumulation) // int(accumulation)
 
 
+def prune(folder: Path, keep: int) -> None:
+    """Delete all valid checkpoints but the newest `keep`, and what no resume can use.
+
+    That is what a save that failed has left, unless its step is still to come: it may be all
+    that is left of that step, and is written anew when training gets there.
+    """
+    valid = valid_checkpoints(folder)
+    for checkpoint in valid[:-keep] if keep else ():
+        delete(checkpoint, first=MANIFEST)
+    for checkpoint in _named(folder):
+        if valid and step_of(checkpoint) < step_of(valid[-1]) and not is_valid(checkpoint):
+            delete(checkpoint, first=MANIFEST)
+
+
+def discard_unsealed(folder: Path) -> None:
+    """Delete the checkpoints without a manifest: what a save that failed has just left."""
+    for checkpoint in _named(folder):
+        if not (checkpoint / MANIFEST).exists():
+            delete(checkpoint, first=MANIFEST)
+
+
 class SealCheckpoints(TrainerCallback):  # type: ignore[misc]
-    """Seals each checkpoint when it is complete, then deletes all but the newest `keep`.
+    """Makes room for each checkpoint, seals it once complete, deletes all but the newest `keep`.
 
     transformers' own rotation deletes before the new checkpoint is known to be whole, so it is
-    turned off for our runs.
+    turned off for our runs. Place it after callbacks that ask for a save at the end of a step.
     """
 
-    def __init__(self, keep: int | None) -> None:
+    def __init__(self, keep: int | None, *, wait: float | None = None) -> None:
         self.keep = keep
+        self.wait = wait_seconds() if wait is None else wait
+        """For how many seconds a save waits for space, before the run ends with DiskError."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Make room, if a save follows this step."""
+        if control.should_save:
+            self._make_room(args, state, control, given)
+
+    on_epoch_end = on_step_end
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Make room for a save that depends on what was just measured."""
+        if args.save_strategy == "best":
+            self._make_room(args, state, control, given)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Seal what was saved at this step."""
@@ -91,9 +197,62 @@ class SealCheckpoints(TrainerCallback):  # type: ignore[misc]
             return
         folder = Path(args.output_dir)
         seal(folder / f"checkpoint-{state.global_step}")
-        if self.keep:
-            for old in valid_checkpoints(folder)[: -self.keep]:
-                shutil.rmtree(old)
+        prune(folder, self.keep or 0)
+
+    def _make_room(self, args: Any, state: Any, control: Any, given: Mapping[str, Any]) -> None:
+        """Let all processes save, or none: the main one looks, and the others wait for it.
+
+        Raises DiskError when it does not fit and nobody makes room in time. The checkpoint of the
+        last step is left out instead, if the weights that come after it do fit.
+        """
+        said: str | None = None
+        model, tokenizer = given["model"], given.get("processing_class")
+        if state.is_world_process_zero:
+            said = self._shortage(args, state, checkpoint_bytes(model, tokenizer, args))
+        said = broadcast_object_list([said])[0]
+        if said is None:
+            return
+        last = state.global_step >= state.max_steps
+        room = Space.of(Path(args.output_dir)).holds(final_bytes(model, tokenizer))
+        if broadcast_object_list([last and room])[0]:
+            control.should_save = False
+            if state.is_world_process_zero:
+                print(f"{said} Training is done, so only its weights are saved.", flush=True)
+            return
+        raise DiskError(said)
+
+    def _shortage(self, args: Any, state: Any, size: int) -> str | None:
+        """Return None once a checkpoint of about `size` bytes fits, else what is missing."""
+        folder = Path(args.output_dir)
+        leftover = folder / f"checkpoint-{state.global_step}"
+        if leftover.exists() and not is_valid(leftover):
+            delete(leftover, first=MANIFEST)  # a file of another save must not be sealed with it
+        if valid := valid_checkpoints(folder):
+            size = taken_bytes(valid[-1])
+        size = int(size * 1.02) + 2**18
+
+        def fits() -> bool:
+            if Space.of(folder).holds(size):
+                return True
+            discard_unsealed(folder)
+            if self.keep:
+                prune(folder, 1)
+            return Space.of(folder).holds(size)
+
+        if fits():
+            return None
+        said = (
+            f"The checkpoint of step {state.global_step} does not fit in {folder}: it takes about "
+            f"{human(size)}, {Space.of(folder)}."
+        )
+        # The others wait in a collective call, which gives up after `ddp_timeout`.
+        wait = min(self.wait, args.ddp_timeout / 2)
+        if wait:
+            print(f"{said} Waiting up to {wait:.0f} s for space.", flush=True)
+        if not wait_until(fits, wait):
+            return said
+        print("There is room now; training goes on.", flush=True)
+        return None
 
 
 class AlreadyTrained(Exception):
@@ -111,6 +270,12 @@ class StopIfTrained(TrainerCallback):  # type: ignore[misc]
         """Look before the first step."""
         if 0 < state.max_steps <= state.global_step:
             raise AlreadyTrained
+
+
+def _named(folder: Path) -> list[Path]:
+    """Return the folders under `folder` with a checkpoint's name, oldest step first."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted((p for p in found if p.is_dir() and _NAME.fullmatch(p.name)), key=step_of)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -12,14 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
 
 from hf_rlhf import plain_yaml
+from hf_rlhf.addresses import forbidden_host
 from hf_rlhf.binding import Unfit, bind, fit, near, unknown
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.overrides import apply
 from hf_rlhf.plain_yaml import KeyPath, dotted
 from hf_rlhf.specs import (
+    STOP_GRACE,
     CardSpec,
     DatasetSpec,
     EvaluationSpec,
@@ -60,7 +64,7 @@ _SECTIONS: dict[str, type] = {
 }
 _TOP = (
     *("schema", "plugin", "dataset", "judges", "rewards", "gates", *_SECTIONS),
-    *("expect_world_size", "expect_distributed"),
+    *("expect_world_size", "expect_distributed", "stop_grace"),
 )
 _ONLY_REWARDS = ("weight", "on_none", "clip")
 
@@ -172,6 +176,7 @@ class _Checking:
     def spec(self) -> tuple[RunSpec | None, list[Problem]]:
         file = self.file
         self._schema()
+        self._addresses(file.values, ())
         if self.plugin is None:
             self._report(("plugin",), "is missing or not text.", "Name a trainer: `plugin: NAME`.")
         settings = {key: value for key, value in file.values.items() if key not in _TOP}
@@ -186,6 +191,7 @@ class _Checking:
             self._value("expect_world_size", int),
             self._value("expect_distributed", str),
         )
+        grace = self._value("stop_grace", Annotated[float, Ge(0)])
         if self.plugin is None or dataset is None:
             return None, self.problems
         plain = {**file.values, "plugin": self.plugin}
@@ -196,16 +202,23 @@ class _Checking:
             rewards=rewards,
             gates=gates,
             evaluation=sections["evaluation"],
-            publish=sections["publish"] or PublishSpec(),
+            publish=self._published(sections["publish"] or PublishSpec()),
             card=sections["card"] or CardSpec(),
             expect_world_size=world,
             expect_distributed=distributed,
+            stop_grace=STOP_GRACE if grace is None else grace,
             settings=settings,
             plain=plain,
             name=file.name,
             sha256=hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest(),
         )
         return found, self.problems
+
+    def _published(self, spec: PublishSpec) -> PublishSpec:
+        if spec.checkpoints and spec.repo_id is None:
+            where = ("publish", "checkpoints")
+            self._report(where, "is set, but `publish.repo_id` is not.", "Write `repo_id: ID`.")
+        return spec
 
     def _schema(self) -> None:
         version = self.file.values.get("schema")
@@ -216,6 +229,18 @@ class _Checking:
             if isinstance(version, int) and version > SCHEMA:
                 fix += " Upgrade with `pip install --upgrade hf-rlhf`."
             self._report(("schema",), f"is {version!r}.", fix)
+
+    def _addresses(self, value: Any, path: KeyPath) -> None:
+        """Report every URL, wherever it stands, that is aimed at a cloud's credentials."""
+        if isinstance(value, Mapping):
+            for key, item in value.items():
+                self._addresses(item, (*path, key))
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                self._addresses(item, (*path, index))
+        elif isinstance(value, str) and (host := forbidden_host(value)):
+            what = f"names {host}, a link-local or cloud metadata address."
+            self._report(path, what, "Use the server's own name or address.")
 
     def _unknown_setting(self, key: str) -> Problem:
         where = self.file.where((key,))

@@ -7,43 +7,82 @@ kinds are light and are imported.
 import argparse
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib.metadata import EntryPoint
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from hf_rlhf import registry
-from hf_rlhf.errors import BrokenPlugin, UnknownPlugin
+from hf_rlhf import __version__, registry
+from hf_rlhf.errors import BrokenPlugin, HfRlhfError, UnknownPlugin
 from hf_rlhf.registry import KINDS, Kind
+from hf_rlhf.source import class_in_source, summary
+
+_GIVEN: Mapping[Kind, Mapping[str, str]] = {
+    "datasets": {"tokenizer": "(given by the run: that of its model)"},
+    "rewards": {"judge": "(given by the run: `judge: LABEL` in its entry)"},
+}
 
 
 def list_main(argv: Sequence[str]) -> int:
-    """Print every installed component, and which package brings it."""
+    """Print every installed component, which package brings it, and what it is."""
     parser = argparse.ArgumentParser(prog="hf-rlhf list", description=list_main.__doc__)
-    parser.add_argument("kind", nargs="?", choices=KINDS, help="only this kind")
-    chosen = parser.parse_args(argv).kind
-    for kind in (chosen,) if chosen else KINDS:
+    parser.add_argument("kind", nargs="?", type=_kind, help=f"only one of {', '.join(KINDS)}")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="import each (seconds), say which do not import and why; exit status 1 if any",
+    )
+    asked = parser.parse_args(argv)
+    broken = 0
+    for kind in (asked.kind,) if asked.kind else KINDS:
         points = registry.offered(kind)
-        if not points:
-            continue
-        print(kind)
+        if points:
+            print(kind)
         names = [point.name for point in points]
         for point in points:
             shared = names.count(point.name) > 1
             name = f"{registry.package(point)[0]}/{point.name}" if shared else point.name
-            print(f"  {name:24} {registry.source(point)}")
-    return 0
+            wrong, said = _state(kind, name, point, asked.check)
+            broken += wrong
+            print(f"  {name:24} {registry.source(point):24} {said}".rstrip())
+    return int(broken > 0 and asked.check)
+
+
+def _kind(word: str) -> Kind:
+    """Return the kind that a word names, in the plural or the singular."""
+    for kind in KINDS:
+        if word.lower().replace("-", "_") in (kind, registry.singular(kind)):
+            return kind
+    guess = registry.did_you_mean(word, KINDS)
+    raise argparse.ArgumentTypeError(f"no kind is named {word!r}.{guess} {', '.join(KINDS)}.")
+
+
+def _state(kind: Kind, name: str, point: EntryPoint, check: bool) -> tuple[bool, str]:
+    """Return whether a component is known to be broken, and what to say beside its name."""
+    if check:
+        try:
+            registry.load(kind, name)
+        except HfRlhfError as error:
+            return True, f"BROKEN: {error}"
+        return False, "ok"
+    if needs := registry.other_core(point):
+        return True, f"(made for hf-rlhf{needs}; this is {__version__})"
+    return False, summary(point)
 
 
 def describe_main(argv: Sequence[str]) -> int:
     """Print what a component is and what it takes."""
     parser = argparse.ArgumentParser(prog="hf-rlhf describe", description=describe_main.__doc__)
     parser.add_argument("name")
-    parser.add_argument("--kind", choices=KINDS, help="where one name is offered by two kinds")
+    parser.add_argument("--kind", type=_kind, help="where one name is offered by two kinds")
     parser.add_argument(
-        "--settings", action="store_true", help="all settings of a trainer (imports it: seconds)"
+        "--settings",
+        nargs="?",
+        const="",
+        metavar="WORD",
+        help="a trainer's settings by name; with WORD, those that it is in, with type, default and "
+        "help; with `all`, all of them (imports the trainer: seconds)",
     )
     arguments = parser.parse_args(argv)
     for number, (kind, point) in enumerate(_found(arguments.name, arguments.kind)):
@@ -66,22 +105,34 @@ def _found(name: str, kind: Kind | None) -> list[tuple[Kind, EntryPoint]]:
     if found:
         return found
     names = sorted({point.name for each in KINDS for point in registry.offered(each)})
-    import difflib
-
-    close = difflib.get_close_matches(name, names, n=1)
-    guess = f" Did you mean {close[0]!r}?" if close else ""
+    ours = {
+        each: brings for known in registry.FIRST_PARTY.values() for each, brings in known.items()
+    }
+    if brings := ours.get(name):
+        raise UnknownPlugin(
+            f"Nothing installed is named {name!r}. It is part of {brings}: `pip install {brings}`."
+        )
+    guess = registry.did_you_mean(name, [*names, *ours])
     raise UnknownPlugin(f"Nothing installed is named {name!r}.{guess} `hf-rlhf list` shows all.")
 
 
-def describe(kind: Kind, name: str, point: EntryPoint, *, settings: bool = False) -> Iterator[str]:
-    """Yield the lines that describe one component."""
+def describe(
+    kind: Kind, name: str, point: EntryPoint, *, settings: str | None = None
+) -> Iterator[str]:
+    """Yield the lines that describe one component; of a trainer its `settings` too, by a word.
+
+    Raises HfRlhfError when no setting has that word.
+    """
     yield f"{registry.singular(kind)} {point.name}  ({registry.source(point)}, {point.value})"
     if kind == "trainers":
-        yield from _trainer(name, point, settings)
+        if not settings:
+            yield from _trainer(name, point)
+        if settings is not None:
+            yield from _settings(name, registry.load(kind, name).Config, settings.lower())
         return
     target = registry.load(kind, name)
     yield from _doc(inspect.getdoc(target))
-    rows = list(_parameters(target))
+    rows = list(_parameters(target, _GIVEN.get(kind, {})))
     if rows:
         yield from ("", "takes:", *rows)
     if kind == "rewards":
@@ -93,18 +144,20 @@ def _doc(text: str | None) -> Iterator[str]:
     yield from (f"  {line}".rstrip() for line in (text or "(no documentation)").splitlines())
 
 
-def _parameters(target: Callable[..., Any]) -> Iterator[str]:
-    """Yield one line for each argument: name, type, default, and its own help."""
-    helps: dict[str, str] = {}
-    if is_dataclass(target):
-        helps = {item.name: item.metadata.get("help", "") for item in fields(target)}
-    documented = _attribute_docs(target)
+def _parameters(target: Callable[..., Any], given: Mapping[str, str]) -> Iterator[str]:
+    """Yield one line for each argument: name, type, default (or who gives it), and its help."""
+    own = {item.name: item for item in fields(target)} if is_dataclass(target) else {}
+    documented = field_docs(target)
     for name, parameter in inspect.signature(target).parameters.items():
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         kind = "" if parameter.annotation is parameter.empty else _type(parameter.annotation)
-        default = "required" if parameter.default is parameter.empty else f"= {parameter.default!r}"
-        said = helps.get(name) or documented.get(name, "")
+        factory = own[name].default_factory if name in own else MISSING
+        if factory is not MISSING:
+            parameter = parameter.replace(default=factory())
+        required = parameter.default is parameter.empty
+        default = given.get(name) or ("required" if required else f"= {parameter.default!r}")
+        said = (_help(own[name]) if name in own else "") or documented.get(name, "")
         yield f"  {name}: {kind} {default}" + (f"\n      {said}" if said else "")
 
 
@@ -113,8 +166,8 @@ def _type(annotation: Any) -> str:
     return text.replace("hf_rlhf.contracts.", "").replace("typing.", "")
 
 
-def _attribute_docs(target: Any) -> dict[str, str]:
-    """Return the first sentence of the string below each field, as PEP 257 has attribute docs."""
+def field_docs(target: Any) -> dict[str, str]:
+    """Return the string below each field, as PEP 257 has attribute docs, by the field's name."""
     if not inspect.isclass(target):
         return {}
     found: dict[str, str] = {}
@@ -154,56 +207,89 @@ def _columns(target: Any) -> list[str]:
     ]
 
 
-def _trainer(name: str, point: EntryPoint, settings: bool) -> Iterator[str]:
-    from hf_rlhf.run import run_files
+def _trainer(name: str, point: EntryPoint) -> Iterator[str]:
+    from hf_rlhf.run import default_run, run_files
 
-    found = _class_in_source(point)
-    yield from _doc(ast.get_docstring(found))
+    try:
+        text = ast.get_docstring(class_in_source(point))
+    except BrokenPlugin:  # perhaps it is only imported there
+        text = inspect.getdoc(registry.load("trainers", name))
+    yield from _doc(text)
     shipped = run_files(name)
-    default = _constant(found, "default_run") if len(shipped) > 1 else next(iter(shipped), None)
+    default = default_run(name) if shipped else None
     yield ""
     yield "run files:"
     for run, path in shipped.items():
         first = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
         yield f"  {run:12} {'(default) ' if run == default else ''}{first}"
-    if not settings:
-        yield f"\nsettings: `hf-rlhf describe {name} --settings`"
-        return
-    config = registry.load("trainers", name).Config
-    yield "\nsettings:"
-    yield from (_setting(item) for item in sorted(fields(config), key=lambda item: item.name))
+    yield f"\nsettings: `hf-rlhf describe {name} --settings [WORD]`"
 
 
-def _setting(item: "Field[Any]") -> str:
+def _settings(name: str, config: type, word: str) -> Iterator[str]:
+    """Yield a trainer's settings by the class that they come from."""
+    groups = _by_origin(config)
+    everything = [item for group in groups.values() for item in group]
+    chosen = [item for item in everything if word in ("all", "") or word in item.name.lower()]
+    if not chosen:
+        chosen = [item for item in everything if word in _help(item).lower()]
+    if not chosen:
+        guess = registry.did_you_mean(word, [item.name for item in everything])
+        raise HfRlhfError(
+            f"No setting of {name} has {word!r} in its name or help.{guess} "
+            f"`hf-rlhf describe {name} --settings` names them all."
+        )
+    for origin, group in groups.items():
+        shown = [item for item in group if item in chosen]
+        if not shown:
+            continue
+        plural = "s" * (len(shown) != 1)
+        package = origin.__module__.split(".")[0]
+        yield f"\n{origin.__name__} ({package}), {len(shown)} setting{plural}:"
+        if word or origin is config:
+            for item in shown:
+                yield from _setting(item)
+        else:
+            names = ", ".join(item.name for item in shown)
+            yield textwrap.fill(names, 98, initial_indent="  ", subsequent_indent="  ")
+    if not word:
+        yield f"\nType, default and help: `hf-rlhf describe {name} --settings WORD`, or `all`."
+
+
+def _by_origin(config: type) -> dict[type, list["Field[Any]"]]:
+    """Return the keys of a run file beside its sections, by the class that brought each.
+
+    What the run decides itself is left out. The trainer's own class comes first, its bases after
+    it, the model's settings last.
+    """
+    from trl import ModelConfig
+
+    from hf_rlhf.prepare import OWNED
+
+    groups: dict[type, list[Field[Any]]] = {}
+    seen = set(OWNED)
+    for cls in (config, ModelConfig):
+        found: dict[type, list[Field[Any]]] = {owner: [] for owner in cls.__mro__}
+        for item in sorted(fields(cls), key=lambda item: item.name):
+            if item.init and item.name not in seen:
+                seen.add(item.name)
+                found[_origin(cls, item.name)].append(item)
+        groups |= {owner: items for owner, items in found.items() if items}
+    return groups
+
+
+def _origin(cls: type, name: str) -> type:
+    """Return the class in which a field came up first; a later one may give another default."""
+    having = (owner for owner in reversed(cls.__mro__) if is_dataclass(owner))
+    return next(owner for owner in having if name in owner.__dataclass_fields__)
+
+
+def _help(item: "Field[Any]") -> str:
+    return " ".join(str(item.metadata.get("help") or "").split())
+
+
+def _setting(item: "Field[Any]") -> Iterator[str]:
     default = item.default if item.default_factory is MISSING else item.default_factory()
     shown = "required" if default is MISSING else f"= {default!r}"
-    said = " ".join(str(item.metadata.get("help") or "").split())
-    return f"  {item.name}: {_type(item.type)} {shown}" + (f"\n      {said}" if said else "")
-
-
-def _class_in_source(point: EntryPoint) -> ast.ClassDef:
-    """Return the class that an entry point names, parsed and not executed."""
-    try:
-        spec = find_spec(point.module)
-    except ImportError:  # of a package above it
-        spec = None
-    origin = spec.origin if spec else None
-    if origin is None:
-        raise BrokenPlugin(f"{registry.source(point)} has no module {point.module!r}.")
-    tree = ast.parse(Path(origin).read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and node.name == point.attr:
-            return node
-    raise BrokenPlugin(f"{point.module} of {registry.source(point)} has no class {point.attr!r}.")
-
-
-def _constant(node: ast.ClassDef, name: str) -> Any:
-    for statement in node.body:
-        targets = getattr(statement, "targets", [getattr(statement, "target", None)])
-        if (
-            isinstance(statement, (ast.Assign, ast.AnnAssign))
-            and any(isinstance(target, ast.Name) and target.id == name for target in targets)
-            and isinstance(statement.value, ast.Constant)
-        ):
-            return statement.value.value
-    return None
+    yield f"  {item.name}: {_type(item.type)} {shown}"
+    if said := _help(item):
+        yield textwrap.fill(said, 98, initial_indent=" " * 6, subsequent_indent=" " * 6)

@@ -12,6 +12,7 @@
   + JudgeError            a judge cannot be used, or failed too often to go on
   + ModelError            a model, adapter or tokenizer cannot be used as asked
   + RunFolderError        an output folder is locked, read-only, or belongs to another run
+    - DiskError           a disk is full, or does not take what a run writes
   + PublishError          something is not on the Hub; carries what is missing and how to finish
 
 `PluginError` and `ConfigError` are raised before any weights are loaded.
@@ -85,6 +86,10 @@ class ModelError(HfRlhfError):
 
 class RunFolderError(HfRlhfError):
     """An output folder is locked, read-only, or belongs to another run."""
+
+
+class DiskError(RunFolderError):
+    """A disk is full, over quota or read-only; the message says what is safe and how to go on."""
 
 
 class PublishError(HfRlhfError):

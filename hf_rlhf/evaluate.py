@@ -6,7 +6,6 @@ is what will be published, whatever the training was distributed over.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from hf_rlhf.contracts import Score
 from hf_rlhf.errors import DataError, HfRlhfError, RunFolderError
 from hf_rlhf.files import atomic_write_text
 from hf_rlhf.messages import text_of
+from hf_rlhf.processes import whole_weights
 from hf_rlhf.scrub import scrub
 from hf_rlhf.stats import Interval, bootstrap_mean
 
@@ -137,7 +137,7 @@ def evaluate(
     if count == 0:
         raise DataError(f"The held-out split {spec.split!r} has no rows to evaluate on.")
     indices = [row for row in range(count) for _ in range(spec.completions_per_prompt)]
-    with _whole_weights():
+    with whole_weights():
         policy = AutoModelForCausalLM.from_pretrained(model, **(model_kwargs or {}))
     policy = policy.to(device).eval()
     done: list[_Completion] = []
@@ -268,22 +268,6 @@ def _generate(
         kept = tokens if stop is None else tokens[: stop + 1]
         result.append((tokenizer.decode(kept, skip_special_tokens=True), len(kept), stop is None))
     return result
-
-
-@contextmanager
-def _whole_weights() -> Iterator[None]:
-    """Load without ZeRO-3's sharding, which a run under DeepSpeed turns on for every load."""
-    from transformers.integrations import deepspeed
-
-    if not deepspeed.is_deepspeed_zero3_enabled():
-        yield
-        return
-    active = deepspeed._hf_deepspeed_config_weak_ref()
-    deepspeed.unset_hf_deepspeed_config()
-    try:
-        yield
-    finally:
-        deepspeed.set_hf_deepspeed_config(active)
 
 
 def _end_tokens(policy: Any) -> list[int]:

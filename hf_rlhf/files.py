@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import RunFolderError
+
+_UNFINISHED = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.(?P<kind>tmp|old)")
 
 
 def atomic_write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
@@ -100,6 +103,25 @@ def _swap(temporary: Path, target: Path, old: Path) -> None:
         raise
     sync_folder(target.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def clear_unfinished(folder: Path) -> None:
+    """Delete what writers that were killed have left in `folder`, or in a folder of it.
+
+    Only for a folder that no other process writes to. A folder that was replaced just then, and
+    had not got its new content yet, gets its old one back.
+    """
+    for parent in (folder, *(path for path in folder.iterdir() if path.is_dir())):
+        for path in list(parent.glob(".*")):
+            if (match := _UNFINISHED.fullmatch(path.name)) is None:
+                continue
+            target = parent / match["name"]
+            if match["kind"] == "old" and not target.exists():
+                path.rename(target)
+            elif path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,30 +1,27 @@
-"""The Hub as publishing sees it: may we write, what is there, and one commit that lands once.
+"""The Hub as publishing sees it: may we write, what is there, what to make before a push.
 
-The client retries most requests, but not the POST that makes the commit; and a commit whose
-answer is lost has been made all the same. So after every error the repository is looked at
-before anything is sent again, and `parent_commit` keeps a late first commit from becoming two.
+Every question is asked with patience (`hf_rlhf.patience`): the client itself retries few of them.
 """
 
-import logging
-from collections.abc import Callable, Iterable, Mapping
+import json
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.bundle import Bundle, PushedFile
 from hf_rlhf.errors import PublishError
+from hf_rlhf.patience import Patience
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 MANIFEST = "run.json"
-"""Pushed with every run: the record, and under `publish.files` what the commit contains."""
+"""Pushed with every run: the record, and under `publish.files` what the revision contains."""
 NOT_CONTENT = (".gitattributes",)
-PATIENCE_S = 180.0
-"""For how long a commit is tried again."""
-FIRST_WAIT_S = 0.5
-"""Before the second try, about; then twice as long each time, or what Retry-After says."""
-_TRANSIENT = (408, 429, 500, 502, 503, 504)
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,52 +52,161 @@ class RemoteState:
         return remote is not None and remote.holds(file.sha256, file.git)
 
 
-def connect(endpoint: str | None, token: str | None) -> "HfApi":
+@dataclass(frozen=True)
+class Hub:
+    """A client, and how patient it is."""
+
+    api: "HfApi"
+    patience: Patience
+
+    @property
+    def endpoint(self) -> str:
+        """The address."""
+        return str(self.api.endpoint)
+
+    @cached_property
+    def _me(self) -> dict[str, Any]:
+        # The Hub allows few of these, so a run asks once for all its pushes.
+        return self.patience.call("asking who we are", self.api.whoami)
+
+    def writable_repo(self, repo_id: str) -> str:
+        """Return `repo_id` with its namespace, if the token may write there; else PublishError.
+
+        A fine-grained token does not always say what it may do: then the push itself will tell.
+        """
+        from huggingface_hub.errors import LocalTokenNotFoundError
+
+        try:
+            me = self._me
+        except LocalTokenNotFoundError as error:
+            raise PublishError(
+                f"No token for {self.endpoint}. Run `hf auth login`, or set HF_TOKEN to a token "
+                "with the write role."
+            ) from error
+        return _allowed(self.endpoint, me, repo_id)
+
+    def exists(self, repo_id: str, revision: str | None = None) -> bool:
+        """Say whether a model, at that revision, exists and may be seen (gated ones count)."""
+        from huggingface_hub.errors import (
+            GatedRepoError,
+            HFValidationError,
+            RepositoryNotFoundError,
+            RevisionNotFoundError,
+        )
+
+        try:
+            self.patience.call(
+                f"looking for {repo_id}", lambda: self.api.model_info(repo_id, revision=revision)
+            )
+        except GatedRepoError:
+            return True
+        except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError):
+            return False
+        return True
+
+    def state(self, repo_id: str, revision: str) -> RemoteState | None:
+        """Return what a repository holds at a revision; None if either does not exist."""
+        return self.patience.call(f"listing {repo_id}", lambda: self.look(repo_id, revision))
+
+    def look(self, repo_id: str, revision: str) -> RemoteState | None:
+        """Do as `state` does, once."""
+        from huggingface_hub import RepoFile
+        from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+        try:
+            commit = str(self.api.model_info(repo_id, revision=revision).sha)
+            tree = self.api.list_repo_tree(repo_id, recursive=True, revision=commit)
+            files = {
+                item.path: RemoteFile(item.lfs.sha256 if item.lfs else item.blob_id, bool(item.lfs))
+                for item in tree
+                if isinstance(item, RepoFile)
+            }
+        except (RepositoryNotFoundError, RevisionNotFoundError):
+            return None
+        return RemoteState(commit, files)
+
+    def prepare_repo(
+        self, repo_id: str, revision: str, *, private: bool | None, gated: str | None
+    ) -> bool:
+        """Make the repository and the branch if they are not there; set who may see it.
+
+        Before anything is uploaded: a gate that comes after the weights comes too late. Returns
+        whether the branch is new, and so holds nothing but what main does.
+        """
+        call, api = self.patience.call, self.api
+        call(
+            f"making {repo_id}",
+            lambda: api.create_repo(repo_id, private=private, exist_ok=True),
+        )
+        info = call(f"looking at {repo_id}", lambda: api.model_info(repo_id))
+        wanted: dict[str, Any] = {}
+        if private is not None and bool(info.private) != private:
+            wanted["private"] = private
+        if gated is not None and getattr(info, "gated", None) != gated:
+            wanted["gated"] = gated
+        if wanted:
+            call(f"settings of {repo_id}", lambda: api.update_repo_settings(repo_id, **wanted))
+        if revision == "main" or self.exists(repo_id, revision):
+            return False
+        call(
+            f"making the branch {revision}",
+            lambda: api.create_branch(repo_id, branch=revision, exist_ok=True),
+        )
+        return True
+
+    def read(self, repo_id: str, path: str, commit: str) -> bytes:
+        """Return one small file of a commit."""
+
+        def download() -> bytes:
+            with TemporaryDirectory() as scratch:
+                file = self.api.hf_hub_download(repo_id, path, revision=commit, local_dir=scratch)
+                return Path(file).read_bytes()
+
+        return self.patience.call(f"reading {path} of {repo_id}", download)
+
+    def record(self, repo_id: str, found: RemoteState) -> dict[str, Any]:
+        """Return the run's record that a revision holds; empty for none, or one not of ours."""
+        if MANIFEST not in found.files:
+            return {}
+        try:
+            record = json.loads(self.read(repo_id, MANIFEST, found.commit))
+            stated = listed(record)
+        except ValueError:
+            return {}
+        return record if stated else {}
+
+
+def connect(
+    endpoint: str | None = None, token: str | None = None, patience: Patience | None = None
+) -> Hub:
     """Return a client; the token is the argument's, or what huggingface_hub itself finds."""
     from huggingface_hub import HfApi
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
-    return HfApi(endpoint=endpoint, token=token)
-
-
-def failures() -> tuple[type[Exception], ...]:
-    """Return what the client raises when the Hub or the way to it fails."""
-    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
-
-    # hf_xet raises RuntimeError and OSError; huggingface_hub ValueError for refused metadata.
-    return (HTTPError, OSError, RuntimeError, ValueError)
+    if not sys.stderr.isatty():
+        disable_progress_bars()  # in a log each refresh of a bar is a line
+    return Hub(HfApi(endpoint=endpoint, token=token), patience or Patience())
 
 
-def is_transient(error: BaseException) -> bool:
-    """Say whether trying again may help: a busy or broken server, a lost connection."""
-    from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]
-
-    if isinstance(error, HfHubHTTPError):
-        return error.response is None or error.response.status_code in _TRANSIENT
-    # The last is how hf_xet reports what went wrong with a transfer.
-    return isinstance(error, (HTTPError, ConnectionError, TimeoutError, RuntimeError))
-
-
-def writable_repo(api: "HfApi", repo_id: str) -> str:
-    """Return `repo_id` with its namespace, if the token may write there; else PublishError.
-
-    A fine-grained token does not always say what it may do: then the push itself will tell.
-    """
-    from huggingface_hub.errors import LocalTokenNotFoundError
-
+def listed(record: Any) -> dict[str, dict[str, Any]]:
+    """Return the files that a published record lists (path -> sha256, git, size); else nothing."""
     try:
-        me = api.whoami()
-    except LocalTokenNotFoundError as error:
-        raise PublishError(
-            f"No token for {api.endpoint}. Run `hf auth login`, or set HF_TOKEN to a token with "
-            "the write role."
-        ) from error
-    except failures() as error:
-        raise PublishError(f"{api.endpoint} does not accept the token: {error}") from error
+        files = record["publish"]["files"]
+        stated = {
+            str(path): {"sha256": str(one["sha256"]), "git": str(one["git"])}
+            for path, one in files.items()
+        }
+    except (KeyError, TypeError, AttributeError):
+        return {}
+    return stated
+
+
+def _allowed(endpoint: str, me: Mapping[str, Any], repo_id: str) -> str:
     name = str(me["name"])
     role = ((me.get("auth") or {}).get("accessToken") or {}).get("role")
     if role == "read":
         raise PublishError(
-            f"The token of {name!r} at {api.endpoint} has the role 'read', so nothing can be "
+            f"The token of {name!r} at {endpoint} has the role 'read', so nothing can be "
             "pushed. Make one with the write role, and set HF_TOKEN to it."
         )
     namespace, slash, _ = repo_id.rpartition("/")
@@ -109,154 +215,9 @@ def writable_repo(api: "HfApi", repo_id: str) -> str:
     roles = {str(org["name"]): org.get("roleInOrg") for org in me.get("orgs") or []}
     if namespace != name and namespace not in roles:
         raise PublishError(
-            f"{name!r} may not write to {repo_id!r}: at {api.endpoint} it is not a member of an "
+            f"{name!r} may not write to {repo_id!r}: at {endpoint} it is not a member of an "
             f"organisation {namespace!r} (member of: {', '.join(sorted(roles)) or 'none'})."
         )
     if namespace != name and roles[namespace] == "read":
         raise PublishError(f"{name!r} has only the role 'read' in the organisation {namespace!r}.")
     return repo_id
-
-
-def exists_on_hub(api: "HfApi", repo_id: str, revision: str | None = None) -> bool:
-    """Say whether a model, at that revision, exists and may be seen (gated ones count)."""
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    try:
-        api.model_info(repo_id, revision=revision)
-    except GatedRepoError:
-        return True
-    except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError):
-        return False
-    except failures() as error:
-        raise PublishError(f"{api.endpoint} could not be asked for {repo_id}: {error}") from error
-    return True
-
-
-def state(api: "HfApi", repo_id: str, revision: str) -> RemoteState | None:
-    """Return what a repository holds at a revision; None if either does not exist."""
-    from huggingface_hub import RepoFile
-    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
-
-    try:
-        commit = str(api.model_info(repo_id, revision=revision).sha)
-        tree = api.list_repo_tree(repo_id, recursive=True, revision=commit)
-        files = {
-            item.path: RemoteFile(item.lfs.sha256 if item.lfs else item.blob_id, bool(item.lfs))
-            for item in tree
-            if isinstance(item, RepoFile)
-        }
-    except (RepositoryNotFoundError, RevisionNotFoundError):
-        return None
-    return RemoteState(commit, files)
-
-
-def prepare_repo(
-    api: "HfApi", repo_id: str, revision: str, *, private: bool | None, gated: str | None
-) -> None:
-    """Make the repository and the branch if they are not there; set who may see it.
-
-    Before anything is uploaded: a gate that comes after the weights comes too late.
-    """
-    api.create_repo(repo_id, private=private, exist_ok=True)
-    info = api.model_info(repo_id)
-    wanted: dict[str, Any] = {}
-    if private is not None and bool(info.private) != private:
-        wanted["private"] = private
-    if gated is not None and getattr(info, "gated", None) != gated:
-        wanted["gated"] = gated
-    if wanted:
-        api.update_repo_settings(repo_id, **wanted)
-    if revision != "main":
-        api.create_branch(repo_id, branch=revision, exist_ok=True)
-
-
-def push(
-    api: "HfApi",
-    repo_id: str,
-    revision: str,
-    bundle: Bundle,
-    *,
-    found: RemoteState,
-    delete: Iterable[str] = (),
-    message: str,
-) -> RemoteState:
-    """Make the revision hold the bundle's files and not those of `delete`, by at most one commit.
-
-    `found` is the state that was examined; if another commit came since, PublishError. Transient
-    failures are retried for PATIENCE_S seconds. Returns the state after, which holds it all.
-    """
-    from huggingface_hub.errors import HfHubHTTPError
-    from tenacity import Retrying, retry_if_exception, stop_after_delay
-
-    gone = [path for path in delete if path in found.files]
-    if not found.lacks(bundle) and not gone:
-        return found
-
-    def attempt() -> RemoteState:
-        now = state(api, repo_id, revision)
-        if now is not None and not now.lacks(bundle) and not set(gone) & set(now.files):
-            return now
-        try:
-            api.create_commit(
-                repo_id,
-                _operations(bundle, now or found, gone),
-                commit_message=message,
-                revision=revision,
-                parent_commit=found.commit,
-            )
-        except HfHubHTTPError as error:
-            if error.response is None or error.response.status_code != 412:
-                raise
-            # Ours, landed late, or somebody else's: what is there now tells which.
-        after = state(api, repo_id, revision)
-        if after is None or after.lacks(bundle) or set(gone) & set(after.files):
-            raise PublishError(
-                f"{repo_id} was changed by another commit while this one was made "
-                f"({found.commit[:8]} -> {after.commit[:8] if after else 'gone'})."
-            )
-        return after
-
-    return Retrying(
-        retry=retry_if_exception(is_transient),
-        stop=stop_after_delay(PATIENCE_S),
-        wait=_wait(),
-        before_sleep=lambda retry: _log.warning(
-            "commit to %s failed (%s), trying again", repo_id, _cause(retry)
-        ),
-        reraise=True,
-    )(attempt)
-
-
-def _operations(bundle: Bundle, now: RemoteState, gone: Iterable[str]) -> list[Any]:
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
-    missing = set(now.lacks(bundle))
-    # Made anew for each attempt: create_commit changes them.
-    adds = [
-        CommitOperationAdd(path, file.source)
-        for path, file in sorted(bundle.files.items())
-        if path in missing
-    ]
-    return [*adds, *(CommitOperationDelete(path, is_folder=False) for path in gone)]
-
-
-def _wait() -> Callable[[Any], float]:
-    from tenacity import wait_random_exponential
-
-    grow = wait_random_exponential(multiplier=FIRST_WAIT_S, min=FIRST_WAIT_S / 2, max=20)
-
-    def wait(retry: Any) -> float:
-        response = getattr(retry.outcome.exception(), "response", None)
-        said = response.headers.get("Retry-After") if response is not None else None
-        return float(said) if said and said.isdigit() else grow(retry)
-
-    return wait
-
-
-def _cause(retry: Any) -> str:
-    return str(retry.outcome.exception()).splitlines()[0]

@@ -10,19 +10,20 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
 
+from hf_rlhf.adapter_check import check_adapter
 from hf_rlhf.bundle import Bundle, as_text
 from hf_rlhf.card import render_card
 from hf_rlhf.card_metadata import validate_card
-from hf_rlhf.checkpoints import is_valid, step_of, valid_checkpoints
 from hf_rlhf.errors import PublishError
 from hf_rlhf.merge import merge_adapter
+from hf_rlhf.outbox import complete_steps, outbox
 from hf_rlhf.run import resolve_model_path
 from hf_rlhf.scrub import scrub
 from hf_rlhf.specs import PublishSpec
@@ -38,6 +39,8 @@ class Part:
     repo_id: str
     bundle: Bundle
     what: str
+    notes: tuple[str, ...] = ()
+    """What a reader of the card, and whoever pushes, should know of the weights."""
 
 
 @dataclass(frozen=True)
@@ -57,29 +60,64 @@ def adapter_repo(asked: PublishSpec) -> str | None:
 
 
 def parts(
-    run: Path, record: Mapping[str, Any], asked: PublishSpec, weights: Weights, step: int | None
+    run: Path,
+    record: Mapping[str, Any],
+    asked: PublishSpec,
+    weights: Weights,
+    step: int | None,
+    *,
+    hashed: bool = True,
 ) -> list[Part]:
-    """Return the repositories and what each gets; `asked.base_model` is the base's Hub id."""
+    """Return the repositories and what each gets; `asked.base_model` is the base's Hub id.
+
+    Raises PublishError for an adapter that is not whole. With `hashed` false, the names are right
+    and the contents not looked at.
+    """
     assert asked.repo_id is not None
     own = adapter_repo(asked) if weights.adapter else None
     shown = on_hub(record, asked)
+    notes = check_adapter(weights.adapter) if weights.adapter and hashed else []
+    shown["author"]["known_notes"] += notes
+    revision = None if step is None else asked.revision
     result = []
-    if weights.model is not None and asked.merged:
+    if weights.model is not None:
         kind = "model" if step is None else "checkpoint"
-        bundle = Bundle(run)
+        bundle = Bundle(run, hashed=hashed)
         bundle.add_folder(weights.model, skip=_ADAPTER_FILES)
         if weights.adapter is not None and own is None:
             _add_adapter(bundle, weights.adapter, f"{ADAPTER}/", asked, record)
-        _add_card(bundle, shown, kind=kind, repo_id=asked.repo_id, adapter_repo=own, step=step)
-        result.append(Part(asked.repo_id, bundle, "model"))
+        _add_card(
+            bundle, shown, kind=kind, repo_id=asked.repo_id, adapter_repo=own, step=step,
+            revision=revision,
+        )  # fmt: skip
+        result.append(Part(asked.repo_id, bundle, "model", tuple(notes)))
     if weights.adapter is not None and own is not None:
-        bundle = Bundle(run)
+        bundle = Bundle(run, hashed=hashed)
         _add_adapter(bundle, weights.adapter, "", asked, record)
-        _add_card(bundle, shown, kind="adapter", repo_id=own, adapter_repo=own, step=None)
-        result.append(Part(own, bundle, "adapter"))
+        _add_card(
+            bundle, shown, kind="adapter", repo_id=own, adapter_repo=own, step=step,
+            revision=revision,
+        )  # fmt: skip
+        result.append(Part(own, bundle, "adapter", tuple(notes)))
     for part in result:
         _add_record(part, run, record, asked, step)
     return result
+
+
+def names(
+    run: Path, record: Mapping[str, Any], asked: PublishSpec, step: int | None
+) -> list[tuple[str, str]]:
+    """Return (repository, path) of what would be pushed, without reading or merging any weights."""
+    folder = run / ADAPTER if step is None else _checkpoint(run, step)
+    merged = run / "merged"
+    adapter = folder if (folder / "adapter_config.json").exists() else None
+    model = merged if step is None and (asked.merged or adapter is None) else None
+    if step is not None and adapter is None:
+        model = folder
+    weights = Weights(model, adapter)
+    asked = asked if asked.base_model else replace(asked, base_model="BASE/MODEL")
+    found = parts(run, record, asked, weights, step, hashed=False)
+    return [(part.repo_id, path) for part in found for path in part.bundle.files]
 
 
 def on_hub(record: Mapping[str, Any], asked: PublishSpec) -> dict[str, Any]:
@@ -90,7 +128,10 @@ def on_hub(record: Mapping[str, Any], asked: PublishSpec) -> dict[str, Any]:
         model["lineage"] = [base if one == model["base"] else one for one in model["lineage"]]
         model["base"], model["base_is_hub_id"], model["revision"] = base, True, None
     # Without commit and address: a card that named its own commit could never be pushed twice.
+    steps = sorted(int(step) for step in (record["publish"] or {}).get("steps") or {})
     shown["publish"] = {"repo_id": asked.repo_id, "layout": asked.layout}
+    if steps:
+        shown["publish"]["steps"] = steps
     return shown
 
 
@@ -195,6 +236,10 @@ def _merge(record: Mapping[str, Any], asked: PublishSpec, adapter: Path, out: Pa
 
 
 def _checkpoint(run: Path, step: int) -> Path:
+    from hf_rlhf.checkpoints import is_valid
+
+    if outbox(run, step).is_dir():
+        return outbox(run, step)
     folder = run / "checkpoints" / f"checkpoint-{step}"
     if not is_valid(folder):
         raise PublishError(
@@ -204,8 +249,7 @@ def _checkpoint(run: Path, step: int) -> Path:
 
 
 def _steps(run: Path) -> str:
-    found = [str(step_of(path)) for path in valid_checkpoints(run / "checkpoints")]
-    return ", ".join(found) or "none"
+    return ", ".join(str(step) for step in complete_steps(run)) or "none"
 
 
 def _nothing(run: Path, model: Path, record: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ Sources: LoRA (arXiv:2106.09685), rank-stabilised LoRA (arXiv:2312.03732), DoRA
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,9 @@ from hf_rlhf.weights import Stored, read_header
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    Change = Callable[[Tensor, slice], Tensor]
+    """Takes rows of a parameter, and which they are; returns them changed."""
 
 _PREFIX = "base_model.model."
 _PART = re.compile(
@@ -45,29 +48,43 @@ class LoraEdit:
     magnitude: Stored | None = None
     bias: Stored | None = None
 
-    def apply(self, weight: "Tensor", *, transposed: bool) -> "Tensor":
-        """Return the merged weight in float32.
+    def whole(self, *, transposed: bool) -> bool:
+        """Whether it needs all rows of the weight at once: DoRA, where they are not the outputs."""
+        return self.magnitude is not None and transposed
 
-        `weight` is (out, in) as in `torch.nn.Linear`, or (in, out) when `transposed`: GPT-2's
+    def on_weight(self, shape: tuple[int, ...], *, transposed: bool) -> "Change":
+        """Return the edit of some rows of a weight of `shape`, in float32.
+
+        The weight is (out, in) as in `torch.nn.Linear`, or (in, out) when `transposed`: GPT-2's
         Conv1D, and embeddings, whose (vocabulary, hidden) counts as in, out.
         """
         import torch
 
-        # In place throughout: on a large embedding each further copy counts.
-        delta = (_finite(self.b).float() @ _finite(self.a).float()).mul_(self.scaling)
-        if transposed:
-            delta = delta.T
-        if delta.shape != weight.shape:
+        a, b = _finite(self.a).float(), _finite(self.b).float()
+        left, right = (a.T, b.T) if transposed else (b, a)
+        if (left.shape[0], right.shape[1]) != tuple(shape):
             raise ModelError(
-                f"{self.a.file}: the edit of {self.module} has shape {tuple(delta.shape)}, the "
-                f"base weight {tuple(weight.shape)}. The adapter was trained on another base."
+                f"{self.a.file}: the edit of {self.module} has shape "
+                f"{(left.shape[0], right.shape[1])}, the base weight {tuple(shape)}. The adapter "
+                "was trained on another base."
             )
-        merged = delta.add_(weight)
-        if self.magnitude is None:
-            return merged
-        dim = 0 if transposed else 1
-        norm = torch.linalg.vector_norm(merged, dim=dim, keepdim=True)
-        return merged.mul_(_finite(self.magnitude).float().reshape(norm.shape) / norm)
+        magnitude = None if self.magnitude is None else _finite(self.magnitude).float()
+
+        def change(block: "Tensor", rows: slice) -> "Tensor":
+            merged = torch.addmm(block.float(), left[rows], right, alpha=self.scaling)
+            if magnitude is None:
+                return merged
+            norm = torch.linalg.vector_norm(merged, dim=0 if transposed else 1, keepdim=True)
+            wanted = magnitude if transposed else magnitude.flatten()[rows]
+            return merged.mul_(wanted.reshape(norm.shape) / norm)
+
+        return change
+
+    def on_bias(self) -> "Change":
+        """Return the edit of some of the module's biases, in float32."""
+        assert self.bias is not None
+        bias = _finite(self.bias).float() * self.scaling
+        return lambda block, rows: block.float() + bias[rows]
 
 
 @dataclass(frozen=True)
@@ -90,18 +107,22 @@ class LoraAdapter:
                 names.add(f"{edit.module}.bias")
         return names
 
-    def merged(self, name: str, base: "Tensor", *, transposed: bool) -> "Tensor":
-        """Return parameter `name` with every change applied to `base`, in float32."""
-        value = _finite(self.replacements[name]) if name in self.replacements else base
+    def merged(self, name: str, base: Stored, *, transposed: bool) -> "Iterator[Tensor]":
+        """Yield parameter `name` with every change applied to `base`: blocks of rows, float32."""
+        source = self.replacements.get(name, base)
+        change: Change = lambda block, rows: block.float()  # noqa: E731
         module, _, kind = name.rpartition(".")
         edit = self.edits.get(module)
-        if edit is None:
-            return value.float()
-        if kind == "weight":
-            return edit.apply(value, transposed=transposed)
-        if kind == "bias" and edit.bias is not None:
-            return value.float() + _finite(edit.bias).float() * edit.scaling
-        return value.float()
+        whole = False
+        if edit is not None and kind == "weight":
+            change = edit.on_weight(source.shape, transposed=transposed)
+            whole = edit.whole(transposed=transposed)
+        elif edit is not None and kind == "bias" and edit.bias is not None:
+            change = edit.on_bias()
+        for rows, block in [(slice(None), source.load())] if whole else source.blocks():
+            if source is not base:
+                _check_finite(source, block)
+            yield change(block, rows)
 
 
 def read_adapter(folder: Path) -> LoraAdapter:
@@ -207,9 +228,13 @@ def _pattern(patterns: Mapping[str, Any] | None, module: str, default: Any) -> A
 
 def _finite(stored: Stored) -> "Tensor":
     tensor = stored.load()
+    _check_finite(stored, tensor)
+    return tensor
+
+
+def _check_finite(stored: Stored, tensor: "Tensor") -> None:
     if tensor.is_floating_point() and not tensor.isfinite().all():
         raise ModelError(
             f"{stored.file}: {stored.key} holds NaN or infinity, so the training diverged. "
             "Merge an earlier checkpoint."
         )
-    return tensor

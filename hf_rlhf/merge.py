@@ -1,6 +1,6 @@
 """Merge a LoRA adapter into its base model without ever holding the model.
 
-Tensors stream from the base's safetensors files to new ones, one at a time; the arithmetic is
+Tensors stream from the base's safetensors files to new ones in blocks of rows; the arithmetic is
 float32 and the result has the base's dtype. Equal to peft's `merge_and_unload` within the rounding
 of that dtype. Only the model's structure is built (on torch's meta device), for what files do
 not say: which weights are stored transposed, which are tied, and how names map to modules.
@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 from hf_rlhf.errors import ModelError
 from hf_rlhf.files import whole_folder
 from hf_rlhf.lora import LoraAdapter, read_adapter
-from hf_rlhf.weights import INDEX, Entry, Stored, open_checkpoint, write_checkpoint
+from hf_rlhf.weights import DTYPES, INDEX, Entry, Stored, open_checkpoint, write_checkpoint
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_DTYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+_TARGETS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 _FLOATS = ("F64", "F32", "BF16", "F16")
 _COMPANIONS = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".spm")
 """Config, tokenizer and chat template files: what goes along with weights. Never a pickle."""
@@ -67,13 +67,13 @@ def merge_adapter(
     `out` appears complete or not at all; one that exists is refused unless `overwrite`. Raises
     ModelError for what cannot be merged, RunFolderError for what cannot be written.
     """
-    if dtype is not None and dtype not in _DTYPES:
-        raise ModelError(f"dtype is {dtype!r}; expected one of {', '.join(_DTYPES)}.")
+    if dtype is not None and dtype not in _TARGETS:
+        raise ModelError(f"dtype is {dtype!r}; expected one of {', '.join(_TARGETS)}.")
     lora = read_adapter(Path(adapter))
     source = _base_folder(base, revision, endpoint, token)
-    plan = _Plan.make(source, lora, _DTYPES[dtype] if dtype else None)
+    plan = _Plan.make(source, lora, _TARGETS[dtype] if dtype else None)
     with whole_folder(out, overwrite=overwrite) as folder:
-        write_checkpoint(folder, list(plan.entries.values()), plan.tensor, max_shard_size)
+        write_checkpoint(folder, list(plan.entries.values()), plan.blocks, max_shard_size)
         _copy_companions(source, lora.folder, folder)
         _write_config(source, folder, dtype, untied=plan.untied)
     return MergeReport(
@@ -159,23 +159,24 @@ class _Plan:
         transposed = {name: _is_transposed(model, name) for name in changed}
         return cls(entries, sources, names, transposed, lora, untied)
 
-    def tensor(self, key: str) -> "Tensor":
-        """Return what is to be written under `key`."""
+    def blocks(self, key: str) -> "Iterator[Tensor]":
+        """Yield what is to be written under `key`, in blocks of rows."""
         import torch
 
-        value = self.sources[key].load()
+        source = self.sources[key]
+        dtype = getattr(torch, DTYPES[self.entries[key].dtype])
         name = self.names.get(key)
-        original = value.dtype
-        if name is not None:
-            value = self.lora.merged(name, value, transposed=self.transposed[name])
-        dtypes = {code: getattr(torch, text) for text, code in _DTYPES.items()}
-        value = value.to(dtypes.get(self.entries[key].dtype, original))
-        if name is not None and not value.isfinite().all():
-            raise ModelError(
-                f"{name} merged into {value.dtype} holds NaN or infinity. If the base is sound, "
-                'the numbers do not fit in that dtype: merge with dtype="bfloat16".'
-            )
-        return value
+        if name is None:
+            yield from (block.to(dtype) for _, block in source.blocks())
+            return
+        for merged in self.lora.merged(name, source, transposed=self.transposed[name]):
+            value = merged.to(dtype)
+            if not value.isfinite().all():
+                raise ModelError(
+                    f"{name} merged into {value.dtype} holds NaN or infinity. If the base is "
+                    'sound, the numbers do not fit in that dtype: merge with dtype="bfloat16".'
+                )
+            yield value
 
     def parameters(self) -> int:
         """Return how many numbers the merged model has."""
@@ -270,7 +271,10 @@ def _is_transposed(model: Any, name: str) -> bool:
 
 
 def _same(one: Stored, other: Stored) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype and one.load().equal(other.load())
+    if (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    pairs = zip(one.blocks(), other.blocks(), strict=True)
+    return all(left.equal(right) for (_, left), (_, right) in pairs)
 
 
 def _copy_companions(source: Path, adapter: Path, folder: Path) -> None:

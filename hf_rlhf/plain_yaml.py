@@ -58,12 +58,16 @@ class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
         Composer.__init__(self)
         BaseResolver.__init__(self)
         self.depth = 0
+        self.count = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         self.depth += 1
-        if self.depth > MAX_DEPTH:
+        self.count += 1
+        # Keys are nodes too. The exact count, aliases expanded, is taken later.
+        if self.depth > MAX_DEPTH or self.count > 2 * MAX_VALUES + 1:
+            problem = _too_deep() if self.depth > MAX_DEPTH else _too_many()
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.MarkedYAMLError(problem=_too_deep(), problem_mark=mark)
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
         try:
             return super().compose_node(parent, index)
         finally:
@@ -176,9 +180,8 @@ class _Reading:
         self.count += 1
         # Aliases are expanded, so a small file can stand for a huge or an endless one.
         if self.count > MAX_VALUES or len(path) > MAX_DEPTH:
-            what = f"it holds more than {MAX_VALUES:,} values." if len(path) <= MAX_DEPTH else ""
-            fix = "Use fewer aliases (`*name`)."
-            raise _refused(self._place(node), what or f"{_too_deep()}.", fix)
+            what = _too_many() if len(path) <= MAX_DEPTH else _too_deep()
+            raise _refused(self._place(node), f"{what}.", "Use fewer aliases (`*name`).")
         self.lines.setdefault(path, _line(node))
         if isinstance(node, yaml.MappingNode) and node.tag == _MAP:
             return self._mapping(node, path)
@@ -287,6 +290,10 @@ def _cure(error: yaml.MarkedYAMLError) -> str:
 
 def _too_deep() -> str:
     return f"values are nested more than {MAX_DEPTH} deep"
+
+
+def _too_many() -> str:
+    return f"it holds more than {MAX_VALUES:,} values"
 
 
 def _line(node: yaml.Node) -> int:

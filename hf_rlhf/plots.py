@@ -82,7 +82,7 @@ def _draw_training(
     axes.set_title("Training", loc="left", color=INK, fontsize=11)
     axes.legend(frameon=False, fontsize=8, loc="best")
     axes.set_xlim(steps[0], steps[-1])
-    _calm(axes)
+    calm(axes)
 
 
 def _draw_held_out(
@@ -113,10 +113,11 @@ def _draw_held_out(
     of = f", {rows} rows" if rows is not None else ""
     axes.set_title(f"Held out{of}", loc="left", color=INK, fontsize=11)
     axes.set_xlabel("training (bars: 95%)")
-    _calm(axes)
+    calm(axes)
 
 
-def _calm(axes: Any) -> None:
+def calm(axes: Any) -> None:
+    """Take out of a plot what is not data."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#888888")
     axes.grid(axis="y", color="#e6e6e6", lw=0.8)

@@ -7,13 +7,17 @@ later for a cause that is listed here.
 
 import importlib.util
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.checkpoints import cycle_in_steps
+from hf_rlhf.checkpoints import cycle_in_steps, valid_checkpoints
 from hf_rlhf.errors import Problem
+from hf_rlhf.processes import distributed_type, is_planned, launch_problems, processes
+from hf_rlhf.run import PACKAGE_SCHEME
+from hf_rlhf.vllm_preflight import vllm_problems
 
 if TYPE_CHECKING:
     from hf_rlhf.run import Run
@@ -31,7 +35,28 @@ def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
     # The others read the model's configuration.
     checks = () if found else _MODEL_CHECKS
     found += [problem for check in (*_CHECKS, *checks) for problem in check(run)]
-    return [replace(problem, where=where(problem.where)) for problem in found]
+    placed = [replace(problem, where=where(problem.where)) for problem in found]
+    return [*launch_problems(run, where), *placed]
+
+
+def advice(run: "Run") -> list[str]:
+    """Return what `run` may do but its author has hardly meant."""
+    if run.training.bf16 and run.training.device.type == "cpu":
+        return ["bf16 makes most CPUs several times slower, not faster: `--bf16 false`"]
+    return []
+
+
+def _base(run: "Run") -> Iterator[Problem]:
+    """A card and an adapter name their base: known before training, refused when pushed."""
+    publish, base = run.spec.publish, run.model.model_name_or_path
+    local = base.startswith(PACKAGE_SCHEME) or Path(base).exists()
+    if publish.repo_id is not None and publish.base_model is None and local:
+        yield Problem(
+            "publish",
+            f"the base model is {base!r}, which nobody else can load.",
+            "Add `base_model: ITS/ID`, its name on the Hub; if it is not there, `push_base: true` "
+            "too, and it is pushed there first.",
+        )
 
 
 def _model(run: "Run") -> Iterator[Problem]:
@@ -73,8 +98,8 @@ def _merge(run: "Run") -> Iterator[Problem]:
 
 def _batch(run: "Run") -> Iterator[Problem]:
     """TRL trains 0 steps, without an error, on fewer prompts than one generation batch."""
-    batch = getattr(run.training, "generation_batch_size", None)
-    if not batch:
+    batch = generation_batch(run.training)
+    if batch is None:
         return
     prompts = batch // run.training.num_generations
     rows = len(run.dataset["train"])
@@ -86,6 +111,13 @@ def _batch(run: "Run") -> Iterator[Problem]:
             "Add rows, or lower the batch (prompts_per_step, per_device_train_batch_size, "
             "gradient_accumulation_steps or generation_batch_size).",
         )
+
+
+def generation_batch(training: Any) -> int | None:
+    """Return how many completions all processes generate at a time; None for other trainers."""
+    batch = getattr(training, "generation_batch_size", None)
+    # TRL counts the processes that it sees; a dry run plans for others.
+    return batch * processes() // training.world_size if batch else None
 
 
 def _rewarded(run: "Run") -> Iterator[Problem]:
@@ -216,12 +248,12 @@ def _packages(run: "Run") -> Iterator[Problem]:
             yield Problem(
                 "report_to", f"{name} is not installed.", f"`pip install {name}`, or `none`."
             )
-    wanted = {"use_vllm": "vllm", "use_liger_kernel": "liger_kernel"}
-    for key, package in wanted.items():
-        if getattr(run.training, key, False) and importlib.util.find_spec(package) is None:
-            yield Problem(
-                key, f"the package {package} is not installed.", f"Install it, or `--{key} false`."
-            )
+    if run.training.use_liger_kernel and importlib.util.find_spec("liger_kernel") is None:
+        yield Problem(
+            "use_liger_kernel",
+            "the package liger_kernel is not installed.",
+            "Install it, or `--use_liger_kernel false`.",
+        )
     for key in ("load_in_4bit", "load_in_8bit"):
         if getattr(run.model, key) and importlib.util.find_spec("bitsandbytes") is None:
             yield Problem(key, "needs bitsandbytes.", "`pip install bitsandbytes` (and a GPU).")
@@ -240,29 +272,65 @@ def _template(run: "Run") -> Iterator[Problem]:
 
 
 def _attention(run: "Run") -> Iterator[Problem]:
-    wanted = run.model.attn_implementation
-    if wanted == "flash_attention_2" and importlib.util.find_spec("flash_attn") is None:
+    if run.model.attn_implementation != "flash_attention_2":
+        return
+    where, instead = "attn_implementation", "`--attn_implementation sdpa`."
+    if importlib.util.find_spec("flash_attn") is None:
         yield Problem(
-            "attn_implementation",
+            where,
             "FlashAttention is asked for, but the package flash_attn is not installed.",
-            "`pip install hf-rlhf[flash-attn]` (needs a GPU and nvcc), or "
-            "`--attn_implementation sdpa`.",
+            f"`pip install hf-rlhf[flash-attn]` (needs a GPU and nvcc), or {instead}",
         )
+    elif run.training.device.type == "cpu":
+        yield Problem(where, "FlashAttention runs on GPUs, and this run is on the CPU.", instead)
 
 
 def _deepspeed(run: "Run") -> Iterator[Problem]:
-    if (run.training.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true") and (
-        importlib.util.find_spec("deepspeed") is None
-    ):
+    if not (run.training.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true"):
+        return
+    if importlib.util.find_spec("deepspeed") is None:
         yield Problem(
             "deepspeed",
             "DeepSpeed is asked for, but the package deepspeed is not installed.",
             "`pip install hf-rlhf[deepspeed]`.",
         )
+    tools = [tool for tool in ("g++", "ninja") if shutil.which(tool) is None]
+    if tools and run.training.device.type == "cpu":
+        yield Problem(
+            "deepspeed",
+            f"on the CPU DeepSpeed compiles its communication, and {' and '.join(tools)} cannot be "
+            "found.",
+            "Install what is missing, and activate the virtual environment: ninja is in it.",
+        )
+
+
+def _resumes(run: "Run") -> Iterator[Problem]:
+    """A sharded optimizer is for the launch that wrote it; elsewhere transformers begins it anew.
+
+    It says nothing of that (`Trainer._load_optimizer_and_scheduler`), and DeepSpeed stops only
+    when the weights have been loaded.
+    """
+    found = valid_checkpoints(Path(run.training.output_dir))
+    if not found or is_planned():
+        return
+    shards = len(list(found[-1].glob("global_step*/*optim_states.pt")))
+    sharded = distributed_type(run.training) == "DEEPSPEED"
+    wrote = f"{shards} processes under DeepSpeed" if shards else "a run without DeepSpeed"
+    if sharded != bool(shards) or (shards and shards != run.training.world_size):
+        yield Problem(
+            "output_dir",
+            f"{found[-1]} was written by {wrote}; this launch could not resume its optimizer.",
+            "Launch as then, or choose another `output_dir`.",
+        )
 
 
 def _saves(run: "Run") -> Iterator[Problem]:
     """A save inside a generation cycle loses the completions under way (measured: 4e-3)."""
+    for key in ("save_only_model", "ignore_data_skip"):
+        if getattr(run.training, key):
+            yield Problem(
+                key, "makes of a run that is resumed another one than it was.", "Leave it out."
+            )
     cycle = cycle_in_steps(run.training)
     steps = run.training.save_steps
     if run.training.save_strategy != "steps" or cycle == 1:
@@ -287,42 +355,21 @@ def _folder(run: "Run") -> Iterator[Problem]:
         )
 
 
-def _launch(run: "Run") -> Iterator[Problem]:
-    """Two of accelerate's CPU paths silently launch something other than was asked for."""
-    size, kind = run.spec.expect_world_size, run.spec.expect_distributed
-    if size is not None and run.training.world_size != size:
-        yield Problem(
-            "expect_world_size",
-            f"{size} processes were expected, {run.training.world_size} launched.",
-            "See `hf-rlhf launch-configs`; on CPU, `--multi_gpu --num_processes N` with "
-            "`use_cpu: true` launches N.",
-        )
-    real = run.training.distributed_state.distributed_type.value
-    if kind is not None and real.lower() != kind.lower():
-        yield Problem("expect_distributed", f"{kind} was expected, the launch is {real}.")
-
-
-def free_bytes(folder: Path) -> int:
-    """Return the free space, in bytes, where `folder` is or will be."""
-    import shutil
-
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
-    return shutil.disk_usage(existing).free
-
-
 Check = Callable[["Run"], Iterator[Problem]]
 _MODEL_CHECKS: tuple[Check, ...] = (_length, _merge)
 _CHECKS: tuple[Check, ...] = (
-    _launch,
     _rewarded,
     _batch,
     _loss_type,
     _evaluation,
     _packages,
+    vllm_problems,
     _tokenizer,
     _template,
     _attention,
     _deepspeed,
+    _resumes,
     _saves,
+    _base,
     _folder,
 )

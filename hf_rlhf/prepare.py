@@ -24,6 +24,7 @@ from hf_rlhf.errors import (
     Problem,
     RewardError,
 )
+from hf_rlhf.estimate import disk_problems
 from hf_rlhf.preflight import problems_of
 from hf_rlhf.run import Run, resolve_model_path
 
@@ -85,7 +86,9 @@ class _Preparation:
             folder=folder,
             components=tuple(self.components),
         )
-        if found := problems_of(run, self.file.where_key):
+        found = problems_of(run, self.file.where_key)
+        found += disk_problems(run, self.file.where_key) if not found else []
+        if found:
             raise ConfigError(found)
         return run
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ SAMPLES_NAME = "samples.jsonl"
 class ShowProgress(TrainerCallback):  # type: ignore[misc]
     """Prints a line for each logging step, and keeps one scored completion of each.
 
+    The first and the last step are logged whatever `logging_steps` is: a run is seen to be alive
+    within a step, and one of fewer steps than that has numbers at all.
+
     The completions go to `samples.jsonl` in the run folder, from where the record takes some.
     """
 
@@ -32,6 +35,12 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
         kept = [row for row in read_samples(self.path) if row["step"] <= state.global_step]
         if state.is_world_process_zero and self.path.exists():
             atomic_write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """Ask for the logging of the first and the last step."""
+        if args.logging_strategy == "steps" and state.global_step in (1, state.max_steps):
+            control.should_log = True
+        return control
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
@@ -58,6 +67,18 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
             }
             with self.path.open("a") as file:
                 file.write(json.dumps(scrub(row)) + "\n")
+
+
+class AfterSave(TrainerCallback):  # type: ignore[misc]
+    """Calls each of `work` after a checkpoint was saved."""
+
+    def __init__(self, work: Sequence[Callable[[], object]]) -> None:
+        self.work = work
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Do what is to be done."""
+        for work in self.work:
+            work()
 
 
 def summary_line(logs: Mapping[str, Any]) -> str:

@@ -4,25 +4,23 @@ Everything that can be refused is refused before anything is uploaded. Each repo
 commit; afterwards its files are compared with the local ones by hash.
 """
 
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hf_rlhf import hub
+from hf_rlhf.base_push import secrets_in_use, with_base
 from hf_rlhf.bundle import Bundle
-from hf_rlhf.errors import PublishError
+from hf_rlhf.errors import HfRlhfError, PublishError
 from hf_rlhf.files import atomic_write_bytes
-from hf_rlhf.layout import Part, parts, weights_of
+from hf_rlhf.hub import MANIFEST, NOT_CONTENT, Hub, RemoteState, connect, listed
+from hf_rlhf.layout import Part, names, parts, weights_of
+from hf_rlhf.outbox import complete_steps, note_step, published_steps
+from hf_rlhf.patience import Patience, failures, in_words, is_transient, status_of
+from hf_rlhf.push import push
 from hf_rlhf.record import RECORD_NAME, load_record, write_record
-from hf_rlhf.run import resolve_model_path
 from hf_rlhf.specs import PublishSpec
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,12 @@ class Published:
     new_commits: int
     left_out: tuple[str, ...]
     """Files of the run folder that are of no kind that is pushed."""
+    notes: tuple[str, ...] = ()
+    """What to know of the weights; the card says it too."""
+
+    def where(self) -> dict[str, Any]:
+        """Return what the record remembers."""
+        return {"url": self.url, "commits": dict(self.commits)}
 
 
 def publish_run(
@@ -56,6 +60,7 @@ def publish_run(
     endpoint: str | None = None,
     token: str | None = None,
     overwrite: bool = False,
+    patience: Patience | None = None,
 ) -> Published:
     """Publish a run folder: merged weights, adapter, tokenizer, card, record and pictures.
 
@@ -63,9 +68,9 @@ def publish_run(
     `publish` section. `step` publishes an intermediate checkpoint, to the branch `step-STEP`
     unless `revision` says otherwise. `overwrite` replaces files that this run has not pushed.
 
-    Raises PublishError: for a base model that is not on the Hub, a secret in a file, a token that
-    may not write, a repository with other content; and, with the list of what is not on the Hub
-    and the command that finishes it, when pushing fails.
+    Raises PublishError: for a base model that is not on the Hub, a secret in a file, an adapter
+    that is empty, a token that may not write, a repository with other content; and, with the list
+    of what is not on the Hub and the command that finishes it, when pushing fails.
     """
     run = Path(run_dir)
     record = load_record(run)
@@ -74,20 +79,81 @@ def publish_run(
         **{"base_model": base_model, "push_base": push_base, "merged": merged},
         "revision": revision,
     }
-    asked = _asked(record, given)
-    if step is not None and revision is None:
+    asked = asked_of(record, given)
+    if step is not None:
+        # The recorded branch is that of the finished run.
+        asked = replace(asked, revision=revision)
+    hub = connect(endpoint, token, patience)
+    published, card, asked = push_run(
+        hub, run, record, asked, step, overwrite=overwrite, endpoint=endpoint
+    )
+    _remember(run, asked, published, card, step)
+    return published
+
+
+def publish_steps(
+    run_dir: str | Path, *, merged: bool | None = None, **given: Any
+) -> list[Published]:
+    """Publish every complete checkpoint of a run that its record does not say is published.
+
+    `given` is as for `publish_run`. The others are still tried when one fails; then PublishError
+    says what was wrong with each.
+    """
+    if given.get("revision") is not None:
+        raise PublishError(
+            "All steps cannot go to one revision, where each would replace the one before. Leave "
+            "--revision out: each has a branch step-STEP."
+        )
+    run = Path(run_dir)
+    done = published_steps(run, load_record(run))
+    published, failed = [], []
+    for step in complete_steps(run):
+        if str(step) not in done:
+            try:
+                published.append(publish_run(run, step=step, merged=merged, **given))
+            except HfRlhfError as error:
+                failed.append(f"step {step}: {error}")
+                if status_of(error) == 401:
+                    failed.append("The token is refused, so the other steps were not tried.")
+                    break
+                if is_transient(error):
+                    given["patience"] = Patience(seconds=0.0)  # a Hub that is down: waited for once
+    if failed:
+        raise PublishError("\n".join(failed))
+    return published
+
+
+def push_run(
+    hub: Hub,
+    run: Path,
+    record: Mapping[str, Any],
+    asked: PublishSpec,
+    step: int | None,
+    *,
+    overwrite: bool = False,
+    endpoint: str | None = None,
+) -> tuple[Published, bytes, PublishSpec]:
+    """Push a run, or its checkpoint of `step`, as `record` tells of it; leave its record alone.
+
+    Returns what stands on the Hub, the card there, and `asked` with the full names. Raises as
+    `publish_run` does.
+    """
+    finish = finish_command(run, asked, step, endpoint, overwrite=overwrite)
+    if step is not None and asked.revision is None:
         asked = replace(asked, revision=f"step-{step}")
-    api = hub.connect(endpoint, token)
-    asked = replace(asked, repo_id=hub.writable_repo(api, str(asked.repo_id)))
-    asked = _with_base(api, asked, record["model"])
+    try:
+        asked = replace(asked, repo_id=hub.writable_repo(str(asked.repo_id)))
+        asked = with_base(hub, asked, record["model"])
+    except failures() as error:
+        missing = [f"{repo}/{path}" for repo, path in names(run, record, asked, step)]
+        raise PublishError(_unfinished(hub, error, missing, finish)) from error
     with weights_of(run, record, asked, step) as weights:
         prepared = parts(run, record, asked, weights, step)
         for part in prepared:
-            part.bundle.check(_secrets(api))
-        finish = _finish(run, asked, step, endpoint)
-        published = _push_all(api, prepared, asked, record["run_id"], finish, overwrite)
-    _remember(run, record, asked, published, prepared, step)
-    return published
+            part.bundle.check(secrets_in_use(hub))
+        published = _push_all(hub, prepared, asked, record["run_id"], finish, overwrite)
+        card = prepared[0].bundle.files["README.md"].read()
+    return published, card, asked
 
 
 def check_target(
@@ -100,18 +166,22 @@ def check_target(
     """
     if spec.repo_id is None:
         raise PublishError("publish.repo_id is not set.")
-    api = hub.connect(None, None)
-    repo_id = hub.writable_repo(api, spec.repo_id)
-    _with_base(api, spec, model, look_only=True)
-    found = hub.state(api, repo_id, spec.revision or "main")
-    if found is not None:
-        begun = run_dir is not None and (Path(run_dir) / RECORD_NAME).exists()
-        run_id = load_record(Path(run_dir or "."))["run_id"] if begun else None
-        _stale(api, repo_id, found, Bundle(Path()), run_id, overwrite=False)
-    return f"{api.endpoint}/{repo_id}: the token may write there"
+    hub = connect()
+    try:
+        repo_id = hub.writable_repo(spec.repo_id)
+        with_base(hub, spec, model, look_only=True)
+        found = hub.state(repo_id, spec.revision or "main")
+        if found is not None:
+            begun = run_dir is not None and (Path(run_dir) / RECORD_NAME).exists()
+            run_id = load_record(Path(run_dir or "."))["run_id"] if begun else None
+            _stale(hub, repo_id, found, Bundle(Path()), run_id, overwrite=False)
+    except failures() as error:
+        raise PublishError(_told(hub, error)) from error
+    return f"{hub.endpoint}/{repo_id}: the token may write there"
 
 
-def _asked(record: Mapping[str, Any], given: Mapping[str, Any]) -> PublishSpec:
+def asked_of(record: Mapping[str, Any], given: Mapping[str, Any]) -> PublishSpec:
+    """Return what is to be pushed where: as given, else as recorded, else as usual."""
     known = {item.name for item in fields(PublishSpec)}
     recorded = {key: value for key, value in (record["publish"] or {}).items() if key in known}
     chosen = {key: value for key, value in given.items() if value is not None}
@@ -123,58 +193,8 @@ def _asked(record: Mapping[str, Any], given: Mapping[str, Any]) -> PublishSpec:
     return spec
 
 
-def _with_base(
-    api: "HfApi", asked: PublishSpec, model: Mapping[str, Any], *, look_only: bool = False
-) -> PublishSpec:
-    """Return `asked` with the base's Hub id, which exists; PublishError with the cure if not."""
-    base = asked.base_model or (model["base"] if model["base_is_hub_id"] else None)
-    if base is None:
-        raise PublishError(
-            f"The base model is {model['base']!r}, which nobody else can load: a card and an "
-            "adapter must name one on the Hub. If it is there, add --base_model ITS/ID (in the run "
-            "file: publish.base_model); if not, add --push_base too, and it is pushed there first."
-        )
-    revision = model.get("revision") if base == model["base"] else None
-    if not hub.exists_on_hub(api, base, revision):
-        if not asked.push_base or base == model["base"]:
-            at = f" at revision {revision}" if revision else ""
-            raise PublishError(
-                f"The base model {base!r}{at} is not on {api.endpoint}, or not for this token to "
-                "see. Name one that is with --base_model, or push a folder with --push_base."
-            )
-        if not look_only:
-            _push_base(api, base, Path(resolve_model_path(model["base"])), asked.private)
-    return replace(asked, base_model=base)
-
-
-def _push_base(api: "HfApi", repo_id: str, folder: Path, private: bool | None) -> None:
-    if not any(folder.glob("*.safetensors")):
-        raise PublishError(f"The base model cannot be pushed: {folder} holds no *.safetensors.")
-    repo_id = hub.writable_repo(api, repo_id)
-    bundle = Bundle(folder)
-    bundle.add_folder(folder)
-    if (folder / "README.md").exists():
-        bundle.add_file("README.md", folder / "README.md")
-    bundle.check(_secrets(api))
-    try:
-        hub.prepare_repo(api, repo_id, "main", private=private, gated=None)
-        found = hub.state(api, repo_id, "main")
-        assert found is not None
-        hub.push(api, repo_id, "main", bundle, found=found, message="Base model of a run")
-    except hub.failures() as error:
-        raise PublishError(f"The base model could not be pushed to {repo_id}: {error}") from error
-
-
-def _secrets(api: "HfApi") -> dict[str, str]:
-    """Return the token in use, wherever it came from: it may stand in no file."""
-    from huggingface_hub import get_token
-
-    used = api.token if isinstance(api.token, str) else get_token()
-    return {"the Hub token in use": used} if used else {}
-
-
 def _push_all(
-    api: "HfApi",
+    hub: Hub,
     prepared: list[Part],
     asked: PublishSpec,
     run_id: str,
@@ -184,111 +204,129 @@ def _push_all(
     revision = asked.revision or "main"
     commits: dict[str, str] = {}
     made = 0
-    for index, part in enumerate(prepared):
+    try:
+        # All are looked at before anything is sent to one.
+        ready = [_ready(hub, part, asked, revision, run_id, overwrite) for part in prepared]
+    except failures() as error:
+        missing = _missing(hub, prepared, revision)
+        raise PublishError(_unfinished(hub, error, missing, finish)) from error
+    for index, (part, (found, stale)) in enumerate(zip(prepared, ready, strict=True)):
         try:
-            hub.prepare_repo(api, part.repo_id, revision, private=asked.private, gated=asked.gated)
-            found = hub.state(api, part.repo_id, revision)
-            if found is None:
-                raise PublishError(f"{part.repo_id} has no revision {revision!r}.")
-            stale = _stale(api, part.repo_id, found, part.bundle, run_id, overwrite=overwrite)
-            after = hub.push(
-                api, part.repo_id, revision, part.bundle,
+            after = push(
+                hub, part.repo_id, revision, part.bundle,
                 found=found, delete=stale, message=f"hf-rlhf: {part.what} of run {run_id[:8]}",
             )  # fmt: skip
-        except hub.failures() as error:
-            raise PublishError(
-                _unfinished(api, prepared[index:], revision, error, finish)
-            ) from error
+        except failures() as error:
+            missing = _missing(hub, prepared[index:], revision)
+            raise PublishError(_unfinished(hub, error, missing, finish)) from error
         commits[part.repo_id] = after.commit
         made += after.commit != found.commit
     first = prepared[0]
     branch = "" if revision == "main" else f"/tree/{revision}"
     return Published(
-        url=f"{api.endpoint}/{first.repo_id}{branch}",
+        url=f"{hub.endpoint}/{first.repo_id}{branch}",
         repo_id=first.repo_id,
         revision=revision,
         commits=commits,
         files=tuple(f"{part.repo_id}/{path}" for part in prepared for path in part.bundle.files),
         new_commits=made,
         left_out=tuple(dict.fromkeys(one for part in prepared for one in part.bundle.left_out)),
+        notes=tuple(dict.fromkeys(note for part in prepared for note in part.notes)),
     )
 
 
-def _unfinished(
-    api: "HfApi", rest: list[Part], revision: str, error: Exception, finish: str
-) -> str:
-    """Say what is not on the Hub, as far as the Hub can still be asked, and what to do."""
-    lines = []
+def _ready(
+    hub: Hub, part: Part, asked: PublishSpec, revision: str, run_id: str, overwrite: bool
+) -> tuple[RemoteState, list[str]]:
+    """Make the repository and branch; return what they hold, and what of it is to be deleted."""
+    new = hub.prepare_repo(part.repo_id, revision, private=asked.private, gated=asked.gated)
+    found = hub.state(part.repo_id, revision)
+    if found is None:
+        raise PublishError(f"{part.repo_id} has no revision {revision!r}.")
+    stale = _stale(hub, part.repo_id, found, part.bundle, run_id, overwrite=overwrite, new=new)
+    return found, stale
+
+
+def _missing(hub: Hub, rest: list[Part], revision: str) -> list[str]:
+    """Return what is not on the Hub, as far as the Hub can still be asked."""
+    missing = []
     for part in rest:
         try:
-            found = hub.state(api, part.repo_id, revision)
-        except hub.failures():
+            found = hub.look(part.repo_id, revision)
+        except failures():
             found = None
-        missing = found.lacks(part.bundle) if found else list(part.bundle.files)
-        lines += [f"  {part.repo_id}/{path}" for path in missing]
+        lacking = found.lacks(part.bundle) if found else list(part.bundle.files)
+        missing += [f"{part.repo_id}/{path}" for path in lacking]
+    return missing
+
+
+def _unfinished(hub: Hub, error: Exception, missing: list[str], finish: str) -> str:
+    listing = "".join(f"\n  {path}" for path in missing)
     return (
-        f"Not everything is on {api.endpoint}: {error}\n{len(lines)} files are not there:\n"
-        + "\n".join(lines)
-        + f"\nTo finish:\n  {finish}"
+        f"Not everything is on {hub.endpoint}: {_told(hub, error)}\n"
+        f"{len(missing)} files are not there:{listing}\nTo finish:\n  {finish}"
     )
+
+
+def _told(hub: Hub, error: Exception) -> str:
+    """Return what went wrong, and what a status of the Hub's means here."""
+    cure = {
+        401: " The Hub does not accept the token: set HF_TOKEN to a valid one.",
+        403: " The token may not do this: it needs the right to write to the repository.",
+    }.get(status_of(error) or 0, "")
+    return f"{in_words(error)}.{cure}"
 
 
 def _stale(
-    api: "HfApi",
+    hub: Hub,
     repo_id: str,
-    found: hub.RemoteState,
+    found: RemoteState,
     bundle: Bundle,
     run_id: str | None,
     *,
     overwrite: bool,
+    new: bool = False,
 ) -> list[str]:
     """Return the files to delete: an earlier push of this run made them, this one does not.
 
-    PublishError if files stand there that this run did not push, or that were changed since.
+    PublishError if files stand there that this run did not push, or that were changed since. On
+    a `new` branch of this run's repository, they stand on main too, and can go.
     """
-    manifest = _manifest(api, repo_id, found, run_id)
-    owned = set(manifest) | ({hub.MANIFEST} if manifest else set())
-    others = set(found.files) - owned - set(hub.NOT_CONTENT)
+    record = hub.record(repo_id, found)
+    # A run.json of another run, or of something else: then all content is foreign.
+    manifest = listed(record) if run_id and record.get("run_id") == run_id else {}
+    overwrite |= new and bool(manifest)
+    owned = set(manifest) | ({MANIFEST} if manifest else set())
+    others = set(found.files) - owned - set(NOT_CONTENT)
     # Beside a run of ours, somebody's own files may stay, unless they are in the way.
     foreign = others & set(bundle.files) if manifest else others
     foreign |= {
         path
         for path, stated in manifest.items()
-        if path in found.files
-        and not found.files[path].holds(str(stated["sha256"]), str(stated["git"]))
+        if path in found.files and not found.files[path].holds(stated["sha256"], stated["git"])
     }
-    foreign = {path for path in foreign if path not in bundle.files or path in found.lacks(bundle)}
+    lacking = set(found.lacks(bundle))
+    foreign = {path for path in foreign if path not in bundle.files or path in lacking}
     if foreign and not overwrite:
-        listed = ", ".join(sorted(foreign)[:8])
+        some = ", ".join(sorted(foreign)[:8])
         raise PublishError(
-            f"{api.endpoint}/{repo_id} has content that this run did not push, or that was changed "
-            f"since: {listed} ({len(foreign)} files). Nothing was pushed. Choose another "
+            f"{hub.endpoint}/{repo_id} has content that this run did not push, or that was changed "
+            f"since: {some} ({len(foreign)} files). Nothing was pushed. Choose another "
             "--repo_id, or add --overwrite to replace it (its history keeps it)."
         )
     gone = owned | (others if overwrite else set())
     return sorted((gone & set(found.files)) - set(bundle.files))
 
 
-def _manifest(
-    api: "HfApi", repo_id: str, found: hub.RemoteState, run_id: str | None
-) -> dict[str, dict[str, Any]]:
-    """Return the files that an earlier push of this very run listed; empty if there was none."""
-    if hub.MANIFEST not in found.files:
-        return {}
-    with TemporaryDirectory() as scratch:
-        path = api.hf_hub_download(repo_id, hub.MANIFEST, revision=found.commit, local_dir=scratch)
-        try:
-            record = json.loads(Path(path).read_text(encoding="utf-8"))
-            if not run_id or record["run_id"] != run_id:
-                return {}
-            files: dict[str, dict[str, Any]] = record["publish"]["files"]
-        except (ValueError, KeyError, TypeError):
-            return {}  # a run.json of something else: then all content is foreign
-    return files
-
-
-def _finish(run: Path, asked: PublishSpec, step: int | None, endpoint: str | None) -> str:
-    """Return the command that repeats this call; the token stays out of it."""
+def finish_command(
+    run: Path,
+    asked: PublishSpec,
+    step: int | str | None,
+    endpoint: str | None = None,
+    *,
+    overwrite: bool = False,
+) -> str:
+    """Return the command that repeats a push; the token stays out of it."""
     words = ["hf-rlhf", "publish", str(run), "--repo_id", str(asked.repo_id)]
     options = {
         **{"step": step, "revision": asked.revision, "base_model": asked.base_model},
@@ -300,31 +338,31 @@ def _finish(run: Path, asked: PublishSpec, step: int | None, endpoint: str | Non
             words += [f"--{name}", str(value)]
     if asked.private is not None:
         words.append("--private" if asked.private else "--no-private")
+    if asked.push_base:
+        words.append("--push_base")
     if not asked.merged:
         words.append("--adapter_only")
+    if overwrite:
+        words.append("--overwrite")
     return shlex.join(words)
 
 
 def _remember(
-    run: Path,
-    record: dict[str, Any],
-    asked: PublishSpec,
-    published: Published,
-    prepared: list[Part],
-    step: int | None,
+    run: Path, asked: PublishSpec, published: Published, card: bytes, step: int | None
 ) -> None:
     """Write to the run's own record and card where it was published; nothing if nothing changed."""
+    # Read again: the upload took a while, and a training under way writes it too.
+    record = load_record(run)
     before = record["publish"] or {}
-    where = {"url": published.url, "commits": dict(published.commits)}
     if step is None:
         told = {item.name: getattr(asked, item.name) for item in fields(PublishSpec)}
         first = {"commit": published.commits[published.repo_id]}
-        after = {**before, **told, **where, **first}
-        card = prepared[0].bundle.files["README.md"].read()
+        after = {**before, **told, **published.where(), **first}
         beside = run / "README.md"
         if not beside.exists() or beside.read_bytes() != card:
             atomic_write_bytes(beside, card)
     else:
-        after = {**before, "steps": {**(before.get("steps") or {}), str(step): where}}
+        note_step(run, step, published.where())
+        after = {**before, "steps": published_steps(run, record)}
     if after != before:
         write_record({**record, "publish": after}, run)

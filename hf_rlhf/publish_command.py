@@ -10,7 +10,8 @@ def publish_main(argv: Sequence[str]) -> int:
         prog="hf-rlhf publish",
         description="Push a run from its folder alone: merged weights, adapter, tokenizer, card. "
         "A second call pushes what is missing, or nothing. The token is HF_TOKEN's or that of "
-        "`hf auth login`; HF_ENDPOINT names another Hub.",
+        "`hf auth login`; HF_ENDPOINT names another Hub; HF_RLHF_PATIENCE says for how many "
+        "seconds a step that fails is tried again.",
         allow_abbrev=False,
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", help="the output_dir of a run")
@@ -36,7 +37,12 @@ def publish_main(argv: Sequence[str]) -> int:
         default=None,
         help="push no merged weights; the adapter goes to the root",
     )
-    parser.add_argument("--step", type=int, help="an intermediate checkpoint, to branch step-STEP")
+    parser.add_argument(
+        "--step",
+        type=_step,
+        metavar="STEP|all",
+        help="an intermediate checkpoint, to branch step-STEP; `all`: those not published yet",
+    )
     parser.add_argument("--revision", metavar="BRANCH")
     parser.add_argument("--endpoint", metavar="URL", help="another Hub than HF_ENDPOINT's")
     parser.add_argument(
@@ -44,16 +50,31 @@ def publish_main(argv: Sequence[str]) -> int:
     )
     arguments = vars(parser.parse_args(argv))
 
-    from hf_rlhf.publish import publish_run
+    from hf_rlhf.publish import Published, publish_run, publish_steps
 
-    published = publish_run(arguments.pop("run_dir"), **arguments)
-    for path in published.left_out:
-        print(f"left out: {path}")
-    for repo_id, commit in published.commits.items():
-        print(f"{repo_id} at {published.revision}: {commit}")
-    verb = "published" if published.new_commits else "already published, nothing pushed"
-    print(f"{verb}: {len(published.files)} files, verified: {published.url}")
+    run_dir = arguments.pop("run_dir")
+    results: list[Published]
+    if arguments["step"] == "all":
+        del arguments["step"]
+        results = publish_steps(run_dir, **arguments)
+        if not results:
+            print("every checkpoint is published already")
+    else:
+        results = [publish_run(run_dir, **arguments)]
+    for published in results:
+        for path in published.left_out:
+            print(f"left out: {path}")
+        for note in published.notes:
+            print(f"note: {note}")
+        for repo_id, commit in published.commits.items():
+            print(f"{repo_id} at {published.revision}: {commit}")
+        verb = "published" if published.new_commits else "already published, nothing pushed"
+        print(f"{verb}: {len(published.files)} files, verified: {published.url}")
     return 0
+
+
+def _step(text: str) -> int | str:
+    return text if text == "all" else int(text)
 
 
 def pull_main(argv: Sequence[str]) -> int:

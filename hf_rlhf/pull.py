@@ -4,16 +4,18 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
 
-from hf_rlhf import hub
-from hf_rlhf.bundle import ALLOWED, PushedFile, is_pickle, safetensors_header
-from hf_rlhf.errors import ModelError, PublishError
+from yaml import YAMLError
+
+from hf_rlhf.bundle import ALLOWED, PushedFile, is_pickle
+from hf_rlhf.card_metadata import TAG
+from hf_rlhf.errors import ModelError
 from hf_rlhf.files import whole_folder
+from hf_rlhf.hub import MANIFEST, Hub, RemoteFile, RemoteState, connect, listed
+from hf_rlhf.patience import failures, in_words
+from hf_rlhf.weights import read_header
 
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
-
+_INDEX = ".safetensors.index.json"
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".msgpack", ".npz")
 _EDITABLE = (".md", ".gitattributes")
 """Files that people change on the Hub after a push, which the run's manifest then does not fit."""
@@ -31,35 +33,93 @@ def pull(
     """Download `repo_id` at `revision` (a branch, tag or commit) to `out_dir`, and return it.
 
     Code, pickles and data tables stay behind. The folder appears when every file has the hash
-    that the Hub states, and, for what hf-rlhf published, is on the list that the run itself
-    published. One that holds the same already is left as it is.
+    that the Hub states; for what hf-rlhf published, the revision must hold all that the run itself
+    listed. One that holds the same already is left as it is.
 
-    Raises ModelError for a repository that does not exist, has its weights only as pickles, or
-    whose files do not verify; RunFolderError when `out_dir` holds something else.
+    Raises ModelError for a repository that does not exist, is half published, has its weights only
+    as pickles, or whose files do not verify; RunFolderError when `out_dir` holds something else.
     """
-    api = hub.connect(endpoint, token)
+    hub = connect(endpoint, token)
     out = Path(out_dir)
     try:
-        found = hub.state(api, repo_id, revision or "main")
+        found = hub.state(repo_id, revision or "main")
         if found is None:
             raise ModelError(
-                f"{api.endpoint} has no model {repo_id!r} at {revision or 'main'}, or not for "
+                f"{hub.endpoint} has no model {repo_id!r} at {revision or 'main'}, or not for "
                 "this token to see."
             )
         wanted = _wanted(repo_id, found)
+        if not wanted:
+            raise ModelError(
+                f"{hub.endpoint}/{repo_id} holds nothing to download at {revision or 'main'}: "
+                "nothing was published there yet, or on another branch."
+            )
+        _refuse_half(hub, repo_id, found)
         if out.is_dir() and not _differing(out, wanted):
             return out
         with whole_folder(out, overwrite=overwrite) as folder:
-            _fetch(api, repo_id, found.commit, sorted(wanted), folder)
+            _fetch(hub, repo_id, found.commit, sorted(wanted), folder)
             _verify(folder, repo_id, wanted)
-    except hub.failures() as error:
+    except failures() as error:
         raise ModelError(
-            f"{repo_id} could not be downloaded from {api.endpoint}: {error}"
+            f"{repo_id} could not be downloaded from {hub.endpoint}: {in_words(error)}"
         ) from error
     return out
 
 
-def _wanted(repo_id: str, found: hub.RemoteState) -> dict[str, hub.RemoteFile]:
+def _refuse_half(hub: Hub, repo_id: str, found: RemoteState) -> None:
+    """Refuse a revision that lacks files of its own, before anything large is downloaded.
+
+    What hf-rlhf pushes comes in one commit, whose run.json lists the others. A push by other
+    means may be seen half done: without run.json, without listed files, or without shards.
+    """
+    cure = "Push it again, or pull an earlier commit: --revision COMMIT."
+    stated = listed(hub.record(repo_id, found))
+    for path, one in stated.items():
+        remote = found.files.get(path)
+        if remote is None:
+            raise ModelError(
+                f"{repo_id} is half published: {MANIFEST} lists {path}, which is not there. {cure}"
+            )
+        if PurePosixPath(path).suffix in _EDITABLE:
+            continue
+        if not remote.holds(one["sha256"], one["git"]):
+            raise ModelError(
+                f"{repo_id}/{path} is not the file that the run published: it was changed on the "
+                f"Hub since, or its push is not done. {cure}"
+            )
+    if not stated and "README.md" in found.files and _is_ours(hub, repo_id, found):
+        raise ModelError(
+            f"{repo_id} is half published: its card is a run's of hf-rlhf, but {MANIFEST}, which "
+            f"lists the run's files, is not there or damaged. {cure}"
+        )
+    for path in sorted(path for path in found.files if path.endswith(_INDEX)):
+        folder = PurePosixPath(path).parent
+        for shard in _shards(hub.read(repo_id, path, found.commit), f"{repo_id}/{path}"):
+            if str(folder / shard) not in found.files:
+                raise ModelError(
+                    f"{repo_id} is half published: {path} names {shard}, which is not there. {cure}"
+                )
+
+
+def _is_ours(hub: Hub, repo_id: str, found: RemoteState) -> bool:
+    from huggingface_hub import ModelCard
+
+    text = hub.read(repo_id, "README.md", found.commit).decode("utf-8", "replace")
+    try:
+        return TAG in (getattr(ModelCard(text).data, "tags", None) or [])
+    except (ValueError, YAMLError):
+        return False  # not a card of ours: those are valid
+
+
+def _shards(index: bytes, name: str) -> set[str]:
+    try:
+        return {str(shard) for shard in json.loads(index)["weight_map"].values()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{name} is no index of safetensors files: {error!r}.") from error
+
+
+def _wanted(repo_id: str, found: RemoteState) -> dict[str, RemoteFile]:
     for path in found.files:
         pure = PurePosixPath(path)
         if pure.is_absolute() or ".." in pure.parts or "\\" in path or "\0" in path:
@@ -79,7 +139,7 @@ def _wanted(repo_id: str, found: hub.RemoteState) -> dict[str, hub.RemoteFile]:
     return wanted
 
 
-def _differing(folder: Path, wanted: Mapping[str, hub.RemoteFile]) -> list[str]:
+def _differing(folder: Path, wanted: Mapping[str, RemoteFile]) -> list[str]:
     """Return the files that are not in `folder`, or with another content."""
     return [
         path
@@ -88,19 +148,24 @@ def _differing(folder: Path, wanted: Mapping[str, hub.RemoteFile]) -> list[str]:
     ]
 
 
-def _fits(path: Path, remote: hub.RemoteFile) -> bool:
+def _fits(path: Path, remote: RemoteFile) -> bool:
     file = PushedFile.of(path.name, path)
     return remote.holds(file.sha256, file.git)
 
 
-def _fetch(api: "HfApi", repo_id: str, commit: str, paths: list[str], folder: Path) -> None:
+def _fetch(hub: Hub, repo_id: str, commit: str, paths: list[str], folder: Path) -> None:
     for path in paths:
-        api.hf_hub_download(repo_id, path, revision=commit, local_dir=folder)
+        hub.patience.call(
+            f"download of {path}",
+            lambda path=path: hub.api.hf_hub_download(  # type: ignore[misc]
+                repo_id, path, revision=commit, local_dir=folder
+            ),
+        )
     # The client's bookkeeping, with the address of this machine's cache.
     shutil.rmtree(folder / ".cache", ignore_errors=True)
 
 
-def _verify(folder: Path, repo_id: str, wanted: Mapping[str, hub.RemoteFile]) -> None:
+def _verify(folder: Path, repo_id: str, wanted: Mapping[str, RemoteFile]) -> None:
     if differing := _differing(folder, wanted):
         raise ModelError(
             f"{repo_id}: {', '.join(differing[:5])} ({len(differing)} files) did not arrive as the "
@@ -109,27 +174,8 @@ def _verify(folder: Path, repo_id: str, wanted: Mapping[str, hub.RemoteFile]) ->
     for path in wanted:
         if path.endswith(".safetensors"):
             try:
-                safetensors_header(folder / path)
-            except PublishError as error:
+                read_header(folder / path)
+            except ModelError as error:
                 raise ModelError(f"{repo_id}/{path} is no safetensors file.") from error
         elif is_pickle(folder / path):
             raise ModelError(f"{repo_id}/{path} is a pickle or an archive, whatever its name says.")
-    for path, stated in _published(folder).items():
-        local = folder / path
-        if PurePosixPath(path).suffix in _EDITABLE:
-            continue
-        if not local.is_file() or PushedFile.of(path, local).sha256 != stated["sha256"]:
-            raise ModelError(
-                f"{repo_id}/{path} is not the file that the run published: it was changed or "
-                "removed on the Hub since. Pull the commit of the push: --revision COMMIT."
-            )
-
-
-def _published(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the list of files that hf-rlhf published with the run, if it did."""
-    try:
-        record = json.loads((folder / hub.MANIFEST).read_text(encoding="utf-8"))
-        files: dict[str, dict[str, Any]] = record["publish"]["files"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}  # published by other means: the Hub's own hashes are all there is
-    return files

@@ -1,15 +1,15 @@
 """Files and datasets to rows, each row knowing where it stands.
 
 Sources: a Hub dataset, a folder, JSON Lines (plain or gzip), JSON, Parquet, CSV, TSV. Text
-formats and Parquet are read a piece at a time, so memory does not grow with the file; a `.json`
-array is read whole. Every error is a `DataError` that begins with file and line (or row).
-pyarrow and datasets are imported only when a source needs them.
+formats and Parquet are read a piece at a time; a `.json` array is read whole. Every error is a
+`DataError` that begins with file and line (or row). pyarrow and datasets are imported when needed.
 """
 
 import csv
 import difflib
 import gzip
 import json
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ _SPLIT_WORDS = {
     **dict.fromkeys(("test", "testing"), "test"),
     **dict.fromkeys(("validation", "valid", "val", "dev", "eval", "evaluation"), "validation"),
 }
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_HUB_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9][\w.-]*(/\w[\w.-]*)?")
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,8 @@ def read_rows(
     In a folder, files whose name (or parent folder) holds a split word, as in
     `data/train-00000.parquet`, are that split; the others, and a single file, are `train`.
     """
-    wanted = dict(columns or {})
-    path = Path(source).expanduser()
-    if not path.exists():
+    wanted, path = dict(columns or {}), Path(source).expanduser()
+    if not os.path.exists(path):  # unlike Path.exists, no name makes it raise
         return _hub(str(source), revision, subset, wanted)
     if revision or subset:
         raise DataError(
@@ -105,8 +104,7 @@ def read_rows(
         )
     if path.is_dir():
         return _folder(path, wanted)
-    rows = Rows(str(path), lambda: read_file(path), wanted)
-    return Source(str(path), {"train": rows})
+    return Source(str(path), {"train": Rows(str(path), lambda: read_file(path), wanted)})
 
 
 def read_file(path: Path) -> Iterator[Row]:
@@ -169,18 +167,20 @@ def _reach(row: Row, dotted: str) -> Any:
 
 
 def _suffix(path: Path) -> str:
-    name = path.name.lower()
-    return Path(name.removesuffix(".gz")).suffix
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def _folder(path: Path, columns: Mapping[str, str]) -> Source:
     if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
         return _saved_dataset(path, columns)
     files: dict[str, list[Path]] = {}
-    for file in sorted(path.rglob("*")):
-        hidden = any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
-        if file.is_file() and not hidden and _suffix(file) in _READERS:
-            files.setdefault(_split_of(file.relative_to(path)), []).append(file)
+    try:
+        for file in sorted(path.rglob("*")):
+            hidden = any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
+            if not hidden and _suffix(file) in _READERS and file.is_file():
+                files.setdefault(_split_of(file.relative_to(path)), []).append(file)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
     if not files:
         raise DataError(f"{path}: this folder holds no data files ({', '.join(_READERS)}).")
     splits = {
@@ -217,7 +217,7 @@ def _hub(name: str, revision: str | None, subset: str | None, columns: Mapping[s
     # A file that was mistyped must not become a search on the internet.
     if not _HUB_ID.fullmatch(name) or _suffix(Path(name)) in _READERS:
         folder = Path(name).expanduser().parent
-        known = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        known = [entry.name for entry in folder.iterdir()] if os.path.isdir(folder) else []
         raise DataError(f"{name}: no such file or folder{near(Path(name).name, known)}.")
     from datasets import exceptions, load_dataset
 
@@ -240,8 +240,7 @@ def _commit(name: str, revision: str | None) -> str | None:
     try:
         return HfApi().dataset_info(name, revision=revision).sha
     except OSError:
-        # Unreachable, missing or private: load_dataset, which may have it in its cache, decides.
-        return None
+        return None  # unreachable, missing or private: load_dataset may have it in its cache
 
 
 def _of_datasets(
@@ -249,8 +248,10 @@ def _of_datasets(
 ) -> dict[str, Rows]:
     def opener(split: str) -> Callable[[], Iterator[Row]]:
         def rows() -> Iterator[Row]:
-            for number, values in enumerate(splits[split], start=1):
-                yield Row(dict(values), f"{name} ({split}), row {number}")
+            # As Arrow, since `datasets` would open the paths and URLs of a column of pictures.
+            tables = splits[split].with_format("arrow").iter(batch_size=256)
+            for number, values in enumerate((v for t in tables for v in t.to_pylist()), start=1):
+                yield Row(values, f"{name} ({split}), row {number}")
 
         return rows
 

@@ -1,7 +1,7 @@
 """The record of a run: `run.json`, all that the card and a later reader may rely on.
 
-Written when the run is created, again as it goes, and when it ends, however it ends. A field that
-is not known is null; nothing is guessed. The card is rendered from this file alone.
+Written as the run goes and when it ends, however it ends. A field that is not known is null;
+nothing is guessed. The card is rendered from this file alone.
 """
 
 import dataclasses
@@ -17,8 +17,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_origin, get_type_hints
 
-# pydantic reads only this TypedDict before Python 3.12.
-from typing_extensions import TypedDict, is_typeddict
+from typing_extensions import TypedDict, is_typeddict  # pydantic reads these before Python 3.12
 
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.files import atomic_write_json
@@ -27,6 +26,7 @@ from hf_rlhf.scrub import scrub as scrub
 
 SCHEMA = 1
 RECORD_NAME = "run.json"
+LOCK_NAME = ".lock"  # held by the process that runs in a folder
 Json = Any
 Number = float | int
 
@@ -131,6 +131,17 @@ class Training(TypedDict, total=False):
     history: list[dict[str, Json]]
 
 
+class Session(TypedDict, total=False):
+    """One start of the command. `changed`: what of the environment the first session had other."""
+
+    started: str | None
+    ended: str | None
+    status: Literal["running", "finished", "interrupted", "failed", "killed"] | None
+    from_step: int | None
+    to_step: int | None
+    changed: list[str]
+
+
 class Estimate(TypedDict, total=False):
     """A mean over `n` rows with its 95% interval."""
 
@@ -221,6 +232,7 @@ class Record(TypedDict, total=False):
     data: Data
     reward: RewardSection
     training: Training
+    sessions: list[Session]
     evaluation: Evaluation | None
     samples: list[Sample]
     pictures: list[Picture]

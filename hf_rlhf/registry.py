@@ -10,6 +10,9 @@ break a run that does not use it. Code is imported by `load`, for the one name a
 """
 
 import difflib
+import sys
+import traceback
+from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, get_args
 
@@ -80,7 +83,8 @@ def find(kind: Kind, name: str) -> EntryPoint:
     if len(found) > 1:
         choices = " or ".join(f"{package(point)[0]}/{short}" for point in found)
         raise AmbiguousPlugin(
-            f"{len(found)} packages offer a {singular(kind)} named {short!r}. Write {choices}."
+            f"{len(found)} packages offer a {singular(kind)} named {short!r}: "
+            f"{' and '.join(source(point) for point in found)}. Write {choices}."
         )
     return found[0]
 
@@ -95,17 +99,57 @@ def load(kind: Kind, name: str) -> Any:
     Raises UnknownPlugin, AmbiguousPlugin, IncompatiblePlugin or BrokenPlugin.
     """
     point = find(kind, name)
-    _check_version(kind, point)
+    if needs := other_core(point):
+        raise IncompatiblePlugin(
+            f"{singular(kind)} {point.name!r} comes from {source(point)}, which needs "
+            f"hf-rlhf{needs}, but hf-rlhf {__version__} is installed. "
+            f"Try `pip install --upgrade {package(point)[0]}`, or install the hf-rlhf it needs."
+        )
     try:
         return point.load()
     except HfRlhfError:
         raise
-    except Exception as error:  # noqa: BLE001 - plugin code may raise anything on import
+    # Plugin code may raise anything on import, and a script without a guard even exits.
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        what, cure = _why_not(point, error)
         raise BrokenPlugin(
-            f"{singular(kind)} {name!r} comes from {source(point)}, whose {point.value!r} does not "
-            f"import: {type(error).__name__}: {error}. Mend or uninstall that package "
-            f"(`pip uninstall {package(point)[0]}`); other plugins are not affected."
+            f"{singular(kind)} {name!r} comes from {source(point)}, {what} {cure} Other plugins "
+            "are not affected."
         ) from error
+
+
+def _why_not(point: EntryPoint, error: BaseException) -> tuple[str, str]:
+    """Return what is wrong with an entry point that does not load, and the cure."""
+    owner = package(point)[0]
+    again = f"Names are read when a package is installed: after a change, install {owner} anew."
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        if error.name == point.module or point.module.startswith(f"{error.name}."):
+            return (
+                f"whose entry point names the module {point.module!r}, which is not there.",
+                again,
+            )
+        return (
+            f"whose {point.module!r} needs the module {error.name!r}, which is not installed.",
+            f"Install what brings it, or {owner} with all that it needs: "
+            f"`pip install --upgrade {owner}`.",
+        )
+    module = sys.modules.get(point.module)
+    if isinstance(error, AttributeError) and module is not None:
+        first = (point.attr or "").split(".")[0]
+        if not hasattr(module, first):
+            guess = difflib.get_close_matches(first, vars(module), n=1)
+            hint = f" Did you mean {guess[0]!r}?" if guess else ""
+            said = f"whose entry point names {point.value!r}, but there is no {first!r}.{hint}"
+            return said, again
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    at, line = place.filename, place.lineno
+    # Of an OSError, `filename` is the file that it is about.
+    if isinstance(error, SyntaxError):
+        at, line = error.filename or at, error.lineno or line
+    return (
+        f"whose {point.value!r} does not import: {type(error).__name__}: {error}, at {at}:{line}.",
+        f"Mend that package, or uninstall it (`pip uninstall {owner}`).",
+    )
 
 
 def provenance(kind: Kind, name: str) -> dict[str, str]:
@@ -115,7 +159,8 @@ def provenance(kind: Kind, name: str) -> dict[str, str]:
     return {"package": owner, "version": version, "target": point.value}
 
 
-def _check_version(kind: Kind, point: EntryPoint) -> None:
+def other_core(point: EntryPoint) -> str:
+    """Return the range of hf-rlhf that the package of `point` needs, or "" if this one is in it."""
     for text in (point.dist.requires or []) if point.dist else []:
         try:
             requirement = Requirement(text)
@@ -126,23 +171,32 @@ def _check_version(kind: Kind, point: EntryPoint) -> None:
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue  # of an extra, or for another Python
         if not requirement.specifier.contains(__version__, prereleases=True):
-            raise IncompatiblePlugin(
-                f"{singular(kind)} {point.name!r} comes from {source(point)}, which needs "
-                f"hf-rlhf{requirement.specifier}, but hf-rlhf {__version__} is installed. "
-                f"Try `pip install --upgrade {package(point)[0]}`, or install the hf-rlhf it needs."
-            )
+            return str(requirement.specifier)
+    return ""
 
 
 def _unknown(kind: Kind, name: str) -> str:
     owner, _, short = name.rpartition("/")
     said = f"No installed package offers a {singular(kind)} named {name!r}."
-    if (brings := FIRST_PARTY.get(kind, {}).get(short)) and owner in ("", brings):
+    known = FIRST_PARTY.get(kind, {})
+    if (brings := known.get(short)) and owner in ("", brings):
         return f"{said} It is part of {brings}: `pip install {brings}`."
     points = offered(kind)
     names = [point.name for point in points]
     for other in KINDS:
         if other != kind and any(point.name == short for point in offered(other)):
             said += f" There is a {singular(other)} of that name: it belongs under `{other}`."
-    close = difflib.get_close_matches(short, names, n=1)
-    guess = f" Did you mean {close[0]!r}?" if close else ""
+    guess = did_you_mean(short, [*names, *known])
     return f"{said}{guess} Installed: {', '.join(names) or 'none'} (`hf-rlhf list`)."
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?", with how to get x if it is ours and not installed, or ""."""
+    close = difflib.get_close_matches(name, dict.fromkeys(known), n=1)
+    if not close:
+        return ""
+    for kind, brought in FIRST_PARTY.items():
+        installed = (point.name for point in offered(kind))
+        if (brings := brought.get(close[0])) and close[0] not in installed:
+            return f" Did you mean {close[0]!r}, of {brings} (`pip install {brings}`)?"
+    return f" Did you mean {close[0]!r}?"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from hf_rlhf import registry
 from hf_rlhf.compose import ComposedReward
 from hf_rlhf.config import RunFile, RunSpec
-from hf_rlhf.errors import ConfigError, ModelError, Problem
+from hf_rlhf.errors import BrokenPlugin, ConfigError, ModelError, Problem
+from hf_rlhf.source import class_in_source, constant
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -112,12 +113,18 @@ def default_run(trainer: str) -> str | None:
     shipped = run_files(trainer)
     if len(shipped) == 1:
         return next(iter(shipped))
-    name: str | None = getattr(registry.load("trainers", trainer), "default_run", None)
-    return name
+    try:
+        found = class_in_source(registry.find("trainers", trainer))
+    except BrokenPlugin:  # what is imported there from elsewhere cannot be read there
+        found = None
+    name: str | None = constant(found, "default_run") if found else None
+    return name or getattr(registry.load("trainers", trainer), "default_run", None)
 
 
 def resolve_model_path(name: str) -> str:
     """Return what `from_pretrained` takes for `name`: package://PACKAGE/FOLDER is a folder."""
+    if name.startswith(("./", "../", "/", "~")) and not Path(name).exists():
+        raise ModelError(f"there is no folder {name!r} (looked in {Path.cwd()}).")
     if not name.startswith(PACKAGE_SCHEME):
         return name
     package, _, inner = name.removeprefix(PACKAGE_SCHEME).partition("/")

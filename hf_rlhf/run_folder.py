@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.files import atomic_write_text
-from hf_rlhf.record import RECORD_NAME, load_record
+from hf_rlhf.files import atomic_write_text, clear_unfinished
+from hf_rlhf.record import LOCK_NAME, RECORD_NAME, load_record, now
 from hf_rlhf.run import Run
 from hf_rlhf.run_record import differences
 
-LOCK_NAME = ".lock"
 OWNER_NAME = ".owner.json"
 WRITTEN = (
     *("README.md", "config.yaml", "samples.jsonl", "reward_curve.png"),
@@ -44,8 +43,9 @@ def claimed(folder: Path) -> Iterator[None]:
             f"{folder} cannot be written: {error.strerror or error}. Choose another `output_dir`."
         ) from error
     try:
-        owner = {"pid": os.getpid(), "host": socket.gethostname()}
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": now()}
         atomic_write_text(folder / OWNER_NAME, json.dumps(owner))
+        clear_unfinished(folder)
         yield
     finally:
         (folder / OWNER_NAME).unlink(missing_ok=True)
@@ -55,7 +55,7 @@ def claimed(folder: Path) -> Iterator[None]:
 def _owner(folder: Path) -> str:
     try:
         owner = json.loads((folder / OWNER_NAME).read_text())
-        return f"process {owner['pid']} on {owner['host']}"
+        return f"process {owner['pid']} on {owner['host']}, since {owner['since']}"
     except (OSError, ValueError, KeyError):
         return "another process"
 

@@ -1,6 +1,7 @@
 """What the record says of a resolved run, section by section."""
 
 import inspect
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
@@ -10,7 +11,8 @@ from typing import Any
 from hf_rlhf.compose import Part
 from hf_rlhf.evaluate import METHOD, Evaluation, paired_difference
 from hf_rlhf.preflight import completion_length, model_config
-from hf_rlhf.record import as_json, environment, new_record
+from hf_rlhf.processes import distributed_type
+from hf_rlhf.record import as_json, environment, new_record, now
 from hf_rlhf.run import PACKAGE_SCHEME, Run
 from hf_rlhf.scrub import scrub
 
@@ -43,6 +45,8 @@ def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str,
         launch.append(kinds.get(distributed["type"], "--multi_gpu"))
     if distributed.get("zero_stage") is not None:
         launch += ["--zero_stage", str(distributed["zero_stage"])]
+    if distributed.get("fsdp_version") is not None:
+        launch += ["--fsdp_version", str(distributed["fsdp_version"])]
     return [*launch, "-m", "hf_rlhf.train", *argv]
 
 
@@ -57,6 +61,7 @@ def training_section(run: Run, trainer: Any, seconds: float) -> dict[str, Any]:
     history = [
         {"step": entry.get("step"), **{k: v for k, v in entry.items() if k != "step"}}
         for entry in state.log_history
+        if "train_runtime" not in entry  # of one session, not of the run
     ]
     logged = [entry for entry in history if "loss" in entry]
     return {
@@ -69,6 +74,35 @@ def training_section(run: Run, trainer: Any, seconds: float) -> dict[str, Any]:
         "final": logged[-1] if logged else {},
         "history": history,
     }
+
+
+def sessions(record: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:
+    """Return the sessions of a run, with one more that begins now.
+
+    One that did not say how it ended was killed. `changed` is what is other than when the run
+    began, as `field: then -> now`.
+    """
+    earlier = [
+        {**one, "status": "killed"} if one["status"] == "running" else one
+        for one in record["sessions"]
+    ]
+    here = _flat({**environment(), "processes": run.training.world_size}) if earlier else {}
+    there = _flat(
+        {**record["environment"], "processes": (record["training"] or {}).get("world_size")}
+    )
+    changed = [
+        f"{key}: {there[key]} -> {here[key]}"
+        for key in sorted(here.keys() & there.keys())
+        if None not in (there[key], here[key]) and there[key] != here[key]
+    ]
+    return [*earlier, {"started": now(), "status": "running", "changed": changed}]
+
+
+def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, item in value.items():
+        result |= _flat(item, f"{key}.") if isinstance(item, Mapping) else {f"{above}{key}": item}
+    return result
 
 
 def evaluation_section(
@@ -97,11 +131,13 @@ def evaluation_section(
 
 
 def distribution(run: Run) -> dict[str, Any]:
-    """Return how the run is distributed, with the ZeRO stage where DeepSpeed says one."""
-    result = {"type": run.training.distributed_state.distributed_type.value}
-    settings = getattr(run.training, "hf_deepspeed_config", None)
-    if settings is not None:
-        result["zero_stage"] = settings.config.get("zero_optimization", {}).get("stage")
+    """Return how the run is distributed, with DeepSpeed's ZeRO stage or FSDP's version."""
+    result: dict[str, Any] = {"type": distributed_type(run.training)}
+    plugin = getattr(run.training, "deepspeed_plugin", None)
+    if plugin is not None:
+        result["zero_stage"] = plugin.deepspeed_config.get("zero_optimization", {}).get("stage")
+    if result["type"] == "FSDP":
+        result["fsdp_version"] = int(os.environ.get("FSDP_VERSION") or 1)
     return result
 
 
@@ -179,6 +215,9 @@ def weights(trainer: Any, run: Run) -> dict[str, Any]:
     # Under ZeRO-3 a parameter is empty here and carries its size in ds_numel.
     size = [int(getattr(item, "ds_numel", item.numel())) for item in parameters]
     adapter = getattr(model, "peft_config", {}).get("default")
+    lora = adapter.to_dict() if adapter is not None else {}
+    # The record names the base itself; here it may be a path of this machine.
+    lora.pop("base_model_name_or_path", None)
     return {
         # Of the model that is published: what the adapter adds is merged into it.
         "parameters": sum(
@@ -190,7 +229,7 @@ def weights(trainer: Any, run: Run) -> dict[str, Any]:
             count for item, count in zip(parameters, size, strict=True) if item.requires_grad
         ),
         "dtype": str(parameters[0].dtype).removeprefix("torch."),
-        "adapter": as_json(adapter.to_dict())[0] if adapter is not None else None,
+        "adapter": as_json(lora)[0] or None,
     }
 
 
@@ -297,10 +336,12 @@ def _doc(part: Part) -> str:
 def differences(recorded: Mapping[str, Any], run: Run) -> list[str]:
     """Return the settings in which a folder's run differs from this one, as `key: old -> new`.
 
-    `publish` and `card` may change: they say what becomes of a run, not what it is. Rows of the
-    dataset count as a setting, for a file may have changed under its name.
+    `publish`, `card` and `stop_grace` may change: they say what becomes of a run, not what it is.
+    Rows of the dataset count as a setting, for a file may have changed under its name.
     """
-    ignored = {"publish", "card", "output_dir"}
+    ignored = {"publish", "card", "output_dir", "stop_grace"}
+    # How it is launched: the batch is the same, and resuming on fewer machines is no other run.
+    ignored |= {"expect_world_size", "expect_distributed"}
     rows = {name: len(split) for name, split in run.dataset.items()}
     old = {**(recorded.get("config") or {}), "rows": recorded["data"]["splits"]}
     new = scrub(as_json({**run.spec.plain, "rows": rows})[0])

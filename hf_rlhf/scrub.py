@@ -1,16 +1,20 @@
 """Take secrets out of what is about to be written."""
 
+import base64
 import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import quote, quote_plus, unquote
 
 REDACTED = "[redacted]"
 SHORTEST = 8
 """Values of secret variables shorter than this are left: removing "1" would ruin every number."""
 
 _SECRET_VARIABLE = re.compile(r"TOKEN|KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
+_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#@:]*:([^/\s?#@]+)@", re.IGNORECASE)
+"""A password in an address, as in HTTPS_PROXY or a database's."""
 # Names of fields whose value is a secret, whatever it looks like. `max_tokens`, `eos_token` and
 # `api_key_env` (a variable's name) are not.
 _SECRET_FIELD = re.compile(
@@ -23,10 +27,12 @@ _TOKENS = (
     (re.compile(r"(?<![A-Za-z0-9])api_org_[A-Za-z0-9]{16,}"), "a Hugging Face token"),
     (re.compile(r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}"), "an API key (sk-...)"),
     (re.compile(r"(?<![A-Za-z0-9])gh[pousr]_[A-Za-z0-9]{16,}"), "a GitHub token"),
+    (re.compile(r"(?<![A-Za-z0-9])github_pat_[A-Za-z0-9_]{20,}"), "a GitHub token"),
+    (re.compile(r"(?<![A-Za-z0-9])A(?:KIA|SIA)[A-Z0-9]{16}(?![A-Za-z0-9])"), "an AWS key"),
 )
 _PATTERNS = (
     *((pattern, REDACTED) for pattern, _ in _TOKENS),
-    (re.compile(r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}"), rf"\1{REDACTED}"),
+    (re.compile(r"(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{16,}"), rf"\1{REDACTED}"),
     (re.compile(r"(?i)(\b[a-z][a-z0-9+.-]*://)[^/\s?#@\"'<>]+@"), rf"\1{REDACTED}@"),
     (
         re.compile(
@@ -58,8 +64,7 @@ def find_secrets(content: bytes, known: Mapping[str, str] | None = None) -> list
     found = [
         name
         for name, value in sorted(named.items())
-        # As it is, and as it stands in a JSON text.
-        if value.encode() in content or json.dumps(value)[1:-1].encode() in content
+        if any(form.encode("utf-8", "surrogateescape") in content for form in _forms(value))
     ]
     text = content.decode("utf-8", errors="ignore")
     for pattern, kind in _TOKENS:
@@ -69,17 +74,32 @@ def find_secrets(content: bytes, known: Mapping[str, str] | None = None) -> list
 
 
 def secret_variables() -> dict[str, str]:
-    """Return the environment variables whose names say that they hold a secret, with values."""
-    return {
-        name: value.strip()
-        for name, value in os.environ.items()
-        if _SECRET_VARIABLE.search(name) and len(value.strip()) >= SHORTEST
+    """Return the environment variables that hold a secret, with its value.
+
+    Those whose name says so, and those whose value is an address with a password.
+    """
+    found = {
+        name: value.strip() for name, value in os.environ.items() if _SECRET_VARIABLE.search(name)
     }
+    for name, value in os.environ.items():
+        if name not in found and (match := _IN_URL.search(value)):
+            found[name] = unquote(match[1])
+    return {name: value for name, value in found.items() if len(value) >= SHORTEST}
 
 
 def _environment_secrets() -> list[str]:
+    secrets = {form for value in secret_variables().values() for form in _forms(value)}
     # Longest first, or a secret that contains another would leave its tail behind.
-    return sorted(set(secret_variables().values()), key=len, reverse=True)
+    return sorted(secrets, key=len, reverse=True)
+
+
+def _forms(secret: str) -> set[str]:
+    """Return a secret as it is, as it stands in JSON and in a URL, and in base64."""
+    raw = secret.encode("utf-8", "surrogateescape")
+    encoded = base64.b64encode(raw).decode().rstrip("=")
+    urlsafe = base64.urlsafe_b64encode(raw).decode().rstrip("=")
+    in_json = json.dumps(secret)[1:-1]
+    return {secret, in_json, quote(raw, safe=""), quote_plus(raw), quote(raw), encoded, urlsafe}
 
 
 def _scrubber(secrets: list[str]) -> Callable[[Any], Any]:

@@ -96,6 +96,9 @@ class PublishSpec:
     """Push that folder to `base_model` first, if nothing is there."""
     merged: bool = True
     revision: str | None = None
+    checkpoints: bool = False
+    """Push each checkpoint while training goes on, to the branch `step-STEP`: of a LoRA run the
+    adapter, of full fine-tuning the weights."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,10 @@ class CardSpec:
     language: str | list[str] | None = None
 
 
+STOP_GRACE = 25.0
+"""Slurm and Kubernetes kill after 30 seconds; the record and the card take the rest."""
+
+
 @dataclass(frozen=True)
 class RunSpec:
     """A run file whose own sections are in order; names in it are not yet turned into code."""
@@ -127,6 +134,8 @@ class RunSpec:
     card: CardSpec
     expect_world_size: int | None
     expect_distributed: str | None
+    stop_grace: float
+    """For how many seconds after SIGTERM the run may go on, to the next save."""
     settings: Mapping[str, Any]
     """Every other key: fields of the trainer's Config and of ModelConfig, not yet checked."""
     plain: Mapping[str, Any]

@@ -1,40 +1,12 @@
-"""What several test files share: components that misbehave, and a run that works."""
+"""What several test files share: a run that works. `offer` is of hf_rlhf's own pytest plugin."""
 
-import sys
-import types
-from collections.abc import Callable
-from importlib.metadata import EntryPoint
+import signal
 from typing import Any
 
 import pytest
 
-from hf_rlhf import registry
-
-
-@pytest.fixture
-def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Offer objects as components for the length of a test: offer("rewards", name=object)."""
-    module = types.ModuleType("offered_by_a_test")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    real = registry.entry_points
-    added: list[EntryPoint] = []
-
-    class Package:
-        name, version, requires = "acme", "1.0", ()
-
-    def entry_points(group: str) -> list[EntryPoint]:
-        return [*real(group=group), *(point for point in added if point.group == group)]
-
-    monkeypatch.setattr(registry, "entry_points", entry_points)
-
-    def _offer(kind: str, **components: Any) -> None:
-        for name, component in components.items():
-            setattr(module, name, component)
-            point = EntryPoint(name, f"{module.__name__}:{name}", f"hf_rlhf.{kind}")
-            vars(point).update(dist=Package())
-            added.append(point)
-
-    return _offer
+# A shell has its background jobs ignore Ctrl-C, and the tests of Ctrl-C would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

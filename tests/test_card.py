@@ -34,6 +34,15 @@ def interrupted():
     record |= {"status": "interrupted", "evaluation": None, "finished": "2026-11-20T09:16:10Z"}
     record["training"] |= {"steps": 23, "epochs": 0.71875, "seconds": 121.0}
     record["training"]["history"] = record["training"]["history"][:23]
+    record["sessions"] = [
+        {"status": "killed", "from_step": 0, "to_step": 10, "changed": []},
+        {
+            "status": "interrupted",
+            "from_step": 10,
+            "to_step": 23,
+            "changed": ["packages.torch: 2.12.0 -> 2.13.0"],
+        },
+    ]
     record["samples"] = [
         {**one, "step": 20} for one in record["samples"] if one["stage"] == "train"
     ][:1]

@@ -1,19 +1,28 @@
 """Which checkpoints are trusted, which are kept, and that training ends where it was to end."""
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from hf_rlhf import checkpoints
 from hf_rlhf.checkpoints import (
     AlreadyTrained,
     SealCheckpoints,
     StopIfTrained,
+    checksum,
     cycle_in_steps,
+    discard_unsealed,
     is_valid,
+    newest_valid,
+    prune,
     seal,
     valid_checkpoints,
 )
+from hf_rlhf.disk import Space
+from hf_rlhf.errors import DiskError, RunFolderError
 
 
 def made(folder: Path, step: int, *, sealed: bool = True) -> Path:
@@ -38,7 +47,10 @@ def test_a_checkpoint_is_valid_only_whole_and_sealed(tmp_path):
     assert not is_valid(checkpoint)
 
 
-@pytest.mark.parametrize("manifest", ["", "[]", "{", '{"model.safetensors": "7"}', '["x"]'])
+@pytest.mark.parametrize(
+    "manifest",
+    ["", "[]", "{", '["x"]', '{"model.safetensors": 7}', '{"model.safetensors": {"size": "7"}}'],
+)
 def test_a_damaged_manifest_proves_nothing(tmp_path, manifest):
     checkpoint = made(tmp_path, 1)
     (checkpoint / "manifest.json").write_text(manifest)
@@ -66,7 +78,193 @@ def test_old_checkpoints_go_once_the_new_one_is_sealed(tmp_path, keep, left):
     args = SimpleNamespace(output_dir=str(tmp_path))
     state = SimpleNamespace(is_world_process_zero=True, global_step=3)
     SealCheckpoints(keep).on_save(args, state, None)
-    assert [int(path.name.split("-")[1]) for path in valid_checkpoints(tmp_path)] == left
+    assert steps(valid_checkpoints(tmp_path)) == left
+
+
+def steps(found) -> list[int]:
+    return sorted(int(path.name.split("-")[1]) for path in found)
+
+
+def test_what_failed_saves_left_goes_once_a_newer_checkpoint_stands(tmp_path):
+    for step in (1, 3, 5):
+        made(tmp_path, step, sealed=False)
+    damaged = made(tmp_path, 2)
+    (damaged / "model.safetensors").write_bytes(b"cut")
+    (tmp_path / "runs").mkdir()
+    prune(tmp_path, 1)
+    # Nothing is whole, so nothing is deleted: it may be all that a user has.
+    assert steps(tmp_path.glob("checkpoint-*")) == [1, 2, 3, 5]
+    made(tmp_path, 4)
+    prune(tmp_path, 0)
+    assert steps(tmp_path.glob("checkpoint-*")) == [4, 5]
+    discard_unsealed(tmp_path)
+    assert steps(tmp_path.glob("checkpoint-*")) == [4]
+    assert (tmp_path / "runs").exists()
+
+
+def test_a_kill_in_the_middle_of_pruning_leaves_no_half_that_counts(tmp_path, monkeypatch):
+    for step in (1, 2):
+        made(tmp_path, step)
+    # The files go in whatever order the folder lists them.
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    prune(tmp_path, 1)
+    assert (tmp_path / "checkpoint-1" / "model.safetensors").exists()
+    assert steps(valid_checkpoints(tmp_path)) == [2]
+
+
+def test_at_whatever_byte_a_save_stops_the_checkpoint_before_it_is_the_newest(tmp_path):
+    before, whole = made(tmp_path, 1), made(tmp_path, 2)
+    content = {path.relative_to(whole): path.read_bytes() for path in whole.rglob("*.*")}
+    manifest = content.pop(Path("manifest.json"))
+    # The manifest is written last, and under its name only when whole.
+    for written in range(len(content) + 1):
+        for cut in (True, False):
+            shutil.rmtree(whole)
+            whole.mkdir()
+            for index, (name, data) in enumerate(list(content.items())[:written]):
+                last = index == written - 1
+                (whole / name).parent.mkdir(exist_ok=True)
+                (whole / name).write_bytes(data[: len(data) // 2] if cut and last else data)
+            assert newest_valid(tmp_path) == before
+    (whole / "manifest.json").write_bytes(manifest)
+    assert newest_valid(tmp_path) == whole
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "global_step/optim.pt"])
+def test_a_checkpoint_whose_bits_have_flipped_is_passed_over_and_said(tmp_path, name, capsys):
+    before, after = made(tmp_path, 1), made(tmp_path, 2)
+    content = bytearray((after / name).read_bytes())
+    content[3] ^= 1
+    (after / name).write_bytes(content)
+    assert is_valid(after)
+    assert newest_valid(tmp_path) == before
+    assert f"checkpoint-2 is passed over: {name} changed" in capsys.readouterr().out
+
+
+def test_a_checksum_depends_on_every_block_and_their_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "_BLOCK", 4)
+    found = set()
+    for content in (b"", b"aaaabbbbcc", b"bbbbaaaacc", b"aaaabbbbcd", b"aaaabbbbccc", b"aaaa"):
+        (tmp_path / "file").write_bytes(content)
+        found.add(checksum(tmp_path / "file"))
+    assert len(found) == 6
+
+
+def test_processes_that_do_not_see_one_folder_do_not_resume_apart(tmp_path, monkeypatch):
+    assert newest_valid(tmp_path) is None
+    made(tmp_path, 1)
+    elsewhere = tmp_path / "elsewhere" / "checkpoint-9"
+    monkeypatch.setattr(checkpoints, "broadcast_object_list", lambda _: [elsewhere])
+    with pytest.raises(RunFolderError, match="storage that all machines share"):
+        newest_valid(tmp_path)
+
+
+class Saving:
+    """A training of 9 steps that is about to save the checkpoint of `step`."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self.args = SimpleNamespace(
+            output_dir=str(folder), optim="adamw_torch", ddp_timeout=1800, save_strategy="steps"
+        )
+        self.state = SimpleNamespace(is_world_process_zero=True, global_step=step, max_steps=9)
+        self.control = SimpleNamespace(should_save=True)
+
+    def step(self, keep: int | None = None, wait: float = 0.0) -> bool:
+        """End the step; return whether its checkpoint will be saved."""
+        callback = SealCheckpoints(keep, wait=wait)
+        callback.on_step_end(
+            self.args, self.state, self.control, model=torch.nn.Linear(4, 4), processing_class=None
+        )
+        return self.control.should_save
+
+
+@pytest.fixture
+def room(tmp_path, monkeypatch):
+    """A disk that holds as many checkpoint folders as `room.folders` says."""
+    disk = SimpleNamespace(folders=2, looks=0)
+
+    def look(_) -> Space:
+        disk.looks += 1
+        left = disk.folders - len(list(tmp_path.glob("checkpoint-*")))
+        return Space(2**30 if left > 0 else 1000, None)
+
+    monkeypatch.setattr(checkpoints.Space, "of", look)
+    return disk
+
+
+def test_a_save_that_fits_is_not_touched(tmp_path, room):
+    for step in (1, 2):
+        made(tmp_path, step)
+    room.folders = 3
+    assert Saving(tmp_path, 3).step(keep=1)
+    assert steps(tmp_path.glob("*")) == [1, 2]
+
+
+def test_room_is_made_of_checkpoints_only_where_the_run_file_limits_them(tmp_path, room):
+    for step in (1, 2):
+        made(tmp_path, step)
+    with pytest.raises(DiskError, match=r"checkpoint of step 3 does not fit in .*: it takes about"):
+        Saving(tmp_path, 3).step(keep=None)
+    assert steps(tmp_path.glob("*")) == [1, 2]
+    assert Saving(tmp_path, 3).step(keep=2)
+    assert steps(tmp_path.glob("*")) == [2]
+
+
+def test_the_last_valid_checkpoint_is_never_given_up_for_the_next(tmp_path, room):
+    room.folders = 1
+    made(tmp_path, 2)
+    with pytest.raises(DiskError):
+        Saving(tmp_path, 3).step(keep=1)
+    assert steps(tmp_path.glob("*")) == [2]
+
+
+def test_room_is_made_of_what_failed_saves_left(tmp_path, room):
+    made(tmp_path, 2)
+    made(tmp_path, 5, sealed=False)
+    assert Saving(tmp_path, 3).step()
+    assert steps(tmp_path.glob("*")) == [2]
+
+
+def test_files_of_a_save_that_failed_are_not_sealed_with_those_of_the_next(tmp_path, room):
+    room.folders = 9
+    made(tmp_path, 3, sealed=False)
+    made(tmp_path, 4, sealed=False)
+    assert Saving(tmp_path, 3).step()
+    assert steps(tmp_path.glob("*")) == [4]
+
+
+def test_a_save_waits_for_room_and_says_so(tmp_path, room, monkeypatch, capsys):
+    monkeypatch.setattr("time.sleep", lambda _: setattr(room, "folders", 9))
+    for step in (1, 2):
+        made(tmp_path, step)
+    assert Saving(tmp_path, 3).step(wait=60)
+    said = capsys.readouterr().out
+    assert "does not fit" in said
+    assert "Waiting up to 60 s" in said
+    assert "There is room now" in said
+
+
+def test_when_training_is_done_its_weights_are_saved_rather_than_a_checkpoint(
+    tmp_path, monkeypatch, capsys
+):
+    made(tmp_path, 8)
+    (tmp_path / "checkpoint-8" / "optimizer.pt").write_bytes(b"0" * 2**20)
+    seal(tmp_path / "checkpoint-8")
+    monkeypatch.setattr(checkpoints.Space, "of", lambda _: Space(2**20, None))
+    with pytest.raises(DiskError):
+        Saving(tmp_path, 8).step()
+    assert not Saving(tmp_path, 9).step()
+    assert "only its weights are saved" in capsys.readouterr().out
+    monkeypatch.setattr(checkpoints.Space, "of", lambda _: Space(2**10, None))
+    with pytest.raises(DiskError):
+        Saving(tmp_path, 9).step()
+
+
+def test_a_step_without_a_save_looks_at_no_disk(tmp_path, room):
+    saving = Saving(tmp_path, 3)
+    saving.control.should_save = False
+    assert not saving.step()
+    assert room.looks == 0
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,8 @@ class TestScrub:
             (TOKEN, REDACTED),
             (f"token={TOKEN}, then", f"token={REDACTED}, then"),
             ("sk-proj-abcdEFGH1234_5678-xyz", REDACTED),
+            ("github" + "_pat_11ABCDEFG0abcdefghij_klmnop", REDACTED),
+            ("id AKIA" + "IOSFODNN7EXAMPLE,", f"id {REDACTED},"),
             ("Authorization: Bearer abcdefghijklmnop1234", f"Authorization: Bearer {REDACTED}"),
             ("https://joe:pa55@judge.example/v1", f"https://{REDACTED}@judge.example/v1"),
             ("http://h/v1?api_key=abc&model=m", f"http://h/v1?api_key={REDACTED}&model=m"),

@@ -19,6 +19,7 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
+from hf_rlhf import weights
 from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.merge import merge_adapter
 
@@ -114,7 +115,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda name: name.replace(" ", "_"))
-def test_equals_peft(case: str, bases: dict[str, Path], tmp_path: Path) -> None:
+def test_equals_peft(
+    case: str, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "_BLOCK", 40)  # so that these small tensors come in several blocks
     base, options = CASES[case]
     config = LoraConfig(r=4, lora_alpha=12, **options)
     adapted = adapt(bases[base], tmp_path / "adapter", config)
@@ -431,7 +435,7 @@ print(peak() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 @pytest.mark.slow
-def test_memory_is_bounded_by_the_largest_tensor_not_the_model(tmp_path: Path) -> None:
+def test_memory_is_bounded_whatever_the_size_of_the_model(tmp_path: Path) -> None:
     config = LlamaConfig(
         **SIZES
         | {"vocab_size": 1024, "hidden_size": 1024, "intermediate_size": 4096}
@@ -450,4 +454,4 @@ def test_memory_is_bounded_by_the_largest_tensor_not_the_model(tmp_path: Path) -
     largest = 4096 * 1024 * 2 / 2**20
     print(f"model {size:.0f} MiB, largest tensor {largest:.0f} MiB, peak grew {grown:.0f} MiB")
     assert size > 450
-    assert grown < size / 4
+    assert grown < size / 8

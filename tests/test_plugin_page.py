@@ -1,7 +1,8 @@
-"""docs/plugins.md is run as it stands: its package is built, installed beside ours and used."""
+"""docs/plugins.md is followed as it stands: commands are run, and code is what they make."""
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,37 +13,87 @@ PAGE = Path(__file__).parents[1] / "docs" / "plugins.md"
 pytestmark = pytest.mark.slow
 
 
-def test_the_page_works(tmp_path):
-    blocks = re.findall(r"```(?:toml|python)\n# (\S+)\n(.*?)```", PAGE.read_text(), re.S)
-    assert [name for name, _ in blocks] == ["pyproject.toml", "acme_rewards.py"]
-    package = tmp_path / "package"
-    package.mkdir()
-    for name, content in blocks:
-        (package / name).write_text(content)
-    site = tmp_path / "site"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, "--target", str(site), str(package)], check=True)
-    env = {**os.environ, "PYTHONPATH": str(site)}
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.S)
 
-    def run(*arguments):
+
+def commands():
+    """Every command of the page, in order; one that ends in a backslash goes on."""
+    for block in blocks("bash"):
+        for line in block.replace("\\\n", "").splitlines():
+            if words := shlex.split(line, comments=True):
+                yield words
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory):
+    """Follow the page from top to bottom; return the folder, and what each command said."""
+    folder = tmp_path_factory.mktemp("reader")
+    site = folder / "site"
+    env = {**os.environ, "PYTHONPATH": str(site), "COLUMNS": "200"}
+    # Beside the environment that the tests run in, not into it; nothing is downloaded.
+    pip = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(site)]
+    programs = {
+        "hf-rlhf": ["-m", "hf_rlhf.cli"],
+        "pytest": ["-m", "pytest", "-p", "no:cacheprovider"],
+        "accelerate": ["-m", "accelerate.commands.accelerate_cli"],
+    }
+    said, here = {}, folder
+    for words in commands():
+        if words[0] == "cd":
+            here /= words[1]
+            continue
+        if words[0] == "pip":
+            assert words == ["pip", "install", "-e", ".[dev]"]
+            program, rest = ["-m", *pip], ["."]
+        else:
+            program, rest = programs[words[0]], words[1:]
         done = subprocess.run(
-            [sys.executable, "-m", *arguments], env=env, capture_output=True, text=True, check=False
+            [sys.executable, *program, *rest],
+            cwd=here,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        return done.returncode, done.stdout + done.stderr
+        said[shlex.join(words)] = done.stdout + done.stderr
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+    return here, said
 
-    status, said = run("hf_rlhf.cli", "describe", "brevity")
-    assert status == 0, said
-    assert "words: int = 50" in said
-    assert "How long an answer may be at full marks." in said
 
-    asked = ["--rewards.7", "{name: brevity, words: 20, weight: 0.1}"]
-    assert " ".join(asked).replace("{", "'{") + "'" in PAGE.read_text()
-    status, said = run("hf_rlhf.cli", "check", "--plugin", "refiner_grpo", *asked)
-    assert status == 0, said
-    assert re.search(r"reward brevity +│ ok +│ 0 to 1 on 12 made-up", said), said
+def test_every_command_of_the_page_works(reader):
+    _, said = reader
+    assert re.search(r"\d+ passed", said["pytest"])
+    assert "brevity                  brevity 0.1.0" in said["hf-rlhf list rewards"]
+    described = said["hf-rlhf describe brevity"]
+    assert "words: int = 50" in described
+    assert "How long an answer may be at full marks." in described
+    (checked,) = (text for command, text in said.items() if "hf-rlhf check" in command)
+    assert re.search(r"reward brevity +│ ok +│ 0 to 1 on 12 made-up", checked), checked
+    (trained,) = (text for command, text in said.items() if command.startswith("accelerate"))
+    assert "step     2/2" in trained
 
-    status, said = run(
-        "hf_rlhf.cli", "check", "--plugin", "refiner_grpo", "--rewards.7", "{name: brevety}"
+
+def test_the_code_of_the_page_is_what_the_commands_make(reader):
+    folder, _ = reader
+    made = {
+        path.name: path.read_text()
+        for path in folder.rglob("*.*")
+        if path.is_file() and path.suffix in (".py", ".toml")
+    }
+    (manifest,) = blocks("toml")
+    assert manifest in made["pyproject.toml"]
+    reward, tests = blocks("python")
+    assert made["reward.py"].endswith(reward)
+    assert "RewardTests" in tests
+    (folder / "tests" / "test_page.py").write_text(tests)
+    done = subprocess.run(
+        # The run by name is that of the package's own tests, which have been run.
+        [sys.executable, "-m", "pytest", "-q", "-k", "TestBrevity", "tests/test_page.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder.parent / "site")},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert status == 2
-    assert "Did you mean 'brevity'" in said
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -100,6 +100,13 @@ def test_unknown_plugin(tiny_run):
     assert any("Did you mean 'refiner_grpo'" in problem for problem in problems(tiny_run))
 
 
+def test_a_run_that_could_not_be_published_does_not_begin(tiny_run):
+    tiny_run["publish"] = {"repo_id": "me/it"}
+    said(tiny_run, r"publish: the base model is 'package://.*Add `base_model: ITS/ID`")
+    tiny_run["publish"] |= {"base_model": "me/base", "push_base": True}
+    prepare(RunFile.from_mapping(tiny_run))
+
+
 def test_reward_that_needs_a_column_the_dataset_lacks(tiny_run, offer):
     offer("rewards", needs_gold=NeedsGold)
     tiny_run["rewards"].append({"name": "needs_gold"})
@@ -165,6 +172,8 @@ def test_loss_type_that_trl_would_only_find_in_training(tiny_run):
 def test_save_inside_a_generation_cycle(tiny_run):
     tiny_run |= {"num_iterations": 2, "save_steps": 3}
     said(tiny_run, r"save_steps: is 3, but a generation cycle takes 2 optimizer steps")
+    tiny_run |= {"save_steps": 2, "save_only_model": True}
+    said(tiny_run, r"save_only_model: makes of a run that is resumed")
 
 
 def test_prompt_longer_than_the_model(tiny_run):

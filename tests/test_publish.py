@@ -8,22 +8,26 @@ import pickle
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import CommitOperationAdd
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from hf_rlhf import hub as hub_module
+from hf_rlhf import patience as patience_module
+from hf_rlhf import push as push_module
 from hf_rlhf.checkpoints import seal
 from hf_rlhf.errors import ModelError, PublishError, RunFolderError
+from hf_rlhf.hub import connect
 from hf_rlhf.layout import eval_results
 from hf_rlhf.merge import merge_adapter
-from hf_rlhf.publish import check_target, publish_run
+from hf_rlhf.publish import check_target, publish_run, publish_steps
 from hf_rlhf.publish_command import publish_main, pull_main
 from hf_rlhf.pull import pull
 from hf_rlhf.record import load_record, new_record, write_record
@@ -57,8 +61,8 @@ def machine(hub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", files)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(hub_module, "PATIENCE_S", 20.0)
-    monkeypatch.setattr(hub_module, "FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr(patience_module, "PATIENCE_S", 20.0)
+    monkeypatch.setattr(patience_module, "FIRST_WAIT_S", 0.05)
     yield
     hub.faults.clear()
 
@@ -143,7 +147,7 @@ def repo_of(run: Path) -> str:
 
 
 def api() -> Any:
-    return hub_module.connect(None, TOKEN)
+    return connect(None, TOKEN).api
 
 
 def tree(repo_id: str, revision: str = "main") -> set[str]:
@@ -244,6 +248,7 @@ def test_a_second_push_makes_no_commit(run: Path, hub: Any) -> None:
     assert load_record(run)["publish"]["commit"] == first.commits[repo_of(run)]
 
 
+@pytest.mark.slow
 def test_only_what_changed_is_pushed_and_what_is_gone_is_deleted(run: Path) -> None:
     publish_run(run)
     change_record(run, lambda record: record["author"].update(title="Another title"))
@@ -253,6 +258,7 @@ def test_only_what_changed_is_pushed_and_what_is_gone_is_deleted(run: Path) -> N
     assert tree(repo_of(run)) == SINGLE - {"reward_curve.png"}
 
 
+@pytest.mark.slow
 def test_separate_layout(run: Path, base: Path, tmp_path: Path) -> None:
     published = publish_run(run, layout="separate")
     repo_id = repo_of(run)
@@ -287,6 +293,7 @@ def test_the_adapter_alone(run: Path) -> None:
     assert "model.safetensors" not in tree(repo_of(run))
 
 
+@pytest.mark.slow
 def test_a_missing_merge_is_made(run: Path) -> None:
     before = load_file(run / "merged" / "model.safetensors")
     shutil.rmtree(run / "merged")
@@ -295,6 +302,7 @@ def test_a_missing_merge_is_made(run: Path) -> None:
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
+@pytest.mark.slow
 def test_an_intermediate_step_goes_to_its_own_branch(run: Path) -> None:
     published = publish_run(run, step=2)
     repo_id = repo_of(run)
@@ -316,6 +324,19 @@ def test_an_intermediate_step_goes_to_its_own_branch(run: Path) -> None:
     assert not torch.equal(four[key], last[key])
     assert set(load_record(run)["publish"]["steps"]) == {"2", "4"}
     assert not list(run.glob(".publish-*"))
+
+
+def test_a_card_edited_on_main_is_not_in_the_way_of_a_new_branch(run: Path) -> None:
+    publish_run(run)
+    repo_id = repo_of(run)
+    card = text_of(repo_id, "README.md") + "\nMy words.\n"
+    api().upload_file(path_or_fileobj=card.encode(), path_in_repo="README.md", repo_id=repo_id)
+    api().upload_file(path_or_fileobj=b"mine", path_in_repo="LICENSE", repo_id=repo_id)
+    publish_run(run, step=2, merged=False)
+    assert tree(repo_id, "step-2") == {
+        "README.md", "run.json", "config.yaml", "adapter_config.json", "adapter_model.safetensors",
+    }  # fmt: skip
+    assert "My words." in text_of(repo_id, "README.md")
 
 
 def test_a_step_that_is_not_there_names_those_that_are(run: Path) -> None:
@@ -355,6 +376,16 @@ def test_commit_faults_end_in_exactly_one_commit(
     assert tree(repo_of(run)) == SINGLE
 
 
+@pytest.mark.parametrize("status", [504, 400])
+def test_the_last_try_lands_unheard(
+    status: int, run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_RLHF_PATIENCE", "0")
+    hub.faults.add(Fault("POST .*/commit/", status, after=True))
+    assert publish_run(run).new_commits == 1
+    assert tree(repo_of(run)) == SINGLE
+
+
 def test_a_lost_answer_to_a_commit_that_deletes(run: Path, hub: Any) -> None:
     publish_run(run)
     (run / "reward_curve.png").unlink()
@@ -365,10 +396,11 @@ def test_a_lost_answer_to_a_commit_that_deletes(run: Path, hub: Any) -> None:
     assert tree(repo_of(run)) == SINGLE - {"reward_curve.png"}
 
 
+@pytest.mark.slow
 def test_a_hub_that_stays_broken_lists_what_is_missing_and_the_command(
     run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(hub_module, "PATIENCE_S", 1.0)
+    monkeypatch.setenv("HF_RLHF_PATIENCE", "1")
     hub.faults.add(Fault("POST .*/commit/", 500, times=100))
     with pytest.raises(PublishError) as caught:
         publish_run(run, private=True)
@@ -394,16 +426,31 @@ def test_a_refused_commit_is_not_tried_again(run: Path, hub: Any) -> None:
     assert len(hub.faults.seen("POST .*/commit/")) - before == 1
 
 
+@pytest.mark.parametrize(("daemon", "sizes"), [(False, [3]), (True, [1, 1, 1])])
+def test_a_daemon_sends_one_file_at_a_time(daemon: bool, sizes: list[int]) -> None:
+    """By the client's threads, several would keep a process that was asked to end."""
+    adds = [CommitOperationAdd(f"{n}.safetensors", b"x") for n in range(3)]
+    found: list[int] = []
+
+    def batch() -> None:
+        found.extend(len(one) for one in push_module._batches(adds))
+
+    thread = threading.Thread(target=batch, daemon=daemon)
+    thread.start()
+    thread.join()
+    assert found == sizes
+
+
 def test_a_commit_in_between_is_not_overwritten(
     run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = hub_module._operations
+    real = push_module._operations
 
     def meanwhile(*arguments: Any) -> Any:
         api().upload_file(path_or_fileobj=b"theirs", path_in_repo="NOTICE", repo_id=repo_of(run))
         return real(*arguments)
 
-    monkeypatch.setattr(hub_module, "_operations", meanwhile)
+    monkeypatch.setattr(push_module, "_operations", meanwhile)
     with pytest.raises(PublishError, match="another commit"):
         publish_run(run)
     assert tree(repo_of(run)) == {"NOTICE"}
@@ -420,6 +467,34 @@ def test_a_repository_of_others_is_refused_unless_overwritten(run: Path, templat
     assert tree(repo_id) == SINGLE
 
 
+def test_the_command_that_finishes_an_overwrite_overwrites(run: Path, hub: Any) -> None:
+    repo_id = repo_of(run)
+    api().create_repo(repo_id)
+    api().upload_file(path_or_fileobj=b"x", path_in_repo="pytorch_model.bin", repo_id=repo_id)
+    hub.faults.add(Fault("POST .*/commit/", 403, times=100))
+    with pytest.raises(PublishError) as caught:
+        publish_run(run, overwrite=True)
+    hub.faults.clear()
+    assert publish_main(finish(caught)) == 0
+    assert tree(repo_id) == SINGLE
+
+
+def test_a_refused_repository_refuses_the_other_too(run: Path) -> None:
+    """What is said of it, that nothing was pushed, must be true of both."""
+    other = f"{repo_of(run)}-adapter"
+    api().create_repo(other)
+    api().upload_file(path_or_fileobj=b"x", path_in_repo="README.md", repo_id=other)
+    with pytest.raises(PublishError, match=r"README\.md.*Nothing was pushed"):
+        publish_run(run, layout="separate")
+    assert not tree(repo_of(run))
+
+
+def test_all_steps_do_not_go_to_one_revision(run: Path) -> None:
+    with pytest.raises(PublishError, match="one revision"):
+        publish_steps(run, revision="v1")
+
+
+@pytest.mark.slow
 def test_another_run_is_not_replaced_by_accident(run: Path, tmp_path: Path) -> None:
     publish_run(run)
     change_record(run, lambda record: record.update(run_id="another"))
@@ -428,6 +503,7 @@ def test_another_run_is_not_replaced_by_accident(run: Path, tmp_path: Path) -> N
         publish_run(run)
 
 
+@pytest.mark.slow
 def test_a_card_edited_on_the_hub_is_kept(run: Path) -> None:
     publish_run(run)
     repo_id = repo_of(run)
@@ -515,6 +591,7 @@ def test_a_local_base_is_refused_with_the_cure(run: Path, base: Path) -> None:
         publish_run(run)
 
 
+@pytest.mark.slow
 def test_a_local_base_under_its_name_on_the_hub(run: Path, base: Path) -> None:
     local_base(run, base)
     publish_run(run, base_model="demo/base")
@@ -532,6 +609,27 @@ def test_a_local_base_is_pushed_on_request(run: Path, base: Path) -> None:
     publish_run(run, base_model=wanted, push_base=True)
     assert "model.safetensors" in tree(wanted)
     assert publish_run(run).new_commits == 0
+
+
+def test_a_base_whose_push_was_cut_short_is_pushed_by_the_command(
+    run: Path, base: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its repository is there then, and empty: nobody could load a card that names it."""
+    local_base(run, base)
+    wanted = f"{repo_of(run)}-base"
+    hub.faults.add(Fault("POST .*/commit/", 403, times=100))
+    with pytest.raises(PublishError, match="--push_base") as caught:
+        publish_run(run, base_model=wanted, push_base=True)
+    hub.faults.clear()
+    assert publish_main(finish(caught)) == 0
+    assert "model.safetensors" in tree(wanted)
+
+
+def finish(caught: Any) -> list[str]:
+    """Return the arguments of the command that an error names."""
+    words = str(caught.value).splitlines()[-1].split()
+    assert words[:2] == ["hf-rlhf", "publish"]
+    return words[2:]
 
 
 def test_a_base_that_is_not_there(run: Path) -> None:
@@ -637,6 +735,7 @@ def test_pull_refuses_weights_that_are_pickles(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_pull_notices_weights_exchanged_on_the_hub(run: Path, tmp_path: Path) -> None:
     published = publish_run(run)
     save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")

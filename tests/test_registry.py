@@ -14,6 +14,7 @@ from hf_rlhf.errors import AmbiguousPlugin, BrokenPlugin, IncompatiblePlugin, Un
 class Package:
     def __init__(self, name, requires=()):
         self.name, self.version, self.requires = name, "1.0", list(requires)
+        self.metadata = {"Summary": f"What {name} does."}
 
 
 @pytest.fixture
@@ -60,7 +61,9 @@ def test_a_name_of_another_kind_is_pointed_out(install):
 
 def test_broken_plugin_names_its_package_and_cause(install):
     install(("acme-rewards", "tone", "no_such_module:Tone"))
-    with pytest.raises(BrokenPlugin, match="acme-rewards 1.0.*No module named 'no_such_module'"):
+    with pytest.raises(
+        BrokenPlugin, match="acme-rewards 1.0.*'no_such_module', which is not there"
+    ):
         registry.load("rewards", "tone")
 
 
@@ -94,7 +97,14 @@ HEAVY = ("torch", "transformers", "trl", "peft", "datasets")
 
 @pytest.mark.parametrize(
     "arguments",
-    [["list"], ["--help"], ["describe", "refiner_grpo"], ["describe", "refiner_reward"]],
+    [
+        ["list"],
+        ["list", "judge", "--check"],
+        ["--help"],
+        ["new", "--help"],
+        ["describe", "refiner_grpo"],
+        ["describe", "refiner_reward"],
+    ],
     ids=" ".join,
 )
 def test_looking_imports_nothing_heavy(arguments):
@@ -109,7 +119,7 @@ sys.exit(str(heavy) if heavy else status)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) > 5
+    assert len(done.stdout.splitlines()) > 2
 
 
 def test_our_own_table_of_packages_is_complete():
@@ -142,11 +152,11 @@ def test_two_packages_with_one_verb_disturb_no_other(offer, capsys):
 
 
 def test_a_trainer_whose_package_is_gone_is_named(monkeypatch):
-    from hf_rlhf.describe import _class_in_source
+    from hf_rlhf.source import class_in_source
 
     point = EntryPoint("gone", "no_such_package.trainer:Gone", "hf_rlhf.trainers")
     with pytest.raises(BrokenPlugin, match=r"has no module 'no_such_package.trainer'"):
-        _class_in_source(point)
+        class_in_source(point)
 
 
 def test_a_launch_config_that_cannot_be_written_is_said(tmp_path):
@@ -159,3 +169,178 @@ def test_a_launch_config_that_cannot_be_written_is_said(tmp_path):
     assert launch_configs_main([name, str(tmp_path)]) == 0
     with pytest.raises(HfRlhfError, match="exists. Name another"):
         launch_configs_main([name, str(tmp_path)])
+
+
+@pytest.fixture
+def broken_module(tmp_path, monkeypatch):
+    """Write a module, importable in this process."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def _write(name, text):
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    return _write
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import no_such_dependency", "needs the module 'no_such_dependency', which is not "),
+        ("class Tones: ...", r"names 'broken_planted:Tone', but there is no 'Tone'. Did you "
+         r"mean 'Tones'\? Names are read when .*: after a change, install acme anew"),
+        ("x = 1\n1 / 0", r"ZeroDivisionError: division by zero, at .*broken_planted.py:2\. Mend"),
+        ("open('/no/such.csv')", r"'/no/such.csv', at .*broken_planted.py:1\. Mend"),
+        ("def f(:", r"SyntaxError: invalid syntax.*, at .*broken_planted.py:1"),
+        ("import sys; sys.exit(3)", "SystemExit: 3, at .*broken_planted.py:1"),
+    ],
+)  # fmt: skip
+def test_what_is_broken_says_why_and_what_to_do(install, broken_module, text, said):
+    broken_module("broken_planted", text)
+    install(("acme", "tone", "broken_planted:Tone"))
+    with pytest.raises(
+        BrokenPlugin, match=f"(?s)reward 'tone' comes from acme 1.0, whose .*{said}"
+    ):
+        registry.load("rewards", "tone")
+
+
+def test_a_missing_module_says_that_names_are_read_at_installation(install):
+    install(("acme", "tone", "acme_gone.tone:Tone"))
+    with pytest.raises(BrokenPlugin, match="'acme_gone.tone', which is not there. Names are"):
+        registry.load("rewards", "tone")
+
+
+def test_two_packages_are_named_with_their_versions(install):
+    install(("a", "tone", "fractions:Fraction"), ("b", "tone", "decimal:Decimal"))
+    with pytest.raises(AmbiguousPlugin, match="named 'tone': a 1.0 and b 1.0. Write a/tone or b/t"):
+        registry.load("rewards", "tone")
+
+
+def test_a_name_near_one_of_ours_says_what_to_install(install):
+    install()
+    said = r"Did you mean 'citation_f1', of hf-rlhf-refiner \(`pip install hf-rlhf-refiner`\)\?"
+    with pytest.raises(UnknownPlugin, match=said):
+        registry.load("rewards", "citation_fl")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["pubish"], "no verb 'pubish'. Did you mean 'publish'?"),
+        (["train", "--plugin", "x"], "To train: accelerate launch -m hf_rlhf.train --plugin NAME"),
+        (["refiner_grpo"], "It is one of the trainers: `hf-rlhf describe refiner_grpo`."),
+        (["nothing-like-it"], "`hf-rlhf --help` lists all."),
+        (["describe", "citation_f2"], "Nothing installed is named 'citation_f2'. Did you mean"),
+    ],
+)
+def test_a_verb_that_is_not_there(arguments, said, capsys):
+    from hf_rlhf.cli import main
+
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.startswith("error: ")
+
+
+def test_our_verb_that_is_not_installed_says_what_to_install(monkeypatch, capsys):
+    from hf_rlhf.cli import main
+
+    monkeypatch.setattr(registry, "entry_points", lambda group: [])
+    assert main(["hub", "serve"]) == 2
+    assert "part of hf-rlhf-local-hub: `pip install hf-rlhf-local-hub`" in capsys.readouterr().err
+    assert main(["describe", "refiner_grpo"]) == 2
+    assert "`pip install hf-rlhf-refiner`" in capsys.readouterr().err
+
+
+def test_a_verb_that_two_packages_offer_is_written_with_its_package(offer, capsys):
+    from hf_rlhf.cli import main
+
+    offer("commands", list=lambda argv: 8, shout=lambda argv: 7)
+    offer("commands", shout=lambda argv: 7)
+    assert main(["shout"]) == 2
+    assert "Several packages offer it. Write acme/shout" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["rewards", "reward", "Reward"])
+def test_a_kind_may_be_said_in_the_singular(word, capsys):
+    from hf_rlhf.cli import main
+
+    assert main(["list", word]) == 0
+    assert capsys.readouterr().out.startswith("rewards\n  answer_format ")
+
+
+def test_a_kind_that_is_not_there(capsys):
+    from hf_rlhf.cli import main
+
+    with pytest.raises(SystemExit):
+        main(["list", "rewads"])
+    assert "no kind is named 'rewads'. Did you mean 'rewards'?" in capsys.readouterr().err
+
+
+def test_list_reads_what_a_component_is_and_imports_nothing(install, broken_module, capsys):
+    from hf_rlhf.cli import main
+
+    text = '"""The module."""\nraise SystemExit("imported")\nclass Tone:\n    """How it {}."""\n'
+    for name in ("one", "two"):
+        broken_module(f"{name}_planted", text.format(f"sounds, {name}"))
+    install(
+        ("acme", "tone", "one_planted:Tone"),
+        ("acme", "other", "two_planted:Elsewhere"),
+        ("gone", "missing", "no_such_module:X"),
+        ("old", "past", "one_planted:Tone", "hf-rlhf>=99"),
+    )
+    assert main(["list"]) == 0
+    lines = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()[1:]]
+    said = {name: text for name, _, _, text in lines}
+    assert said["tone"] == "How it sounds, one."
+    assert said["other"] == "The module."
+    assert said["missing"] == "What gone does."
+    assert said["past"] == f"(made for hf-rlhf>=99; this is {registry.__version__})"
+
+
+def test_list_check_says_what_is_broken_and_why(install, broken_module, capsys):
+    from hf_rlhf.cli import main
+
+    broken_module("fine_planted", "Tone = 1")
+    install(("acme", "tone", "fine_planted:Tone"))
+    assert main(["list", "--check"]) == 0
+    install(
+        ("acme", "tone", "fine_planted:Tone"),
+        ("gone", "missing", "no_such_module:X"),
+        ("old", "past", "fine_planted:Tone", "hf-rlhf>=99"),
+    )
+    assert main(["list", "rewards", "--check"]) == 1
+    said = capsys.readouterr().out
+    assert "  tone                     acme 1.0                 ok\n" in said
+    assert (
+        "missing                  gone 1.0                 BROKEN: reward 'missing' comes" in said
+    )
+    assert "past                     old 1.0                  BROKEN: reward 'past' comes" in said
+    assert "needs hf-rlhf>=99" in said
+
+
+def test_a_plugins_verb_is_explained_in_the_help_without_importing_it(
+    broken_module, monkeypatch, capsys
+):
+    from hf_rlhf.cli import main
+
+    text = 'raise SystemExit("imported")\ndef main(argv):\n    """Say it loudly."""\n'
+    broken_module("loud_planted", text)
+    point = EntryPoint("shout", "loud_planted:main", "hf_rlhf.commands")
+    vars(point).update(dist=Package("acme"))
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    with pytest.raises(SystemExit) as exit:
+        main(["--help"])
+    assert exit.value.code == 0
+    assert "  shout            Say it loudly (from acme 1.0)\n" in capsys.readouterr().out
+
+
+def test_what_cannot_be_read_has_an_empty_line(tmp_path, monkeypatch):
+    from hf_rlhf.source import source_file, summary
+
+    (tmp_path / "cut_planted.py").write_text("def f(:")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert summary(EntryPoint("x", "cut_planted:f", "hf_rlhf.rewards")) == ""
+    assert source_file("sys") is None
+    assert source_file("hf_rlhf.judge").name == "__init__.py"
+    assert source_file("hf_rlhf.judge.no_such") is None

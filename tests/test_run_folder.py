@@ -12,6 +12,8 @@ from hf_rlhf.record import load_record, write_record
 from hf_rlhf.run_folder import previous_record
 from hf_rlhf.run_record import judges_section, opening, reproduction, usage_of
 
+TOLD = {"repo_id": "me/it", "base_model": "me/base"}
+
 
 def resolved(run):
     return prepare(RunFile.from_mapping(run, name="my.yaml"))
@@ -33,7 +35,7 @@ def test_a_run_goes_on_unless_a_setting_or_the_rows_differ(tiny_run):
     run = resolved(tiny_run)
     run.folder.mkdir()
     write_record(opening(run, []), run.folder)
-    same = resolved({**tiny_run, "card": {"title": "New"}, "publish": {"repo_id": "me/it"}})
+    same = resolved({**tiny_run, "card": {"title": "New"}, "publish": TOLD})
     assert previous_record(same)["run_id"] == load_record(run.folder)["run_id"]
     with pytest.raises(RunFolderError, match=r"learning_rate: 0.001 -> 0.5"):
         previous_record(resolved({**tiny_run, "learning_rate": 0.5}))

@@ -1,11 +1,9 @@
 """A run as its user has it: the command, the folder it leaves, and the same command again."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -172,7 +170,7 @@ def test_ctrl_c_leaves_a_record_and_the_same_command_goes_on(tiny_run, tmp_path)
             break
     _, error = job.communicate(timeout=120)
     assert job.returncode == 130, error
-    assert "the same command goes on" in error
+    assert "The same command goes on from" in error
     folder = Path(tiny_run["output_dir"])
     assert load_record(folder)["status"] == "interrupted"
     assert "nterrupted" in (folder / "README.md").read_text()
@@ -192,7 +190,7 @@ def test_ctrl_c_outside_the_training_loop_loses_nothing(tiny_run, monkeypatch, a
     tiny_run |= {"evaluation": {"rows": 2}, "use_peft": adapted}
     places = [
         *("hf_rlhf.evaluate._generate", "transformers.Trainer.save_model"),
-        *("hf_rlhf.train._Session._save", "hf_rlhf.plots.reward_curve"),
+        *("hf_rlhf.session.Session._save", "hf_rlhf.recorder.reward_curve"),
     ]
 
     def interrupt(*_, **__):
@@ -231,30 +229,3 @@ def test_a_folder_in_use_names_its_owner(tiny_run):
         holder.wait()
     with claimed(folder):
         pass  # a killed owner does not keep it
-
-
-def test_no_secret_is_in_anything_written(tiny_run, monkeypatch):
-    canaries = {
-        "HF_TOKEN": "hf_" + "canaryCanaryCanaryCanary0123456789",
-        "OPENAI_API_KEY": "sk-canarycanarycanary",
-        "MY_SECRET": "canary-in-another-variable",
-    }
-    for name, value in canaries.items():
-        monkeypatch.setenv(name, value)
-    tiny_run["card"] = {"intended_use": f"Never show {canaries['MY_SECRET']}."}
-    train(config=tiny_run)
-    folder = Path(tiny_run["output_dir"])
-    looked = 0
-    for path in folder.rglob("*"):
-        if not path.is_file():
-            continue
-        contents = [path.read_bytes()]
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                contents += [archive.read(name) for name in archive.namelist()]
-        for content in contents:
-            looked += 1
-            for canary in canaries.values():
-                assert canary.encode() not in content, path
-    assert looked > 20
-    assert "[redacted]" in json.dumps(load_record(folder)["author"])

@@ -11,13 +11,14 @@ import os
 import sqlite3
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from hf_rlhf.contracts import Verdict
 from hf_rlhf.errors import JudgeError
 
+Keep = Callable[[str, Verdict], None]
 SCHEMA_VERSION = 1
 _KEYS_PER_QUERY = 500
 _GIVE_UP = 5
@@ -56,13 +57,35 @@ class VerdictCache:
 
     def write(self, key: str, verdict: Verdict) -> None:
         """Keep a verdict. One without a score is a failure, and is not kept."""
-        if verdict.score is None or self.trouble >= _GIVE_UP:
-            return
-        text = json.dumps({"score": verdict.score, "reason": verdict.reason})
-        with self._guarded(), closing(self._open()) as database, database:
-            database.execute(
-                "INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?)", (key, text, time.time())
-            )
+        with self.writing() as keep:
+            keep(key, verdict)
+
+    @contextmanager
+    def writing(self) -> Iterator[Keep]:
+        """Give a function that keeps a verdict at once, as `write` does, over one connection.
+
+        To open the file and close it costs more than a verdict does: closing flushes it to disk.
+        """
+        database: sqlite3.Connection | None = None
+
+        def keep(key: str, verdict: Verdict) -> None:
+            nonlocal database
+            if verdict.score is None or self.trouble >= _GIVE_UP:
+                return
+            text = json.dumps({"score": verdict.score, "reason": verdict.reason})
+            with self._guarded():
+                database = database or self._open()
+                with database:
+                    database.execute(
+                        "INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?)", (key, text, time.time())
+                    )
+
+        try:
+            yield keep
+        finally:
+            if database is not None:
+                with self._guarded():
+                    database.close()
 
     def _open(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +159,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def command(arguments: Sequence[str]) -> int:
-    """`hf-rlhf judge-cache show|clear [--path FILE]`."""
+    """Show or clear the verdicts that judges have cached."""
     parser = argparse.ArgumentParser(
         prog="hf-rlhf judge-cache", description="Show or clear the verdicts kept on disk."
     )

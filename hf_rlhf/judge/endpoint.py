@@ -1,50 +1,72 @@
 """One OpenAI-compatible server: is its URL safe, one chat completion, and what went wrong.
 
-A call ends in one of three ways: a `Reply`; `Failed`, which concerns this call, and says whether
-trying again may help; or JudgeError, for what will not heal by itself (a refused key, an unknown
-model, a wrong address), with the cure.
+A call ends in one of four ways: a `Reply`; `Failed`, which concerns this call, and says whether
+trying again may help; `Unavailable`, where there is no server, or one that is too busy; or
+JudgeError, for what will not heal by itself (a refused key, an unknown model, a wrong address),
+with the cure.
 """
 
 import asyncio
 import contextlib
 import difflib
 import email.utils
-import ipaddress
 import json
 import os
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
+from hf_rlhf.addresses import is_forbidden
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.messages import text_of
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAIError
 
-TRANSIENT = frozenset({408, 409, 429})
-"""Statuses, beside all of 5xx, that another try may heal."""
+AGAIN = frozenset({408, 409})
+"""Statuses, beside 5xx, that another try of this request may heal."""
+BUSY = 429
+NO_CHAT = frozenset({405, 501})
+"""Statuses by which a server says that it takes no such request at all."""
+GONE = frozenset({502, 503, 504, 520, 521, 522, 523, 524, 529, 530})
+"""Statuses by which a proxy (52x: Cloudflare's) or a starting server says that nobody is there."""
 NO_KEY = "EMPTY"
-_METADATA_HOSTS = frozenset({"metadata.google.internal", "metadata.goog", "instance-data"})
-_METADATA_ADDRESSES = frozenset(
-    map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "192.0.0.192"))
-)
 _SHOWN = 200
 
 
 class Failed(Exception):
     """One call failed; the message is the cause."""
 
-    def __init__(self, cause: str, *, again: bool, after: float | None = None) -> None:
+    def __init__(self, cause: str, *, again: bool) -> None:
         super().__init__(cause)
         self.again = again
         """Whether another try may succeed."""
+
+
+class Unavailable(Failed):
+    """Nobody answered, or the server asked to be left alone; the message is the cause."""
+
+    def __init__(
+        self, cause: str, *, sent: float, after: float | None = None, busy: bool = False
+    ) -> None:
+        super().__init__(cause, again=True)
+        self.sent = sent
+        """When the request was sent, by `time.monotonic()`."""
         self.after = after
         """For how many seconds the server asked to be left alone."""
+        self.busy = busy
+        """It is there, but takes no more requests for now."""
+
+
+class Silent(Unavailable):
+    """The request was taken, as far as can be told, and not answered in time."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +104,10 @@ class Endpoint:
             base_url=self.base_url,
             api_key=self._key(),
             max_retries=0,
-            http_client=DefaultAsyncHttpxClient(follow_redirects=False),
+            http_client=DefaultAsyncHttpxClient(
+                follow_redirects=False,
+                verify=_trusted(*map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR"))),
+            ),
         )
         async with client:
             yield client
@@ -90,23 +115,32 @@ class Endpoint:
     async def complete(
         self, client: "AsyncOpenAI", body: Mapping[str, Any], timeout: float
     ) -> Reply:
-        """Ask for one chat completion, within `timeout` seconds. Raises Failed or JudgeError."""
+        """Ask for one chat completion, within `timeout` seconds.
+
+        Raises Unavailable, Failed or JudgeError.
+        """
         import openai
 
+        sent = monotonic()
+        named = {name: value for name, value in body.items() if name != "extra_body"}
         try:
             async with asyncio.timeout(timeout):
-                raw = await client.chat.completions.with_raw_response.create(
-                    **body, timeout=timeout
+                # `chat.completions.create` takes longer to walk the body's types than all the rest.
+                text = await client.post(
+                    "/chat/completions",
+                    cast_to=str,
+                    body={**named, **body.get("extra_body", {})},
+                    options={"timeout": timeout},
                 )
         except openai.APIStatusError as error:
-            raise await self._diagnosed(client, error) from None
+            raise await self._diagnosed(client, error, sent) from None
         except (TimeoutError, openai.APITimeoutError):
-            raise Failed(f"no answer within {timeout:g} s", again=True) from None
+            raise Silent(f"no answer within {timeout:g} s", sent=sent) from None
         except openai.APIConnectionError as error:
-            raise Failed(f"no connection: {self.shown(_root_cause(error))}", again=True) from None
+            raise self._unconnected(_root_cause(error), sent) from None
         except openai.OpenAIError as error:
             raise Failed(self.shown(error), again=False) from None
-        return self._reply(raw.http_response.text)
+        return self._reply(text)
 
     def shown(self, text: object) -> str:
         """Return a short line of text that came from outside, without the key."""
@@ -129,8 +163,11 @@ class Endpoint:
         return os.environ.get(self.api_key_env) or None
 
     def _reply(self, text: str) -> Reply:
-        """Read the body of a 200 answer."""
-        if text.lstrip()[:1] == "<":
+        """Read the body of a 200 answer; should it quote the key, without it."""
+        key = self._key_or_none()
+        if key:
+            text = text.replace(json.dumps(key)[1:-1], "[key]")
+        if _is_page(text):
             raise JudgeError(
                 f"The judge's base_url {self.base_url} answers with a web page, not with an "
                 f"OpenAI-compatible API. It usually ends in /v1."
@@ -153,13 +190,35 @@ class Endpoint:
             completion_tokens=_count(usage, "completion_tokens"),
         )
 
-    async def _diagnosed(self, client: "AsyncOpenAI", error: Any) -> Failed | JudgeError:
+    def _unconnected(self, cause: BaseException, sent: float) -> Unavailable | JudgeError:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return JudgeError(
+                f"The judge's server {self.base_url} has a certificate that is not trusted here: "
+                f"{self.shown(cause)}. SSL_CERT_FILE names certificates of your own."
+            )
+        return Unavailable(f"no connection: {self.shown(cause)}", sent=sent)
+
+    async def _diagnosed(
+        self, client: "AsyncOpenAI", error: Any, sent: float
+    ) -> Failed | JudgeError:
         """Turn an HTTP status into what it means for the run."""
+        status, text = error.status_code, error.response.text
+        cause = f"HTTP {status}: {self.shown(text)}"
+        busy = status == BUSY
+        if status in GONE or (busy and "insufficient_quota" not in text):
+            after = retry_after(error.response)
+            return Unavailable(cause, sent=sent, after=after, busy=busy)
+        if status in AGAIN or (status >= 500 and status not in NO_CHAT):
+            return Failed(cause, again=True)
+        return await self._refused(client, error)
+
+    async def _refused(self, client: "AsyncOpenAI", error: Any) -> Failed | JudgeError:
+        """Say what a status means that waiting will not change."""
         status = error.status_code
         said = self.shown(error.response.text)
         where = f"The judge at {self.base_url}"
-        if status in TRANSIENT or status >= 500:
-            return Failed(f"HTTP {status}: {said}", again=True, after=retry_after(error.response))
+        if status == BUSY:
+            return JudgeError(f"{where} has no quota left for this key ({status}: {said}).")
         if status in (401, 403):
             return JudgeError(
                 f"{where} refused the key ({status}: {said}). "
@@ -171,10 +230,15 @@ class Endpoint:
                 f"{await self._models(client)}"
             )
         if 300 <= status < 400:
-            host = urlsplit(error.response.headers.get("location", "")).hostname or "another path"
+            host = _host(error.response.headers.get("location", ""))
             return JudgeError(
                 f"{where} redirects to {self.shown(host)}, which is not followed. "
                 f"Set base_url to where it is served."
+            )
+        if status in NO_CHAT or _is_page(error.response.text):
+            return JudgeError(
+                f"{where} takes no chat completions ({status}: {said}): it is no OpenAI-compatible "
+                f"API, or not under this path. A base_url usually ends in /v1."
             )
         hint = ""
         if "response_format" in said or "json_schema" in said:
@@ -221,9 +285,7 @@ def checked_url(base_url: str) -> str:
             f"written to the record. Leave them out; a key goes in an environment variable that "
             f"api_key_env names."
         )
-    _refuse_host(host, host)
-    with contextlib.suppress(OSError):  # 0xA9FEA9FE and 2852039166 are addresses to a resolver
-        _refuse_host(socket.inet_ntoa(socket.inet_aton(host)), host)
+    _refuse_forbidden(host, host)
     return bare.rstrip("/")
 
 
@@ -231,20 +293,14 @@ async def _refuse_internal(base_url: str) -> None:
     host = urlsplit(base_url).hostname or ""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):
         return  # A proxy may know the name; if not, the call itself says so.
     for *_, address in found:
-        _refuse_host(str(address[0]), host)
+        _refuse_forbidden(str(address[0]), host)
 
 
-def _refuse_host(address: str, host: str) -> None:
-    """Refuse where clouds hand out credentials: what a URL from elsewhere would be aimed at."""
-    refused = address.rstrip(".").casefold() in _METADATA_HOSTS
-    with contextlib.suppress(ValueError):
-        ip = ipaddress.ip_address(address.partition("%")[0])
-        ip = getattr(ip, "ipv4_mapped", None) or ip
-        refused = ip.is_link_local or ip in _METADATA_ADDRESSES
-    if refused:
+def _refuse_forbidden(address: str, host: str) -> None:
+    if is_forbidden(address):
         raise JudgeError(
             f"The judge's base_url names {host}, a link-local or cloud metadata address, where no "
             f"judge is served. Use the server's own name or address."
@@ -261,6 +317,28 @@ def retry_after(response: Any) -> float | None:
         date = email.utils.parsedate_to_datetime(response.headers.get("retry-after"))
         return max(0.0, date.timestamp() - time.time())
     return None
+
+
+@cache
+def _trusted(*where: str | None) -> ssl.SSLContext:
+    """Return whom TLS trusts here. Made once: to load the certificates takes 50 ms."""
+    try:
+        import httpx2 as httpx
+    except ImportError:  # openai 2 has no httpx2
+        import httpx  # type: ignore[no-redef]
+    context: ssl.SSLContext = httpx.create_ssl_context()
+    return context
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or "another path"
+    except ValueError:
+        return "what is no address"
+
+
+def _is_page(text: str) -> bool:
+    return text.lstrip()[:1] == "<"
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int:

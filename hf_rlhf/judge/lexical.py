@@ -151,9 +151,9 @@ class LexicalJudge:
             if not _reads_as_english(sought):
                 return Verdict(None, "Not judged: the lexical judge reads English only.")
         statements = _statements(sought)
+        if question.kind == "support" and (not statements or any(map(_asks, _sentences(sought)))):
+            return Verdict(0.0, "The claim says nothing.")
         if not statements:
-            if question.kind == "support":
-                return Verdict(0.0, "The claim says nothing.")
             return Verdict(None, "Not judged: the criterion holds no words to look for.")
         sentences = _sentences(text)
         scores = [self._found(statement, sentences) for statement in statements]
@@ -188,7 +188,7 @@ class LexicalJudge:
 
     def _found_in(self, statement: Statement, sentence: str) -> float:
         """Score the best stretch of the sentence that holds the statement's anchors."""
-        if sentence.rstrip("\"') ").endswith("?"):
+        if _asks(sentence):
             return 0.0
         terms, denied = _terms(sentence, denies=statement.words)
         words = [term.text for term in terms]
@@ -231,6 +231,10 @@ def _is_latin(text: str) -> bool:
 
 def _sentences(text: str) -> list[str]:
     return [part for part in _SENTENCE.split(_TAG.sub("\n", text)) if part and part.strip()]
+
+
+def _asks(sentence: str) -> bool:
+    return sentence.rstrip("\"') ").endswith("?")
 
 
 def _statements(text: str) -> list[Statement]:

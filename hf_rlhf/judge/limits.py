@@ -24,6 +24,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -70,13 +71,11 @@ class Limits:
     @property
     def folder(self) -> Path:
         """Where the locks and the log of this server are."""
-        user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
-        name = hashlib.sha256(self.server.encode()).hexdigest()[:16]
-        return Path(tempfile.gettempdir()) / f"hf-rlhf-{user}" / f"judge-{name}"
+        return _folder_of(self.server, tempfile.gettempdir())
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
-        slots = _SLOTS.setdefault(self.folder, _Slots(self.folder))
+        slots = _SLOTS.get(self.folder) or _SLOTS.setdefault(self.folder, _Slots(self.folder))
         wait = _SHORTEST_WAIT
         while (taken := slots.take(self.concurrency)) is None:
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
@@ -142,7 +141,8 @@ class _Slots:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._held: dict[int, FileLock] = {}
+        self._locks: dict[int, FileLock] = {}
+        self._held: set[int] = set()
         self._guard = threading.Lock()
         self._full_until = 0.0
 
@@ -159,7 +159,8 @@ class _Slots:
             # In random order, so that processes rarely try the same file at the same moment.
             for number in random.sample(open_places, len(open_places)):
                 with contextlib.suppress(Timeout):
-                    self._held[number] = self._lock(number)
+                    self._acquire(number)
+                    self._held.add(number)
                     return number
             self._full_until = time.monotonic() + _SEARCH_INTERVAL
             return None
@@ -167,17 +168,25 @@ class _Slots:
     def free(self, number: int) -> None:
         """Give a place back."""
         with self._guard:
-            self._held.pop(number).release()
+            self._held.remove(number)
+            self._locks[number].release()
             self._full_until = 0.0
 
-    def _lock(self, number: int) -> FileLock:
+    def _acquire(self, number: int) -> None:
         with _cure(self._folder):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = FileLock(
-                self._folder / f"slot-{number}.lock", blocking=False, thread_local=False
-            )
-            lock.acquire()
-            return lock
+            if number not in self._locks:
+                self._locks[number] = FileLock(
+                    self._folder / f"slot-{number}.lock", blocking=False, thread_local=False
+                )
+            self._locks[number].acquire()
+
+
+@cache
+def _folder_of(server: str, temporary: str) -> Path:
+    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
+    name = hashlib.sha256(server.encode()).hexdigest()[:16]
+    return Path(temporary) / f"hf-rlhf-{user}" / f"judge-{name}"
 
 
 _SLOTS: dict[Path, _Slots] = {}

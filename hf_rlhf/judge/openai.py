@@ -2,15 +2,16 @@
 
 A verdict that cannot be had, for whatever reason, is None with the reason, never a number. What
 will not heal (a refused key, an unknown model, a wrong address) raises at once, and so does a
-label whose questions fail too often.
+label whose questions fail too often. A server that is down is waited for: neither a number nor a
+None comes of an outage.
 """
 
 import asyncio
 import hashlib
 import json
 import math
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -19,20 +20,20 @@ from typing import TYPE_CHECKING, Any
 from hf_rlhf.contracts import Question, Verdict
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.judge import prompts
-from hf_rlhf.judge.cache import SCHEMA_VERSION, VerdictCache, default_path
-from hf_rlhf.judge.endpoint import Endpoint, Failed, Reply, checked_url
+from hf_rlhf.judge.cache import SCHEMA_VERSION, Keep, VerdictCache, default_path
+from hf_rlhf.judge.endpoint import Endpoint, Failed, Reply, Silent, Unavailable, checked_url
 from hf_rlhf.judge.limits import Limits
+from hf_rlhf.judge.outage import Outage, Waiting, outage_of
 from hf_rlhf.judge.tally import Tally
 from hf_rlhf.judge.verdicts import Malformed, read_verdict
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
-    from tenacity import RetryCallState
 
 _LETTERS_PER_TOKEN = 3
 """Low for English, so that a booking under the token cap rather errs on the safe side."""
 _REPLY_SHOWN = 2000
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 
 
 @dataclass
@@ -65,10 +66,15 @@ class OpenAIJudge:
     timeout: float = 120.0
     """Seconds for one request."""
     deadline: float = 600.0
-    """Seconds for one call of `judge`: what is not answered by then gets None."""
+    """Seconds for one call of `judge`: what is not answered by then gets None. Time in which the
+    server answers nobody, or asks to be left alone, does not count."""
+    patience: float = 900.0
+    """Seconds to wait for a server that is down (no connection, 502, 503, 504, no answer to
+    anybody) or asks to be left alone (429, Retry-After); then the run stops. In a distributed run
+    the other processes wait too: keep it below the trainer's `ddp_timeout` (1800)."""
     retries: int = 5
-    """How often a request is sent again after 408, 409, 429, 5xx, a lost connection or a
-    timeout, waiting longer each time, or as long as Retry-After says."""
+    """How often a request is sent again that fails while the server answers others: 408, 409,
+    other 5xx, a lost connection, a timeout."""
     max_concurrency: int = 32
     """Requests under way at once, on this machine, by all who use this base_url."""
     requests_per_minute: int | None = None
@@ -100,8 +106,9 @@ class OpenAIJudge:
                 raise JudgeError(f"openai judge: {name} must be at least 1, or null.")
         if not 0 <= self.max_failure_rate <= 1:
             raise JudgeError("openai judge: max_failure_rate is a share, from 0 to 1.")
-        if self.retries < 0:
-            raise JudgeError("openai judge: retries must be at least 0.")
+        for name in ("retries", "patience"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise JudgeError(f"openai judge: {name} must be at least 0.")
         if self.temperature is not None and not 0 <= self.temperature < math.inf:
             raise JudgeError("openai judge: temperature must be at least 0, or null.")
         self._tally = Tally(self.failure_window)
@@ -109,9 +116,10 @@ class OpenAIJudge:
         self._cache = VerdictCache(path) if self.cache else None
 
     async def judge(self, questions: Sequence[Question]) -> list[Verdict]:
-        """Answer every question, in order, within `deadline` seconds.
+        """Answer every question, in order, within `deadline` seconds of a server that answers.
 
-        Raises JudgeError for what will not heal, and above `max_failure_rate`.
+        Raises JudgeError for what will not heal, for a server that is down for longer than
+        `patience`, and above `max_failure_rate`.
         """
         started = monotonic()
         bodies = [self._body(prompts.messages_for(question)) for question in questions]
@@ -120,7 +128,7 @@ class OpenAIJudge:
         missing = {key: body for key, body in zip(keys, bodies, strict=True) if key not in answers}
         try:
             if missing:
-                answers |= await self._ask_all(missing, started + self.deadline)
+                answers |= await self._ask_all(missing, started)
         finally:
             self._tally.add(seconds=monotonic() - started)
         verdicts = [answers[key] for key in keys]
@@ -154,14 +162,10 @@ class OpenAIJudge:
 
     async def ping(self) -> str:
         """Ask for one token, without the cache. Raises JudgeError with the cause and a cure."""
-        question = Question("quality", "Yes.", "Says yes.")
-        body = self._body(prompts.messages_for(question))
-        if self.max_tokens is not None:
-            body["max_tokens"] = 1
         started = monotonic()
         try:
             async with self._endpoint.connect() as client:
-                await self._send(client, body, min(self.timeout, 60.0))
+                await self._ask_briefly(client)
         except Failed as failure:
             raise JudgeError(
                 f"The judge at {self.base_url} gave no answer: {failure}. Is the server running "
@@ -169,9 +173,20 @@ class OpenAIJudge:
             ) from None
         return f"{self.model} at {self.base_url} answered in {monotonic() - started:.2f} s"
 
+    async def _ask_briefly(self, client: "AsyncOpenAI") -> None:
+        body = self._body(prompts.messages_for(Question("quality", "Yes.", "Says yes.")))
+        if self.max_tokens is not None:
+            body["max_tokens"] = 1
+        await self._send(client, body, min(self.timeout, 60.0))
+
     @property
     def _endpoint(self) -> Endpoint:
         return Endpoint(self.base_url, self.model, self.api_key_env)
+
+    @property
+    def _outage(self) -> Outage:
+        # A router serves many models at one address, each up or down by itself.
+        return outage_of(f"{self.base_url} {self.model}")
 
     @property
     def _limits(self) -> Limits:
@@ -209,28 +224,28 @@ class OpenAIJudge:
         return hashlib.sha256(text.encode()).hexdigest()
 
     async def _ask_all(
-        self, bodies: Mapping[str, dict[str, Any]], deadline: float
+        self, bodies: Mapping[str, dict[str, Any]], started: float
     ) -> dict[str, Verdict]:
-        """Ask for each body's verdict; what is not there at `deadline` (monotonic) is None."""
+        """Ask for each body's verdict; what is not there at the deadline is None."""
         late = Verdict(None, f"No answer within the deadline of {self.deadline:g} s.")
         answers = dict.fromkeys(bodies, late)
         # The machine's cap is taken per request; this one only keeps the waiting line short.
         turn = asyncio.Semaphore(self.max_concurrency)
+        waiting = Waiting(f"The judge {self.model} at {self.base_url}", self.patience, started)
 
-        async def ask(client: "AsyncOpenAI", key: str) -> None:
+        async def ask(client: "AsyncOpenAI", key: str, keep: Keep) -> None:
             async with turn:
-                answers[key] = await self._ask(client, bodies[key], deadline)
-            if self._cache:
-                self._cache.write(key, answers[key])
+                answers[key] = await self._ask(client, bodies[key], waiting)
+            keep(key, answers[key])
+
+        async def answer_all() -> None:
+            with self._cache.writing() if self._cache else nullcontext(_forget) as keep:
+                async with self._endpoint.connect() as client, asyncio.TaskGroup() as group:
+                    for key in bodies:
+                        group.create_task(ask(client, key, keep))
 
         try:
-            async with (
-                asyncio.timeout(max(0.0, deadline - monotonic())),
-                self._endpoint.connect() as client,
-                asyncio.TaskGroup() as group,
-            ):
-                for key in bodies:
-                    group.create_task(ask(client, key))
+            await self._until_deadline(answer_all(), started)
         except TimeoutError:
             return answers  # What is unanswered says so in its verdict.
         except ExceptionGroup as errors:
@@ -240,33 +255,88 @@ class OpenAIJudge:
             raise
         return answers
 
-    async def _ask(self, client: "AsyncOpenAI", body: dict[str, Any], deadline: float) -> Verdict:
+    async def _until_deadline(self, work: Coroutine[Any, Any, None], started: float) -> None:
+        """Await `work`. Raises TimeoutError `deadline` seconds of a working server after `started`.
+
+        The end moves on while the server is down, so it is looked for anew each time it is reached.
+        """
+        lost_before = self._outage.lost()
+
+        def left() -> float:
+            return started + self.deadline + self._outage.lost() - lost_before - monotonic()
+
+        task = asyncio.ensure_future(work)
+        try:
+            while (seconds := left()) > 0:
+                done, _ = await asyncio.wait([task], timeout=max(seconds, 0.05))
+                if done:
+                    return await task
+            raise TimeoutError
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _ask(self, client: "AsyncOpenAI", body: dict[str, Any], waiting: Waiting) -> Verdict:
         """Return a verdict; a malformed reply is sent back once to be mended."""
         try:
-            reply = await self._persist(client, body, deadline)
+            reply = await self._persist(client, body, waiting)
             try:
                 return _verdict(reply)
             except Malformed as malformed:
                 mended = _repair(body, reply, str(malformed))
-            return _verdict(await self._persist(client, mended, deadline))
+            return _verdict(await self._persist(client, mended, waiting))
         except Malformed as malformed:
             return Verdict(None, f"The judge's reply was not a verdict: {malformed}")
         except Failed as failure:
             return Verdict(None, f"The judge could not be asked: {failure}")
 
-    async def _persist(self, client: "AsyncOpenAI", body: dict[str, Any], deadline: float) -> Reply:
-        """Send a request until it is answered. Raises Failed when tries or time run out."""
+    async def _persist(
+        self, client: "AsyncOpenAI", body: dict[str, Any], waiting: Waiting
+    ) -> Reply:
+        """Send a request until it is answered. Raises Failed when its own tries run out."""
         from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
-        from tenacity.stop import stop_before_delay
+        from tenacity.wait import wait_random_exponential
 
-        in_time = stop_before_delay(max(0.0, deadline - monotonic()))
         retrying = AsyncRetrying(
-            stop=stop_after_attempt(self.retries + 1) | in_time,
-            wait=_wait,
+            stop=stop_after_attempt(self.retries + 1),
+            wait=wait_random_exponential(FIRST_WAIT_S, max=LONGEST_WAIT_S),
             retry=retry_if_exception(lambda error: isinstance(error, Failed) and error.again),
             reraise=True,
         )
-        return await retrying(self._send, client, body, self.timeout)
+        return await retrying(self._outlast, client, body, waiting)
+
+    async def _outlast(
+        self, client: "AsyncOpenAI", body: dict[str, Any], waiting: Waiting
+    ) -> Reply:
+        """Send one request, again after each outage. Raises Failed for what is its own fault."""
+        while True:
+            async with self._outage.turn(waiting) as alone:
+                sent = monotonic()
+                try:
+                    reply = await self._send(client, body, self.timeout)
+                except Unavailable as failure:
+                    if not self._outage.failed(failure):
+                        raise
+                    # Or a question that it never answers would look like an outage for good.
+                    silent = alone and isinstance(failure, Silent)
+                    if silent and await self._answers_others(client, waiting):
+                        raise
+                except Failed:
+                    self._outage.answered(sent, waiting.name)
+                    raise
+                else:
+                    self._outage.answered(sent, waiting.name)
+                    return reply
+
+    async def _answers_others(self, client: "AsyncOpenAI", waiting: Waiting) -> bool:
+        sent = monotonic()
+        try:
+            await self._ask_briefly(client)
+        except Failed as failure:
+            if isinstance(failure, Unavailable):
+                return False
+        self._outage.answered(sent, waiting.name)
+        return True
 
     async def _send(self, client: "AsyncOpenAI", body: dict[str, Any], timeout: float) -> Reply:
         """Send one request when the caps allow it, and count what it cost."""
@@ -288,6 +358,10 @@ class OpenAIJudge:
         return reply
 
 
+def _forget(key: str, verdict: Verdict) -> None:
+    """Keep nothing: there is no cache."""
+
+
 def _verdict(reply: Reply) -> Verdict:
     if reply.truncated:
         where = "inside the model's thinking, which may be turned off by extra_body"
@@ -306,12 +380,3 @@ def _repair(body: Mapping[str, Any], reply: Reply, cause: str) -> dict[str, Any]
     said = {"role": "assistant", "content": shown or "(nothing)"}
     again = {"role": "user", "content": prompts.REPAIR.format(cause=cause)}
     return {**body, "messages": [*body["messages"], said, again]}
-
-
-def _wait(state: "RetryCallState") -> float:
-    """Wait as long as the server asked; else longer each time, at random to spread the load."""
-    failure = state.outcome.exception() if state.outcome else None
-    if isinstance(failure, Failed) and failure.after is not None:
-        return failure.after + random.uniform(0, 0.1)
-    longest = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** (state.attempt_number - 1))
-    return random.uniform(longest / 2, longest)

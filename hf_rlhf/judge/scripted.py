@@ -76,6 +76,8 @@ FAULTS: Mapping[str, Reply] = {
     "html": Reply(
         body=b"<!doctype html><title>hello</title>", headers={"Content-Type": "text/html"}
     ),
+    "501": Reply(status=501, body=b"<!DOCTYPE HTML><title>Unsupported method</title>"),
+    "quota": _error(429, "insufficient_quota: check your plan"),
     "html 502": Reply(status=502, body=b"<html>bad gateway</html>"),
     "empty body": Reply(body=b""),
     "cut body": Reply(body=b'{"choices": [{"message": {"content": "{'),
@@ -110,7 +112,8 @@ class _Server(ThreadingHTTPServer):
 class ScriptedServer:
     """Serve while used as a context manager; everything that was asked is kept.
 
-    `verdict` maps an `Asked` to a grade (0, 1, 2), to the text of a reply, or to a `Reply`.
+    `verdict` maps an `Asked` to a grade (0, 1, 2), to the text of a reply, or to a `Reply`. Another
+    one on the same `port` is that server, started again.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class ScriptedServer:
         delay: float = 0.0,
         models: Sequence[str] = ("scripted",),
         key: str | None = None,
+        port: int = 0,
     ) -> None:
         self.verdict = verdict
         self.always = always
@@ -138,7 +142,7 @@ class ScriptedServer:
         self._active = 0
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), self._handler())
+        self._server = _Server(("127.0.0.1", port), self._handler())
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
         )
@@ -147,6 +151,11 @@ class ScriptedServer:
     def base_url(self) -> str:
         """Where it listens, `/v1` included."""
         return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    @property
+    def port(self) -> int:
+        """Its port."""
+        return int(self._server.server_address[1])
 
     def __enter__(self) -> "ScriptedServer":
         self._thread.start()
@@ -191,6 +200,9 @@ class ScriptedServer:
         scripted = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"  # connections are kept, as servers of models do
+            disable_nagle_algorithm = True
+
             def do_GET(self) -> None:
                 listed = {"object": "list", "data": [{"id": name} for name in scripted.models]}
                 self._send(Reply(body=json.dumps(listed).encode()))

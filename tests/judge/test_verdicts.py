@@ -14,7 +14,6 @@ from hf_rlhf.judge.verdicts import Malformed, read_verdict
         ('{"reason": "r", "score": 1}', 0.5),
         ('{"score": 2.0}', 1.0),
         ('Grade:\n```json\n{"score": 1}\n```', 0.5),
-        ('{"score": 0} no, rather {"score": 2}', 1.0),
         ('With \\frac{1}{2} and {S1, S2}: {"score": 1}', 0.5),
         ('{"reason": "it says {\\"score\\": 2}", "score": 0}', 0.0),
         ('<think>{"score": 2}</think>{"score": 0}', 0.0),
@@ -47,6 +46,14 @@ def test_verdicts(reply, score):
         '{"score": 1.5}',
         '{"score": [2]}',
         '{"score": 2, "reason": 7}',
+        "{1}{2}",
+        # two of them: which is the judge's own, and which the candidate's?
+        '{"score": 0} no, rather {"score": 2}',
+        '{"score": 0} The candidate wrote {"score": 2}',
+        '{"score": 2}{"score": 2}',
+        'First {"a": 1}, then {"score": 2}',
+        '{score: 2} {"score": 0}',
+        '{"score": 2} in {S1}',
         # a broken object around, before or after a good one
         '{"reason": "it wrote {"score": 2}',
         '{"reason": "it wrote {"score": 2} and so on", "score": 0}',

@@ -14,7 +14,7 @@ _ANY_TOKEN = "local-hub-any-token"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until interrupted, and return the exit status."""
+    """Serve a Hub from a folder on this disk, until interrupted."""
     arguments = _parser().parse_args(argv)
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):

@@ -107,6 +107,8 @@ class FaultMiddleware:
             await _drain(receive)
         if fault.drop:
             self._drop(scope)
+            # The server takes note of the lost connection first, and does not ask for an answer.
+            await asyncio.sleep(0)
         else:
             await _answer(fault)(scope, receive, send)
 

@@ -150,8 +150,8 @@ class Answer(JSONResponse):
 
 def refused(refusal: Refused) -> Answer:
     """Return the answer that clients know how to read."""
-    # A header is one line of Latin-1.
-    line = " ".join(refusal.message.split()).encode("ascii", "backslashreplace").decode()
+    # A header is one line of printable ASCII.
+    line = " ".join(refusal.message.split()).encode("unicode_escape").decode()
     headers = {"X-Error-Message": line[:1000]}
     if refusal.code:
         headers["X-Error-Code"] = refusal.code

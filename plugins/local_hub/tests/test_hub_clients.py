@@ -111,6 +111,7 @@ def test_parts_of_large_files(hub: RunningHub, api: HfApi, transport: str, big: 
     assert head.headers["Content-Length"] == head.headers["X-Linked-Size"] == str(len(big))
 
 
+@pytest.mark.slow
 def test_many_plain_downloads_at_once(hub: RunningHub, api: HfApi, big: bytes) -> None:
     """Each of them makes the server its own client: they must not wait for each other's threads."""
     api.create_repo("demo/m")

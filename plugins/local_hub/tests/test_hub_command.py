@@ -74,6 +74,7 @@ def test_a_chosen_token_is_not_printed(tmp_path: Path) -> None:
     assert "s3cret" not in out
 
 
+@pytest.mark.slow
 def test_several_processes_at_once(tmp_path: Path) -> None:
     """One that has pushed by Xet and is still alive does not keep others from the hub."""
     with serving(tmp_path / "hub") as (_, environment):

@@ -179,10 +179,9 @@ def split_ids(value: str) -> tuple[str, ...]:
 
     Ids are case-sensitive. This is the only normaliser: sources and citations both pass here.
     """
-    pieces = (
-        piece.strip(_QUOTES) for piece in re.split(r"[\s,]+", unicodedata.normalize("NFC", value))
-    )
-    return tuple(dict.fromkeys(piece for piece in pieces if piece))
+    pieces = unicodedata.normalize("NFC", value).replace(",", " ").split()
+    unquoted = [piece.strip(_QUOTES) for piece in pieces]
+    return tuple(dict.fromkeys(filter(None, unquoted)))
 
 
 @dataclass

@@ -107,7 +107,9 @@ class CitationF1:
 
     judge: Judge | None = None
     measure: Literal["f1", "precision", "recall"] = "f1"
+    """Which number is the score."""
     require_well_formed: bool = True
+    """A malformed answer gets 0, and the judge is not asked."""
     max_questions: int = 64
     """Support questions asked about one answer; claims beyond earn nothing."""
 
@@ -206,6 +208,7 @@ class RefinerReward:
 
     judge: Judge | None = None
     preset: Literal["hardened", "card_faithful"] = "hardened"
+    """Where every field that is left out has its value from."""
     instance_rubrics_only: bool = False
     """Leave the static rubrics out of the reward and the logs."""
     max_missing_share: float = 0.0

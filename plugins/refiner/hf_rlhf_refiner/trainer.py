@@ -1,12 +1,12 @@
 """GRPO for the research refiner, on TRL's public surface alone."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from trl import GRPOConfig, GRPOTrainer, get_peft_config, get_quantization_config
 
+from hf_rlhf.processes import processes
 from hf_rlhf.run import Run
 
 
@@ -43,15 +43,12 @@ class RefinerConfig(GRPOConfig):  # type: ignore[misc]
         super().__post_init__()
 
     def _accumulation(self, prompts: int) -> int:
-        # The launchers set it before anything runs; the arguments' own world size is known only
-        # after TrainingArguments has been initialised.
-        processes = int(os.environ.get("WORLD_SIZE", "1"))
         completions = prompts * (self.num_generations or 1)
-        micro = self.per_device_train_batch_size * processes
+        micro = self.per_device_train_batch_size * processes()
         if completions % micro:
             raise ValueError(
                 f"prompts_per_step {prompts} x num_generations {self.num_generations} = "
-                f"{completions} completions do not divide into {processes} processes x "
+                f"{completions} completions do not divide into {processes()} processes x "
                 f"per_device_train_batch_size {self.per_device_train_batch_size}. Change one."
             )
         return int(completions // micro)
@@ -89,6 +86,9 @@ class RefinerTrainer(GRPOTrainer):  # type: ignore[misc]
             quantization_config=_quantization(run.model),
             peft_config=get_peft_config(run.model),
         )
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write none: TRL's draft knows nothing of the run, whose card is made of its record."""
 
 
 def _quantization(model: Any) -> Any:

@@ -1,0 +1,70 @@
+"""Addresses that no run has business with: where clouds hand out credentials to whoever asks.
+
+Loopback and private networks are allowed, for judges and vLLM servers live there. Link-local
+addresses (169.254.0.0/16, fe80::/10) and the clouds' metadata services are not, by whatever
+spelling.
+"""
+
+import contextlib
+import ipaddress
+import socket
+import unicodedata
+from urllib.parse import unquote, urlsplit
+
+_HOSTS = frozenset(
+    {"metadata", "metadata.google.internal", "metadata.goog", "instance-data"}
+    | {"instance-data.ec2.internal"}
+)
+_ADDRESSES = frozenset(
+    map(
+        ipaddress.ip_address,
+        # AWS, Google, Alibaba, Oracle, Azure's wire server
+        ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192", "168.63.129.16"),
+    )
+)
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_COMPATIBLE = ipaddress.ip_network("::/96")
+_DOTS = str.maketrans(dict.fromkeys("\u3002\uff0e\uff61", "."))
+"""What internationalised names take for a dot (UTS 46)."""
+
+
+def is_forbidden(host: str) -> bool:
+    """Say whether a name or address, as it is written, is link-local or a metadata service.
+
+    Decimal, octal, hexadecimal and short forms count, and IPv4 inside IPv6. Names are not
+    resolved.
+    """
+    name = unicodedata.normalize("NFKC", unquote(host).translate(_DOTS)).casefold()
+    name = name.strip("[]").partition("%")[0].rstrip(".")
+    if name in _HOSTS:
+        return True
+    with contextlib.suppress(ValueError):
+        return _forbidden_address(ipaddress.ip_address(name))
+    with contextlib.suppress(OSError, ValueError):  # 0xA9FEA9FE is an address to a resolver
+        return _forbidden_address(ipaddress.IPv4Address(socket.inet_aton(name)))
+    return False
+
+
+def forbidden_host(text: str) -> str | None:
+    """Return the forbidden host that `text` names as a URL, or None for every other text."""
+    if "://" not in text:
+        return None
+    try:
+        host = urlsplit(text.strip()).hostname or ""
+    except ValueError:
+        return None
+    return host if is_forbidden(host) else None
+
+
+def _forbidden_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    if address.is_link_local or address in _ADDRESSES:
+        return True
+    return isinstance(address, ipaddress.IPv6Address) and any(map(is_forbidden, _within(address)))
+
+
+def _within(address: ipaddress.IPv6Address) -> list[str]:
+    """Return the IPv4 addresses that an IPv6 address stands for."""
+    found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    if address in _NAT64 or address in _COMPATIBLE:
+        found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return [str(one) for one in found if one is not None]

@@ -1,0 +1,66 @@
+"""The base model that an adapter and a card name: it is on the Hub, or is pushed there first."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.bundle import Bundle
+from hf_rlhf.errors import PublishError
+from hf_rlhf.hub import NOT_CONTENT, Hub
+from hf_rlhf.push import push
+from hf_rlhf.run import resolve_model_path
+from hf_rlhf.specs import PublishSpec
+
+
+def with_base(
+    hub: Hub, asked: PublishSpec, model: Mapping[str, Any], *, look_only: bool = False
+) -> PublishSpec:
+    """Return `asked` with the base's Hub id, which exists; PublishError with the cure if not."""
+    base = asked.base_model or (model["base"] if model["base_is_hub_id"] else None)
+    if base is None:
+        raise PublishError(
+            f"The base model is {model['base']!r}, which nobody else can load: a card and an "
+            "adapter must name one on the Hub. If it is there, add --base_model ITS/ID (in the run "
+            "file: publish.base_model); if not, add --push_base too, and it is pushed there first."
+        )
+    revision = model.get("revision") if base == model["base"] else None
+    if not hub.exists(base, revision) and (not asked.push_base or base == model["base"]):
+        at = f" at revision {revision}" if revision else ""
+        raise PublishError(
+            f"The base model {base!r}{at} is not on {hub.endpoint}, or not for this token to "
+            "see. Name one that is with --base_model, or push a folder with --push_base."
+        )
+    # A push that was cut short has made the repository, and left it empty.
+    if asked.push_base and base != model["base"] and not look_only and _is_empty(hub, base):
+        _push_base(hub, base, Path(resolve_model_path(model["base"])), asked.private)
+    return replace(asked, base_model=base)
+
+
+def _is_empty(hub: Hub, repo_id: str) -> bool:
+    found = hub.state(repo_id, "main")
+    return found is None or set(found.files) <= set(NOT_CONTENT)
+
+
+def _push_base(hub: Hub, repo_id: str, folder: Path, private: bool | None) -> None:
+    if not any(folder.glob("*.safetensors")):
+        raise PublishError(f"The base model cannot be pushed: {folder} holds no *.safetensors.")
+    repo_id = hub.writable_repo(repo_id)
+    bundle = Bundle(folder)
+    bundle.add_folder(folder)
+    if (folder / "README.md").exists():
+        bundle.add_file("README.md", folder / "README.md")
+    bundle.check(secrets_in_use(hub))
+    hub.prepare_repo(repo_id, "main", private=private, gated=None)
+    found = hub.state(repo_id, "main")
+    if found is None:
+        raise PublishError(f"{repo_id} has no branch main, so the base cannot be pushed there.")
+    push(hub, repo_id, "main", bundle, found=found, message="Base model of a run")
+
+
+def secrets_in_use(hub: Hub) -> dict[str, str]:
+    """Return the token in use, wherever it came from: it may stand in no file."""
+    from huggingface_hub import get_token
+
+    used = hub.api.token if isinstance(hub.api.token, str) else get_token()
+    return {"the Hub token in use": used} if used else {}

@@ -1,0 +1,228 @@
+"""Try again what a busy Hub or a lost connection made fail; say so; end in bounded time.
+
+The client of the Hub retries some requests by itself (uploads, listings) and others not at all:
+whoami, making a repository or a branch, the description of a model, and the commit. Here every
+step of a push is tried again, whatever its requests are.
+"""
+
+import email.utils
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from hf_rlhf.errors import PublishError
+from hf_rlhf.scrub import scrub
+
+PATIENCE_NAME = "HF_RLHF_PATIENCE"
+"""Environment variable: for how many seconds a step that fails is tried again."""
+PATIENCE_S = 180.0
+FIRST_WAIT_S = 0.5
+"""Before the second try; then twice as long each time, or what the Hub asks for."""
+LONGEST_WAIT_S = 10.0
+LONGEST_ASKED_S = 600.0
+"""The Hub counts requests in windows of five minutes; who asks for more is not waited for."""
+SILENCE_S = 600.0
+"""For how long a connection may be silent. The client itself would wait for ever."""
+_TRANSIENT = (408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524)
+"""The last five are a proxy's words for a server that does not answer."""
+_XET_STATUS = re.compile(r"HTTP status (?:client|server) error \((\d{3})")
+"""hf_xet raises ConnectionError for every answer that it does not like, and tells which in text."""
+
+T = TypeVar("T")
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """Return what the client raises when the Hub or the way to it fails."""
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+
+    # hf_xet raises RuntimeError and OSError; huggingface_hub ValueError for refused metadata.
+    return (HTTPError, OSError, RuntimeError, ValueError)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Say whether trying again may help: a busy or broken server, a lost connection."""
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]
+        HTTPError,
+        OfflineModeIsEnabled,
+    )
+
+    status = status_of(error)
+    if status is not None:
+        return status in _TRANSIENT
+    for one in _causes(error):
+        if isinstance(one, OfflineModeIsEnabled):
+            return False
+        if isinstance(one, HTTPError):
+            # An address without http:// stays without.
+            return type(one).__name__ != "UnsupportedProtocol"
+        if isinstance(one, (ConnectionError, TimeoutError)):
+            return True
+    # The last is how hf_xet reports what went wrong within itself.
+    return isinstance(error, RuntimeError)
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status behind an error, if the Hub gave one."""
+    for one in _causes(error):
+        response = getattr(one, "response", None)
+        if response is not None:
+            return int(response.status_code)
+        if isinstance(one, (ConnectionError, RuntimeError)):
+            told = _XET_STATUS.search(str(one))
+            if told is not None:
+                return int(told[1])
+    return None
+
+
+def in_words(error: BaseException) -> str:
+    """Return an error as one line: what failed, and the page of a proxy named as such."""
+    from json import JSONDecodeError
+
+    for one in _causes(error):
+        if isinstance(one, JSONDecodeError) or type(one).__name__ == "JSONDecodeError":
+            return (
+                "the answer is not JSON but begins with "
+                f"{getattr(one, 'doc', '')[:60].strip()!r}: a proxy or a sign-in page answered "
+                "instead of the Hub. Check HF_ENDPOINT and the proxy settings"
+            )
+    status = status_of(error)
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    inner = str(error.__cause__ or "").split("\n")[0]
+    if isinstance(error, RuntimeError) and inner and inner not in text:
+        text = f"{text} {inner}"
+    if _is_page(error):
+        text += f" (the answer, of status {status}, is a web page: from a proxy, not the Hub?)"
+    # The address of an upload carries its signature.
+    return str(scrub(text.rstrip("."))) or type(error).__name__
+
+
+def _is_page(error: BaseException) -> bool:
+    for one in _causes(error):
+        response = getattr(one, "response", None)
+        if response is not None:
+            kind: str = response.headers.get("content-type", "")
+            return kind.startswith("text/html")
+    return False
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what it came from: the client hides some behind errors of its own."""
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        yield one
+        one = one.__cause__ or one.__context__
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to try, and how to be told to stop. `say` gets one line for each wait."""
+
+    seconds: float = field(default_factory=lambda: patience_s())
+    given_up: threading.Event = field(default_factory=threading.Event)
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
+
+    def call(self, what: str, step: Callable[[], T]) -> T:
+        """Return `step()`, tried again while what fails may pass, for `seconds` after it first did.
+
+        Raises the last error. `step` must be safe to repeat, even when it took effect unheard.
+        """
+        from tenacity import Retrying, retry_if_exception
+
+        failed_at: list[float] = []
+
+        def stop(state: Any) -> bool:
+            failed_at.append(state.seconds_since_start)
+            asked = _asked_wait(state.outcome.exception())
+            spent = failed_at[-1] - failed_at[0]
+            return (
+                self.given_up.is_set()
+                or spent >= self.seconds
+                or (asked is not None and asked > LONGEST_ASKED_S)
+            )
+
+        def tell(state: Any) -> None:
+            error, wait = state.outcome.exception(), state.next_action.sleep
+            self.say(f"{what}: {in_words(error)}; trying again in {wait:.1f} s")
+
+        def attempt() -> T:
+            _bound_silence()
+            return step()
+
+        return Retrying(
+            retry=retry_if_exception(is_transient),
+            stop=stop,
+            wait=_wait,
+            sleep=self._sleep,
+            before_sleep=tell,
+            reraise=True,
+        )(attempt)
+
+    def _sleep(self, seconds: float) -> None:
+        self.given_up.wait(seconds)
+
+
+def patience_s() -> float:
+    """Return the patience that the environment asks for, or the usual."""
+    text = os.environ.get(PATIENCE_NAME)
+    if text is None:
+        return PATIENCE_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise PublishError(f"{PATIENCE_NAME} is {text!r}; expected a number of seconds.")
+    return seconds
+
+
+def _bound_silence() -> None:
+    """Give the client's connections a timeout where nobody gave them one."""
+    from huggingface_hub import get_session
+
+    session = get_session()
+    if all(value is None for value in session.timeout.as_dict().values()):
+        session.timeout = SILENCE_S
+
+
+def _wait(state: Any) -> float:
+    from tenacity import wait_exponential, wait_random
+
+    asked = _asked_wait(state.outcome.exception())
+    if asked is not None:
+        return asked
+    grown = wait_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S)(state)
+    # Many clients must not come back at the same moment.
+    return float(grown * wait_random(0.75, 1.0)(state))
+
+
+def _asked_wait(error: BaseException) -> float | None:
+    """Return the seconds that the answer asks to wait for: Retry-After, or the Hub's rate limit."""
+    for one in _causes(error):
+        response = getattr(one, "response", None)
+        if response is None:
+            continue
+        said = response.headers.get("Retry-After")
+        if said is not None:
+            return _seconds_until(said.strip())
+        if response.status_code == 429:
+            left = re.search(r"\bt=(\d+)", response.headers.get("ratelimit", ""))
+            return float(left[1]) if left else None
+        return None
+    return None
+
+
+def _seconds_until(said: str) -> float | None:
+    if said.isdigit():
+        return float(said)
+    try:
+        when = email.utils.parsedate_to_datetime(said)
+    except ValueError:
+        return None
+    return max(0.0, (when - datetime.now(UTC)).total_seconds())

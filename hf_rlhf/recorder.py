@@ -1,0 +1,106 @@
+"""Keeps the record, `config.yaml` and the card of a run true while it goes, and when it ends."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hf_rlhf import plain_yaml
+from hf_rlhf.card import render_card
+from hf_rlhf.files import atomic_write_text
+from hf_rlhf.plots import reward_curve
+from hf_rlhf.record import as_json, complete, load_record, now, write_record
+from hf_rlhf.run import Run
+from hf_rlhf.run_folder import previous_record
+from hf_rlhf.run_record import (
+    distribution,
+    judges_section,
+    opening,
+    reproduction,
+    sessions,
+    usage_elsewhere,
+    usage_of,
+)
+from hf_rlhf.scrub import scrub
+
+
+class Recorder:
+    """One run's record. Every process holds it; only the main one writes."""
+
+    def __init__(self, run: Run, state: Any) -> None:
+        self.run = run
+        self.state = state
+        self.record: dict[str, Any] = {}
+        self.earlier_usage: dict[str, dict[str, float]] = {}
+
+    def open(self, argv: Sequence[str]) -> None:
+        """Begin the record, or take up the one that the folder holds; nothing is written yet.
+
+        Raises RunFolderError when the folder holds another run.
+        """
+        previous = previous_record(self.run)
+        # Every process must have looked before the main one writes.
+        self.state.wait_for_everyone()
+        if previous is None:
+            world = self.run.training.world_size
+            command = reproduction(argv, world, distribution(self.run))
+            self.record = opening(self.run, command)
+            # A card that cannot be rendered is found out now, not after the training.
+            render_card(self.record)
+        else:
+            self._take_up(previous)
+        if self.record["status"] != "finished":
+            self.record |= {"status": "running", "finished": None}
+            self.record["sessions"] = sessions(self.record, self.run)
+
+    def _take_up(self, previous: Mapping[str, Any]) -> None:
+        """Go on with a run's record; what the run file says of card and publishing may be new."""
+        spec = self.run.spec
+        self.earlier_usage = usage_of(previous["reward"]["judges"])
+        # Where `hf-rlhf publish` was told more than the run file says, that stands.
+        publish = {**(previous["publish"] or {}), **(spec.plain.get("publish") or {})}
+        self.record = {
+            **previous,
+            "config": dict(spec.plain),
+            "author": as_json(spec.card)[0],
+            "publish": publish,
+        }
+
+    def refresh(self) -> None:
+        """Write the record and the card of a finished run anew, if they now say something else."""
+        if scrub(self.record) != load_record(self.run.folder):
+            self.write()
+            self._render()
+
+    def trained(self, training: Mapping[str, Any], resumed_at: int) -> None:
+        """Note how far training got, in the run and in this session."""
+        self.record["training"] = dict(training)
+        self.record["reward"]["judges"] = judges_section(self.run, self.earlier_usage)
+        self.record["sessions"][-1] |= {"from_step": resumed_at, "to_step": training["steps"]}
+
+    def write(self) -> None:
+        """Write the record and the resolved configuration."""
+        if not self.state.is_main_process:
+            return
+        write_record(self.record, self.run.folder)
+        content = scrub({**self.run.spec.plain, "plugin": self.run.spec.plugin})
+        atomic_write_text(self.run.folder / "config.yaml", plain_yaml.dump(content))
+
+    def gather_usage(self) -> None:
+        """Count the judges' usage on the other processes too; all of them must call this."""
+        self.earlier_usage = usage_elsewhere(self.run, self.earlier_usage)
+
+    def close(self, status: str) -> None:
+        """Write the record, the curve and the card of a run that ended as `status`."""
+        self.record["status"] = status
+        self.record["finished"] = now()
+        self.record["sessions"][-1] |= {"status": status, "ended": self.record["finished"]}
+        self.record["reward"]["judges"] = judges_section(self.run, self.earlier_usage)
+        if reward_curve(self.record, self.run.folder / "reward_curve.png"):
+            self.record["pictures"] = [
+                {"file": "reward_curve.png", "alt": "Reward during training, and held-out reward"}
+            ]
+        self.record = complete(self.record)
+        self.write()
+        self._render()
+
+    def _render(self) -> None:
+        atomic_write_text(self.run.folder / "README.md", render_card(self.record))

@@ -1,0 +1,399 @@
+"""One process's way through a run: evaluate, train, save, merge, evaluate again, publish."""
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from transformers import PrinterCallback, ProgressCallback, Trainer
+from transformers.utils import logging
+
+from hf_rlhf.checkpoint_pushes import INTERRUPTED_S, CheckpointPushes
+from hf_rlhf.checkpoints import (
+    AlreadyTrained,
+    SealCheckpoints,
+    StopIfTrained,
+    discard_unsealed,
+    is_valid,
+    newest_valid,
+    step_of,
+    valid_checkpoints,
+)
+from hf_rlhf.cycle import Cycle
+from hf_rlhf.disk import disk_error
+from hf_rlhf.errors import DiskError, HfRlhfError, JudgeError, PublishError, RewardError
+from hf_rlhf.evaluate import Evaluation, evaluate
+from hf_rlhf.files import whole_folder
+from hf_rlhf.merge import merge_adapter
+from hf_rlhf.pickles import refuse_code
+from hf_rlhf.preflight import advice, completion_length
+from hf_rlhf.progress import (
+    SAMPLES_NAME,
+    AfterSave,
+    ShowProgress,
+    evenly,
+    read_samples,
+    results_table,
+    samples_table,
+)
+from hf_rlhf.publish import finish_command, publish_run
+from hf_rlhf.record import load_record
+from hf_rlhf.recorder import Recorder
+from hf_rlhf.run import Run
+from hf_rlhf.run_folder import claimed
+from hf_rlhf.run_record import (
+    as_shell,
+    evaluation_section,
+    samples_section,
+    training_section,
+    weights,
+)
+from hf_rlhf.stopping import Stopping, Terminated
+from hf_rlhf.trackers import one_run, track_new_steps
+
+
+class Session:
+    """One process's way through a run. Collective calls are made by all processes alike."""
+
+    def __init__(self, run: Run) -> None:
+        if not sys.stderr.isatty():
+            logging.disable_progress_bar()
+        self.run = run
+        self.state = PartialState()
+        self.recorder = Recorder(run, self.state)
+        self.stopping = Stopping(run.spec.stop_grace)
+        self.agreed = False
+        """Whether all processes stop at the same place."""
+        self.pushes: CheckpointPushes | None = None
+        """Of the main process, where the run asks for them."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The run's record so far."""
+        return self.recorder.record
+
+    @property
+    def main(self) -> bool:
+        """Whether this process writes, prints and publishes."""
+        return bool(self.state.is_main_process)
+
+    def go(self, argv: Sequence[str]) -> dict[str, Any]:
+        """Do what is left to do of the run, and return its record. `argv` repeats it.
+
+        Raises Terminated when the process was asked to end.
+        """
+        with ExitStack() as held, self.stopping:
+            self._main_does(lambda: held.enter_context(claimed(self.run.folder)))
+            self.recorder.open(argv)
+            finished = self.record["status"] == "finished"
+            self._main_does(self.recorder.refresh if finished else self.recorder.write)
+            if self.main:
+                spec = self.run.spec.publish
+                self.pushes = CheckpointPushes.of(self.run.folder, spec, self.record)
+            if not finished:
+                self._recorded()
+            # The others do not wait for the upload: it may outlast the process group's timeout.
+            if self.main:
+                self._show()
+                self._publish()
+            return load_record(self.run.folder)
+
+    def _main_does(self, work: Callable[[], object]) -> None:
+        """Let the main process do `work` while the others wait. If it fails, all of them do."""
+        failure: Exception | None = None
+        if self.main:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - the others would wait for ever
+                failure = error
+        if broadcast_object_list([failure is not None])[0]:
+            raise failure or HfRlhfError("stopped, because the main process did; it says why.")
+
+    def _recorded(self) -> None:
+        """Train and measure, and leave a true record and card however it ends."""
+        try:
+            self._train_and_measure()
+        except BaseException as error:
+            told = self._disk_error(error)
+            if told is None:
+                error.add_note(self._how_to_go_on())
+            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            ends = told or error
+
+            def close() -> None:
+                self.recorder.close(status)
+                for note in self._settle(INTERRUPTED_S):
+                    ends.add_note(note)
+                self.recorder.write()
+
+            try:
+                if self.agreed:
+                    # A process that has ended makes the launcher end the others.
+                    self._main_does(close)
+                elif self.main:
+                    close()
+            except HfRlhfError as second:
+                # What stopped the run matters more; a full disk, say, may have caused both.
+                print(f"the record could not be closed: {second}", file=sys.stderr)
+            if told is not None:
+                raise told from error
+            raise
+
+    def _settle(self, seconds: float | None = None) -> list[str]:
+        """Wait for the pushes of checkpoints; return what to say of those that did not succeed."""
+        if self.pushes is None:
+            return []
+        stopped: KeyboardInterrupt | None = None
+        try:
+            self.pushes.settle(seconds)
+        except KeyboardInterrupt as error:
+            stopped = error
+        self.pushes.remember(self.record)
+        told = self.pushes.told(self.record)
+        if stopped is not None and seconds is None:
+            stopped.add_note(told or "every checkpoint is published")
+            raise stopped
+        # Asked to end once more: it does, without waiting, but not without a word.
+        return [told] if told else []
+
+    def _how_to_go_on(self) -> str:
+        checkpoints = valid_checkpoints(Path(self.run.training.output_dir))
+        where = f"from {checkpoints[-1]}" if checkpoints else "from the start of training"
+        return f"The same command goes on {where}:\n  {as_shell(self.record['command'])}"
+
+    def _disk_error(self, error: BaseException) -> DiskError | None:
+        """Give back what a half-written checkpoint takes, if a disk stopped the run; say so."""
+        checkpoints = Path(self.run.training.output_dir)
+        newest = valid_checkpoints(checkpoints)
+        command = as_shell(self.record["command"])
+        told = disk_error(error, self.run.folder, newest[-1] if newest else None, command)
+        if told is not None and self.main:
+            discard_unsealed(checkpoints)
+        return told
+
+    def _train_and_measure(self) -> None:
+        run = self.run
+        before = self._evaluated_before()
+        self.record["evaluation"] = evaluation_section(run, before, None)
+        for said in advice(run):
+            self._say(f"note: {said}")
+        self._say(f"training {run.spec.plugin} in {run.folder}")
+        try:
+            with one_run(run.training, self.record["run_id"], run.folder):
+                trainer = self._fit()
+        finally:
+            trained = evenly(read_samples(run.folder / SAMPLES_NAME), 6)
+            self.record["samples"] = samples_section(before, None, trained)
+        self._save(trainer)
+        # The optimizer's memory is needed for evaluating.
+        trainer.accelerator.free_memory()
+        del trainer
+        kwargs = {key: value for key, value in run.model_kwargs().items() if key != "revision"}
+        after = self._evaluate("after", run.folder / "merged", kwargs)
+        self.record["evaluation"] = evaluation_section(run, before, after)
+        self.record["samples"] = samples_section(before, after, trained)
+        self.recorder.gather_usage()
+        self._main_does(lambda: self.recorder.close("finished"))
+
+    def _fit(self) -> Any:
+        """Train from the newest valid checkpoint; record how far it got, however it ends."""
+        after_save: list[Callable[[], object]] = []
+        cycle, run = self._followed(after_save)
+        trainer = run.trainer_class.from_run(run)
+        _quieten(trainer)
+        track_new_steps(trainer, run.folder)
+        self.record["model"] |= weights(trainer, run)
+        newest = newest_valid(Path(run.training.output_dir))
+        resumed_at = step_of(newest) if newest else 0
+        if newest:
+            self._main_does(partial(refuse_code, newest))
+            self._say(f"resuming from {newest}")
+        earlier = (self.record["training"] or {}).get("seconds") or 0.0
+        started = time.monotonic()
+
+        def note() -> None:
+            # Before the checkpoint is loaded, a trainer knows nothing of the steps it holds.
+            if trainer.state.global_step >= resumed_at:
+                seconds = earlier + time.monotonic() - started
+                self.recorder.trained(training_section(run, trainer, seconds), resumed_at)
+
+        def push() -> None:
+            if self.pushes is not None:
+                self.pushes.saved(trainer.state.global_step, self.record)
+                self.pushes.remember(self.record)
+
+        after_save += [note, push, self.recorder.write]
+        try:
+            trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+        except AlreadyTrained:
+            self._say("every step is done")
+        except (KeyboardInterrupt, RewardError, JudgeError) as error:
+            self._save_boundary(trainer, cycle, error)
+            raise
+        finally:
+            self.stopping.time_to_save = None
+            note()
+        self.recorder.write()
+        if self.stopping.cause is not None:
+            self.agreed = True
+            raise Terminated(self.stopping.cause)
+        return trainer
+
+    def _followed(self, after_save: list[Callable[[], object]]) -> tuple[Cycle, Run]:
+        """Return the run with the callbacks by which a session follows it."""
+        run = self.run
+        keep = run.training.save_total_limit
+        # Ours prunes after the new checkpoint is known to be whole.
+        run.training.save_total_limit = None
+        cycle = Cycle(run.training, self.stopping)
+        return cycle, run.with_callbacks(
+            cycle,
+            SealCheckpoints(keep),
+            ShowProgress(run.reward, run.folder),
+            AfterSave(after_save),
+            StopIfTrained(),
+        )
+
+    def _save_boundary(self, trainer: Any, cycle: Cycle, error: BaseException) -> None:
+        """Keep the steps since the last checkpoint, if training was stopped between two cycles.
+
+        A judge that fails does so there: the weights are those of the last step, and with that
+        step's random states the same completions come again.
+        """
+        together = isinstance(error, HfRlhfError) or self.state.num_processes == 1
+        if not (together and isinstance(trainer, Trainer)):
+            return
+        state, boundary = trainer.state, cycle.boundary
+        if boundary is None or not cycle.stands_at_boundary(state):
+            return
+        if is_valid(Path(self.run.training.output_dir) / f"checkpoint-{boundary.step}"):
+            return
+        self._say(f"saving step {boundary.step} before stopping")
+        boundary.put_back(state)
+        try:
+            # No public method saves what a checkpoint holds.
+            trainer._save_checkpoint(trainer.model_wrapped, trial=None)
+            trainer.callback_handler.on_save(trainer.args, state, trainer.control)
+        except (OSError, RuntimeError, HfRlhfError) as second:
+            print(f"step {boundary.step} could not be saved: {second}", file=sys.stderr)
+
+    def _save(self, trainer: Any) -> None:
+        """Write the weights, each folder whole or not at all."""
+        folder = self.run.folder
+        written = folder / ".trained"
+        self._main_does(lambda: shutil.rmtree(written, ignore_errors=True))
+        trainer.save_model(str(written))
+        self.state.wait_for_everyone()
+        self._main_does(lambda: self._place(written))
+
+    def _place(self, written: Path) -> None:
+        folder = self.run.folder
+        adapted = self.run.model.use_peft
+        # Pickled, and transformers writes a `hub_token` into it in clear.
+        (written / "training_args.bin").unlink(missing_ok=True)
+        # What is there is of a session that ended between here and its record.
+        with whole_folder(folder / ("adapter" if adapted else "merged"), overwrite=True) as new:
+            new.rmdir()
+            written.rename(new)
+        if adapted:
+            self._say("merging the adapter into the base")
+            merge_adapter(
+                self.run.model_path,
+                folder / "adapter",
+                folder / "merged",
+                revision=self.run.model.model_revision,
+                overwrite=True,
+            )
+        self.run.tokenizer.save_pretrained(folder / "merged")
+
+    def _evaluated_before(self) -> Evaluation | None:
+        """Evaluate the base once: what was measured before a crash is read back.
+
+        What was measured after training is not, for its weights have been written anew.
+        """
+        path = self.run.folder / "evaluation" / "before.json"
+        found = path.exists()
+        # Every process must have looked before the main one writes.
+        self.state.wait_for_everyone()
+        if found:
+            return Evaluation.load(path)
+        return self._evaluate("before", self.run.model_path, self.run.model_kwargs())
+
+    def _evaluate(
+        self, stage: str, model: str | Path, model_kwargs: Mapping[str, Any]
+    ) -> Evaluation | None:
+        """Evaluate on the held-out split and keep every row's scores; None if not asked to."""
+        run = self.run
+        spec = run.spec.evaluation
+        if spec is None or run.reward is None:
+            return None
+        self._say(f"evaluating {stage} training on {spec.split!r}")
+        result = evaluate(
+            model,
+            run.tokenizer,
+            run.dataset[spec.split],
+            run.reward,
+            spec,
+            max_new_tokens=completion_length(run),
+            device=str(run.training.device),
+            model_kwargs=model_kwargs,
+            chat_template_kwargs=getattr(run.training, "chat_template_kwargs", None),
+        )
+        self._main_does(lambda: result.save(run.folder / "evaluation" / f"{stage}.json"))
+        return result
+
+    def _show(self) -> None:
+        from rich.console import Console
+
+        console = Console()
+        if self.record["samples"]:
+            console.print(samples_table(self.record))
+        if self.record["evaluation"]:
+            console.print(results_table(self.record))
+        self._say(f"card: {self.run.folder / 'README.md'}")
+
+    def _publish(self) -> None:
+        repo_id = self.run.spec.publish.repo_id
+        if repo_id is None:
+            base = (
+                ""
+                if self.record["model"]["base_is_hub_id"]
+                else (" --base_model YOU/BASE --push_base")
+            )
+            self._say(
+                f"not published: `publish.repo_id` is not set. To publish: "
+                f"hf-rlhf publish {self.run.folder} --repo_id YOU/NAME{base}"
+            )
+            return
+        unpublished = self._settle()
+        # Before the run itself: its card names the branches of its checkpoints.
+        self.recorder.refresh()
+        try:
+            published = publish_run(self.run.folder, repo_id=repo_id)
+            self._say(f"published: {published.url}")
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                finish = finish_command(self.run.folder, self.run.spec.publish, None)
+                error.add_note(f"The run is not published, or not verified. To finish:\n  {finish}")
+            for told in unpublished:
+                error.add_note(told)
+            raise
+        if unpublished:
+            raise PublishError("\n".join(unpublished))
+
+    def _say(self, text: str) -> None:
+        if self.main:
+            print(text, flush=True)
+
+
+def _quieten(trainer: Any) -> None:
+    """Take out the bars and dictionaries that transformers prints; ours prints a line."""
+    for callback in (PrinterCallback, ProgressCallback):
+        if isinstance(trainer, Trainer):
+            trainer.remove_callback(callback)

@@ -1,0 +1,75 @@
+"""Resolves every cell of a sweep before the first run starts: a program that `hf-rlhf sweep` runs.
+
+``python -m hf_rlhf.sweep_check REQUEST ANSWER``, two JSON files. It is a program of its own so
+that the training stack leaves memory when it ends, and is started as the runs are, so that it
+sees their number of processes.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.config import RunFile
+from hf_rlhf.errors import ConfigError, HfRlhfError
+from hf_rlhf.estimate import disk_need, planned_steps
+from hf_rlhf.files import atomic_write_json
+from hf_rlhf.prepare import prepare
+from hf_rlhf.run import Run, choose_run_file
+
+
+def main(request: str, answer: str) -> int:
+    """Answer for each cell with its plan, or with every problem that it has."""
+    asked = json.loads(Path(request).read_text(encoding="utf-8"))
+    file = choose_run_file(asked["plugin"], asked["run"], asked["config"])
+    base = file.override(asked["overrides"])
+    cells = [checked(base, asked["plugin"], arguments) for arguments in asked["cells"]]
+    if os.environ.get("RANK", "0") == "0":
+        atomic_write_json(answer, cells)
+    return 0
+
+
+def checked(base: RunFile, plugin: str | None, arguments: list[str]) -> dict[str, Any]:
+    """Return `problems`, or `steps`, `bytes` and, of what will be evaluated, `rows`, of one cell.
+
+    A problem is where, what, and how to mend it.
+
+    `rows` tells whether two cells are measured on the same held-out rows: their hash.
+    """
+    try:
+        run = prepare(base.override(arguments), plugin=plugin)
+    except ConfigError as error:
+        return {"problems": [[one.where, one.what, one.fix] for one in error.problems]}
+    except HfRlhfError as error:
+        return {"problems": [[base.name, str(error), ""]]}
+    if run.spec.evaluation is None:
+        fix = "Add an `evaluation` section; it may be as short as `evaluation: {rows: 100}`."
+        return {"problems": [["evaluation", "is missing: a sweep compares what it measures.", fix]]}
+    steps = planned_steps(run)
+    try:
+        size = disk_need(run, steps).total
+    except ValueError:  # no causal language model, whose size is not known beforehand
+        size = 0
+    return {"problems": [], "steps": steps, "bytes": size, "rows": _rows(run)}
+
+
+def _rows(run: Run) -> str:
+    spec = run.spec.evaluation
+    assert spec is not None
+    split = run.dataset[spec.split]
+    count = len(split) if spec.rows is None else min(spec.rows, len(split))
+    digest = hashlib.sha256()
+    for row in split.select(range(count)):
+        # What is not JSON (a picture, say) shows as its type: its text may hold an address.
+        digest.update(json.dumps(row, sort_keys=True, default=_type_name).encode())
+    return digest.hexdigest()
+
+
+def _type_name(value: object) -> str:
+    return type(value).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

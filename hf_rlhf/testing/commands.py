@@ -1,0 +1,116 @@
+"""`check_command`: a verb that behaves as the others of `hf-rlhf` do."""
+
+import contextlib
+import inspect
+import io
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.testing.checks import Check, Unusable, fail, run_checks
+from hf_rlhf.testing.modules import light_import
+
+
+@dataclass
+class CommandCase:
+    """A verb to be checked, and arguments with which it works."""
+
+    main: Callable[[Sequence[str]], int]
+    argv: Sequence[str] | None = None
+
+    def call(self, argv: Sequence[str]) -> tuple[Any, str]:
+        """Return the exit status, as `hf-rlhf` would have it, and what was printed."""
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            try:
+                status: Any = self.main(list(argv))
+            except SystemExit as exit:
+                status = exit.code
+            except HfRlhfError as error:
+                status = 2
+                print(error)
+            except Exception as error:  # noqa: BLE001 - plugin code may raise anything
+                fail(
+                    f"{list(argv)} raised {type(error).__name__}: {error}.",
+                    "an exit status, or an error of hf_rlhf.errors, which is printed plainly.",
+                    "raise HfRlhfError with the cause and the cure.",
+                    Unusable,
+                )
+        return status, said.getvalue()
+
+
+def has_help(case: CommandCase) -> None:
+    """A docstring for `hf-rlhf --help`, and `--help` of its own that exits with 0."""
+    if not inspect.getdoc(case.main):
+        fail(
+            "it has no docstring.",
+            "one whose first line `hf-rlhf --help` can show.",
+            'write """Say what it does."""',
+        )
+    status, said = case.call(["--help"])
+    if status not in (0, None) or "usage" not in said.lower():
+        fail(
+            f"`--help` ends with {status} and prints {said[:60]!r}.",
+            "usage on stdout and exit status 0.",
+            "parse `argv` with argparse.ArgumentParser(prog='hf-rlhf NAME').",
+        )
+
+
+def refuses_what_it_does_not_know(case: CommandCase) -> None:
+    """An unknown option is an error with a message, not a traceback, and not ignored."""
+    status, said = case.call([*(case.argv or ()), "--no-such-option"])
+    # Without working arguments, the first complaint may be about one that is missing.
+    named = case.argv is None or "no-such-option" in said
+    if status in (0, None) or not named:
+        fail(
+            f"`--no-such-option` ends with {status} and prints {said[:60]!r}.",
+            "a message that names it, and exit status 2.",
+            "use parse_args, not parse_known_args.",
+        )
+
+
+def returns_a_status(case: CommandCase) -> None:
+    """It returns an exit status, and 0 for arguments with which it works."""
+    if case.argv is None:
+        return
+    status, said = case.call(case.argv)
+    if type(status) is not int or status != 0:
+        fail(
+            f"{list(case.argv)} ends with {status!r} and prints {said[:200]!r}.",
+            "0, the exit status.",
+            "return 0 at the end; return 1 for what failed.",
+        )
+
+
+def light(case: CommandCase) -> None:
+    """Importing its module imports nothing heavy."""
+    light_import(case.main)
+
+
+COMMAND_CHECKS: tuple[Check, ...] = (
+    has_help,
+    refuses_what_it_does_not_know,
+    returns_a_status,
+    light,
+)
+
+
+def check_command(
+    main: Callable[[Sequence[str]], int],
+    argv: Sequence[str] | None = None,
+    *,
+    skip: Collection[str] = (),
+) -> None:
+    """Check that a verb takes arguments and returns an exit status as `hf-rlhf` expects.
+
+    Args:
+        main: the function, called as `main(argv)`.
+        argv: arguments with which it works, and ends; None does not call it so.
+        skip: names of checks to leave out; say why beside it.
+
+    Raises:
+        AssertionError: with everything that is wrong.
+    """
+    title = getattr(main, "__name__", type(main).__name__)
+    run_checks(f"command {title}", CommandCase(main, argv), COMMAND_CHECKS, skip)

@@ -1,0 +1,63 @@
+"""The parts of the smallest run that trains: rows, a reward that varies, settings for a CPU."""
+
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.messages import text_of
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+
+STEPS = 2
+
+
+def minimal_rows() -> "DatasetDict":
+    """Return 8 rows to train on and 4 held out: `prompt` as messages, `completion`, `answer`."""
+    from datasets import Dataset, DatasetDict
+
+    def rows(first: int, count: int) -> Any:
+        return Dataset.from_list(
+            [
+                {
+                    "prompt": [{"role": "user", "content": f"What is {number} + 1?"}],
+                    "completion": [{"role": "assistant", "content": str(number + 1)}],
+                    "answer": str(number + 1),
+                }
+                for number in range(first, first + count)
+            ]
+        )
+
+    return DatasetDict(train=rows(0, 8), test=rows(8, 4))
+
+
+@dataclass
+class LetterShare:
+    """Share of the first 64 characters that are ASCII letters: something that can be learned."""
+
+    def __call__(self, prompts: Any, completions: Any, **_: Any) -> list[float]:
+        """Return one share per completion."""
+        texts = [text_of(completion)[:64] for completion in completions]
+        return [
+            sum(sign.isascii() and sign.isalpha() for sign in text) / max(len(text), 1)
+            for text in texts
+        ]
+
+
+def minimal_settings(config: type) -> dict[str, Any]:
+    """Return settings for two steps on a CPU, as far as the trainer's Config has them."""
+    wanted = {
+        "max_steps": STEPS,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "logging_steps": 1,
+        "per_device_train_batch_size": 4,
+        "num_generations": 2,
+        "max_completion_length": 8,
+        "learning_rate": 1e-2,
+        "use_cpu": True,
+        "bf16": False,
+        "dataloader_pin_memory": False,
+        "seed": 42,
+    }
+    known = {item.name for item in fields(config)} if is_dataclass(config) else set()
+    return {name: value for name, value in wanted.items() if name in known}

@@ -1,0 +1,54 @@
+"""Offer objects as components, as if an installed package had brought them."""
+
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from email.message import Message
+from importlib.metadata import EntryPoint
+from typing import Any
+from unittest.mock import patch
+
+from hf_rlhf import registry
+
+_MODULE = "hf_rlhf_offered"
+
+
+class _Package:
+    """As much of a distribution as the registry looks at."""
+
+    requires: tuple[str, ...] = ()
+    metadata = Message()
+
+    def __init__(self, name: str) -> None:
+        self.name, self.version = name, "1.0"
+
+
+@contextmanager
+def offering(kinds: Mapping[str, Mapping[str, Any]], *, package: str = "acme") -> Iterator[None]:
+    """Offer components under their names in this process, beside what is installed.
+
+        with offering({"rewards": {"brevity": Brevity}}):
+            train(config={..., "rewards": [{"name": "brevity"}]})
+
+    `package`, in version 1.0, is the package that messages and the record name. A key that is not
+    in `hf_rlhf.registry.KINDS` raises ValueError.
+    """
+    if unknown := sorted(set(kinds) - set(registry.KINDS)):
+        raise ValueError(f"unknown kinds: {', '.join(unknown)}; there are {registry.KINDS}")
+    module = sys.modules.setdefault(_MODULE, types.ModuleType(_MODULE))
+    added = []
+    for kind, components in kinds.items():
+        for name, component in components.items():
+            attribute = f"component_{len(vars(module))}"
+            setattr(module, attribute, component)
+            point = EntryPoint(name, f"{_MODULE}:{attribute}", f"hf_rlhf.{kind}")
+            vars(point).update(dist=_Package(package))
+            added.append(point)
+    installed = vars(registry)["entry_points"]
+
+    def entry_points(*, group: str) -> list[EntryPoint]:
+        return [*installed(group=group), *(point for point in added if point.group == group)]
+
+    with patch.object(registry, "entry_points", entry_points):
+        yield

@@ -1,0 +1,27 @@
+"""The plainest trainer there is: TRL's GRPO as a component, for tests that need some trainer."""
+
+from typing import Any, Self
+
+from trl import GRPOConfig, GRPOTrainer, get_peft_config
+
+from hf_rlhf.run import Run
+
+
+class PlainGRPO(GRPOTrainer):  # type: ignore[misc]
+    """TRL's `GRPOTrainer`, built from a run and otherwise untouched."""
+
+    Config: Any = GRPOConfig
+
+    @classmethod
+    def from_run(cls, run: Run) -> Self:
+        """Build the trainer that `run` describes."""
+        run.training.model_init_kwargs = run.model_kwargs()
+        return cls(
+            model=run.model_path,
+            reward_funcs=[run.reward],
+            args=run.training,
+            train_dataset=run.dataset["train"],
+            processing_class=run.tokenizer,
+            callbacks=list(run.callbacks),
+            peft_config=get_peft_config(run.model),
+        )

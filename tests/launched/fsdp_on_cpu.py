@@ -1,0 +1,23 @@
+"""Lets FSDP2 run on the CPU, which accelerate leaves out: for tests of what is saved from it."""
+
+from typing import Any
+
+from accelerate import DistributedType
+from accelerate.state import AcceleratorState, PartialState
+
+
+def allow() -> None:
+    """Make accelerate take an FSDP launch on the CPU as one, and the preflight with it."""
+    import hf_rlhf.preflight
+
+    original = AcceleratorState.__init__
+
+    def init(self: Any, *args: Any, fsdp_plugin: Any = None, **kwargs: Any) -> None:
+        original(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        if self.distributed_type == DistributedType.MULTI_CPU and fsdp_plugin is not None:
+            self.distributed_type = DistributedType.FSDP
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+            self.fsdp_plugin = fsdp_plugin
+
+    AcceleratorState.__init__ = init
+    hf_rlhf.preflight.launch_problems = lambda run, where: []

@@ -1,0 +1,98 @@
+"""Two trainers and a dataset for the tests of launching, offered by a package of a test's own.
+
+The completions of `fixed_grpo` are given, so that what it learns depends on nothing that differs
+between one process and several.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from datasets import Dataset, DatasetDict
+from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer, get_peft_config
+
+from hf_rlhf.run import Run
+
+TOWNS = ("Umber", "Sage", "Ochre", "Teal", "Rust", "Plum", "Sand", "Moss")
+
+
+def towns() -> DatasetDict:
+    """Return 16 questions with their answers: `prompt`, `completion`."""
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": f"the {what} of {town}"}],
+            "completion": [{"role": "assistant", "content": f"The {what} of {town} is pie."}],
+        }
+        for town in TOWNS
+        for what in ("river", "dish")
+    ]
+    return DatasetDict(train=Dataset.from_list(rows), test=Dataset.from_list(rows[:3]))
+
+
+@dataclass
+class Words:
+    """The number of words."""
+
+    def __call__(self, prompts: Any, completions: Any, **_: Any) -> list[float]:
+        return [float(len(one[0]["content"].split())) for one in completions]
+
+
+class PlainSFT(SFTTrainer):
+    """Supervised fine-tuning as TRL has it."""
+
+    Config = SFTConfig
+
+    @classmethod
+    def from_run(cls, run: Run) -> Self:
+        run.training.model_init_kwargs = run.model_kwargs()
+        return cls(
+            model=run.model_path,
+            args=run.training,
+            train_dataset=run.dataset["train"],
+            processing_class=run.tokenizer,
+            callbacks=list(run.callbacks),
+            peft_config=get_peft_config(run.model),
+        )
+
+
+class FixedGRPO(GRPOTrainer):
+    """GRPO on completions that are the same however it is launched."""
+
+    Config = GRPOConfig
+
+    @classmethod
+    def from_run(cls, run: Run) -> Self:
+        run.training.model_init_kwargs = run.model_kwargs()
+        return cls(
+            model=run.model_path,
+            reward_funcs=[run.reward],
+            args=run.training,
+            train_dataset=run.dataset["train"],
+            processing_class=run.tokenizer,
+            callbacks=list(run.callbacks),
+            peft_config=get_peft_config(run.model),
+            rollout_func=given,
+        )
+
+
+def given(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+    """Return `num_generations` completions of different lengths for each prompt."""
+    tokenizer, group = trainer.processing_class, trainer.args.num_generations
+    texts = [prompt[-1]["content"] for prompt in prompts]
+    # A group never lies on two processes, so a completion's place in it is known here.
+    answers = [
+        " ".join(f"The {text} is pie.".split()[: 2 + index % group])
+        for index, text in enumerate(texts)
+    ]
+    return {
+        "prompt_ids": [
+            tokenizer.apply_chat_template(
+                prompt, add_generation_prompt=True, tokenize=True, return_dict=False
+            )
+            for prompt in prompts
+        ],
+        "completion_ids": [
+            [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+            for text in answers
+        ],
+        "logprobs": None,
+    }

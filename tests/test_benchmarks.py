@@ -1,0 +1,31 @@
+"""Each benchmark runs, at a size that measures nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+SCRIPTS = ("startup", "citations", "judge", "push", "merge", "grpo_step")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_runs_and_compares(name: str, tmp_path: Path) -> None:
+    if name in ("citations", "push", "grpo_step"):
+        pytest.importorskip("hf_rlhf_local_hub" if name == "push" else "hf_rlhf_refiner")
+    said = subprocess.run(
+        [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick", "--json"],
+        env={**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert said.returncode == 0, said.stderr[-2000:]
+    found = json.loads(said.stdout)
+    assert found["comparisons"]
+    assert all(one["ratio"] > 0 and one["met"] is None for one in found["comparisons"])
+    assert not list(tmp_path.glob("hf-rlhf-benchmark-*")), "its files are gone"

@@ -1,0 +1,49 @@
+"""What a run shows while it trains, and what it advises against."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from hf_rlhf.check import check
+from hf_rlhf.config import RunFile
+from hf_rlhf.preflight import advice
+from hf_rlhf.prepare import prepare
+from hf_rlhf.progress import ShowProgress
+
+
+@pytest.mark.parametrize("strategy", ["steps", "no"])
+def test_the_first_and_the_last_step_are_logged_whatever_logging_steps_is(tmp_path, strategy):
+    progress = ShowProgress(None, tmp_path)
+    logged = []
+    for step in range(1, 8):
+        control = SimpleNamespace(should_log=False)
+        state = SimpleNamespace(global_step=step, max_steps=7)
+        progress.on_step_end(SimpleNamespace(logging_strategy=strategy), state, control)
+        logged += [step] * control.should_log
+    assert logged == ([1, 7] if strategy == "steps" else [])
+
+
+@pytest.mark.slow
+def test_bf16_on_a_cpu_is_advised_against_and_nothing_else(tiny_run):
+    def run(**settings):
+        return prepare(RunFile.from_mapping({**tiny_run, **settings}))
+
+    assert advice(run()) == []
+    slow = run(bf16=True)
+    assert "`--bf16 false`" in advice(slow)[0]
+    shown = [finding for finding in check(slow) if finding.what == "advice"]
+    assert [(finding.status, finding.said) for finding in shown] == [("note", advice(slow)[0])]
+
+
+@pytest.mark.slow
+def test_a_quiet_launch_ends_with_our_message():
+    """As the README says; without `--quiet` accelerate adds a traceback of itself."""
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet", "--cpu"]
+    command += ["--num_processes", "1", "-m", "hf_rlhf.train", "--plugin", "no_such_trainer"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1
+    assert "error: " in done.stderr
+    assert "no_such_trainer" in done.stderr
+    assert "Traceback" not in done.stderr
