@@ -2,8 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 RUN := $(VENV)/bin/python
-SOURCES := -e . -e plugins/refiner -e plugins/local_hub
-MANIFESTS := pyproject.toml plugins/refiner/pyproject.toml plugins/local_hub/pyproject.toml constraints.txt
+SOURCES := -e . -e plugins/refiner -e plugins/classic -e plugins/roles -e plugins/local_hub
+MANIFESTS := pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 # More threads than cores slow small models down, and two test workers each bring their own.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false

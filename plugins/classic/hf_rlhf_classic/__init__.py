@@ -1,0 +1,1 @@
+"""The classic RLHF pipeline: SFT, reward model, DPO, iterative DPO, PPO, GRPO."""

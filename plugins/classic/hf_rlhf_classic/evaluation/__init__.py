@@ -1,0 +1,1 @@
+"""`hf-rlhf eval`: checkpoints side by side."""

@@ -1,0 +1,1 @@
+"""Two small worlds with an exact measure, and tiny models that can learn in them."""

@@ -1,0 +1,1 @@
+"""One LoRA adapter per role on one shared base."""
