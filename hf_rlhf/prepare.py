@@ -6,7 +6,7 @@ adapter, say) is left out, so that one mistake is not reported as five.
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,28 @@ OWNED = {
 def prepare(file: RunFile, *, plugin: str | None = None) -> Run:
     """Resolve and check a whole run. Raises ConfigError with every problem found."""
     return _Preparation(file, plugin).run()
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """The rows and rewards of a run file without its trainer, as an evaluation needs them."""
+
+    spec: RunSpec
+    dataset: Any
+    """A `datasets.DatasetDict`."""
+    report: Mapping[str, Any]
+    reward: ComposedReward | None
+    judges: Mapping[str, Any]
+    components: Sequence[Mapping[str, Any]]
+
+
+def prepare_scoring(file: RunFile, tokenizer: Any, *, plugin: str) -> Scoring:
+    """Resolve the dataset, judges, rewards and gates of `file`; its settings are not looked at.
+
+    `tokenizer` is for the dataset adapter, `plugin` who asks, where the file names no trainer.
+    Raises ConfigError with every problem found.
+    """
+    return _Preparation(file, plugin).scoring(tokenizer)
 
 
 class _Preparation:
@@ -91,6 +113,21 @@ class _Preparation:
         if found:
             raise ConfigError(found)
         return run
+
+    def scoring(self, tokenizer: Any) -> Scoring:
+        spec, problems = self.file.spec(known_settings={}, plugin=self.plugin)
+        self.problems += problems
+        if spec is None:
+            raise ConfigError(list(dict.fromkeys(self.problems)))
+        judges = self._judges(spec)
+        reward = self._reward(spec, judges)
+        loaded = self._dataset(spec, tokenizer)
+        if loaded is not None and reward is not None:
+            self._columns(reward, loaded, spec)
+        if self.problems or loaded is None:
+            raise ConfigError(list(dict.fromkeys(self.problems)))
+        report, components = loaded.report, tuple(self.components)
+        return Scoring(spec, loaded.dataset, report, reward, judges, components)
 
     def _trainer(self) -> Any:
         if not self.plugin:
