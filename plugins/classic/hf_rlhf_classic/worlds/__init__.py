@@ -1,1 +1,1 @@
-"""Two small worlds with an exact measure, and tiny models that can learn in them."""
+"""Two worlds small enough for a policy of a few hundred thousand parameters, with known truth."""

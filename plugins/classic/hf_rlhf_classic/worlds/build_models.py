@@ -1,0 +1,224 @@
+"""Make the two tiny models: `python -m hf_rlhf_classic.worlds.build_models --out FOLDER`.
+
+Writes FOLDER/tiny_base and FOLDER/tiny_sft, the same for the same seed (up to rounding, which
+depends on the processor and the number of threads; one is used).
+
+1. `tiny_base` has read lines of both worlds, one after the other, never ended: it knows how lines
+   go on, most of the sums in them are wrong, and it does not know that an answer has an end.
+2. `tiny_sft` was then trained on demonstrations, as `hf_rlhf_classic.worlds` draws them: the
+   careless teacher's answers and the absent-minded host's orders, loss on the completion.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf_classic.worlds.arithmetic import demonstrate, problems
+from hf_rlhf_classic.worlds.rows import generator
+from hf_rlhf_classic.worlds.tastes import Host, tastes_of
+from hf_rlhf_classic.worlds.tokenizer import build_tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+IGNORED = -100
+SLIPS = 0.4
+"""As in `arithmetic`."""
+SLIPS_READ = 0.6
+"""How many of the sums that the base model reads are wrong."""
+Pair = tuple[str, str]
+"""A prompt and its completion."""
+
+
+def architecture(hidden: int, layers: int) -> dict[str, Any]:
+    """Return the settings of a Llama-shaped decoder of the given width and depth."""
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": 3 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": hidden // 16,
+        "num_key_value_heads": hidden // 16,
+        "head_dim": 16,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": True,
+    }
+
+
+def demonstrations(seed: int, slips: float) -> Iterator[Pair]:
+    """Yield arithmetic and tastes in turn, for ever, from the training split alone."""
+    rng = generator(seed, "demonstrations")
+    host = Host()
+    sums = list(problems(seed, "train"))
+    tastes = list(tastes_of(seed, "train"))
+    while True:
+        problem, taste = rng.choice(sums), rng.choice(tastes)
+        yield problem.prompt, demonstrate(problem, slips, rng)
+        yield taste.prompt, host.order(taste, rng)
+
+
+class Builder:
+    """One model and its tokenizer, trained in stages."""
+
+    def __init__(self, seed: int, hidden: int = 64, layers: int = 3) -> None:
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        torch.manual_seed(seed)
+        self.seed = seed
+        self.tokenizer = build_tokenizer()
+        config = LlamaConfig(
+            vocab_size=len(self.tokenizer),
+            pad_token_id=self.tokenizer.pad_token_id,
+            eos_token_id=self.tokenizer.eos_token_id,
+            bos_token_id=None,
+            **architecture(hidden, layers),
+        )
+        self.model = LlamaForCausalLM(config)
+
+    def read(self, steps: int, learning_rate: float, batch: int = 64) -> None:
+        """Train on all tokens of endless lines, 4 to a row of a batch."""
+        pairs = demonstrations(self.seed, SLIPS_READ)
+
+        def lines() -> tuple[list[int], list[int]]:
+            text = "".join(f"{prompt}{completion}\n" for prompt, completion in _take(pairs, 4))
+            ids = self.tokenizer(text).input_ids
+            return ids, ids
+
+        self._train("read", lines, steps, learning_rate, batch)
+
+    def imitate(self, steps: int, learning_rate: float, batch: int = 64) -> None:
+        """Train on demonstrations, loss on the completion and its end."""
+        pairs = demonstrations(self.seed + 1, SLIPS)
+
+        def demonstration() -> tuple[list[int], list[int]]:
+            prompt, completion = next(pairs)
+            head = self.tokenizer(prompt).input_ids
+            tail = [*self.tokenizer(completion).input_ids, self.tokenizer.eos_token_id]
+            return head + tail, [IGNORED] * len(head) + tail
+
+        self._train("imitate", demonstration, steps, learning_rate, batch)
+
+    def _train(
+        self,
+        name: str,
+        draw: Callable[[], tuple[list[int], list[int]]],
+        steps: int,
+        learning_rate: float,
+        batch: int,
+    ) -> None:
+        """Take AdamW steps on fresh rows, with a warm-up and a linear decay of the last half."""
+        import torch
+
+        optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01
+        )
+        started, smooth = time.perf_counter(), 0.0
+        for step in range(1, steps + 1):
+            rate = min(1.0, step / 50, max(0.02, 2 * (1 - step / steps)))
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate * rate
+            ids, labels = self._batch([draw() for _ in range(batch)])
+            loss = self.model(input_ids=ids, labels=labels).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            value = float(loss.detach())
+            smooth = value if step == 1 else 0.98 * smooth + 0.02 * value
+            if step % 200 == 0:
+                seconds = time.perf_counter() - started
+                print(f"{name} step {step} loss {smooth:.3f} {seconds:.0f} s", flush=True)
+
+    def _batch(self, rows: Sequence[tuple[list[int], list[int]]]) -> tuple["Tensor", "Tensor"]:
+        """Return ids and labels, padded on the right, where causal attention needs no mask."""
+        import torch
+        from torch.nn.utils.rnn import pad_sequence
+
+        ids, labels = ([torch.tensor(side) for side in sides] for sides in zip(*rows, strict=True))
+        pad = self.tokenizer.pad_token_id
+        return (
+            pad_sequence(ids, batch_first=True, padding_value=pad),
+            pad_sequence(labels, batch_first=True, padding_value=IGNORED),
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write weights (float32 safetensors), config, generation config and tokenizer."""
+        generation = self.model.generation_config
+        generation.eos_token_id = self.tokenizer.eos_token_id
+        generation.pad_token_id = self.tokenizer.pad_token_id
+        generation.do_sample = True
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def _take(pairs: Iterator[Pair], count: int) -> list[Pair]:
+    return [next(pairs) for _ in range(count)]
+
+
+def complete(
+    model: Any, tokenizer: Any, prompts: Sequence[str], seed: int, max_new_tokens: int = 16
+) -> list[str]:
+    """Return one completion per prompt, sampled at temperature 1, special tokens left out."""
+    import torch
+
+    torch.manual_seed(seed)
+    batch = tokenizer(list(prompts), padding=True, return_tensors="pt")
+    model.eval()
+    with torch.inference_mode():
+        out = model.generate(**batch, do_sample=True, top_k=0, max_new_tokens=max_new_tokens)
+    model.train()
+    completions: list[str] = tokenizer.batch_decode(
+        out[:, batch["input_ids"].shape[1] :], skip_special_tokens=True
+    )
+    return completions
+
+
+def scores(model: Any, tokenizer: Any, rows: int = 1000, seed: int = 0) -> dict[str, float]:
+    """Return the mean reward in each world on held-out prompts, sampled at temperature 1."""
+    from itertools import islice
+
+    from hf_rlhf_classic.worlds.arithmetic import ArithmeticCorrect
+    from hf_rlhf_classic.worlds.tastes import KnownUtility
+
+    sums = list(islice(problems(seed, "test"), rows))
+    tastes = [taste.prompt for taste in islice(tastes_of(seed, "test"), rows)]
+    prompts = [problem.prompt for problem in sums]
+    texts = complete(model, tokenizer, prompts, seed)
+    right = ArithmeticCorrect()(prompts, texts, [problem.answer for problem in sums])
+    orders = complete(model, tokenizer, tastes, seed)
+    worth = KnownUtility()(tastes, orders, tastes)
+    return {
+        "arithmetic_correct": sum(score or 0.0 for score in right) / rows,
+        "known_utility": sum(score or 0.0 for score in worth) / rows,
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Build, measure and save the two models."""
+    import torch
+
+    parser = argparse.ArgumentParser(prog="build_models", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write the two into")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--hidden", type=int, default=64, help="width; a multiple of 16")
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--read-steps", type=int, default=2000)
+    parser.add_argument("--imitate-steps", type=int, default=1000)
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    builder = Builder(chosen.seed, chosen.hidden, chosen.layers)
+    print(f"{builder.model.num_parameters()} parameters", flush=True)
+    builder.read(chosen.read_steps, learning_rate=3e-3)
+    builder.save(chosen.out / "tiny_base")
+    print("tiny_base", scores(builder.model, builder.tokenizer))
+    builder.imitate(chosen.imitate_steps, learning_rate=2e-3)
+    builder.save(chosen.out / "tiny_sft")
+    print("tiny_sft", scores(builder.model, builder.tokenizer))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
