@@ -64,7 +64,7 @@ _SECTIONS: dict[str, type] = {
 }
 _TOP = (
     *("schema", "plugin", "dataset", "judges", "rewards", "gates", *_SECTIONS),
-    *("expect_world_size", "expect_distributed", "stop_grace"),
+    *("adapter", "adapter_revision", "expect_world_size", "expect_distributed", "stop_grace"),
 )
 _ONLY_REWARDS = ("weight", "on_none", "clip")
 
@@ -211,6 +211,8 @@ class _Checking:
             plain=plain,
             name=file.name,
             sha256=hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest(),
+            adapter=self._value("adapter", str),
+            adapter_revision=self._value("adapter_revision", str),
         )
         return found, self.problems
 

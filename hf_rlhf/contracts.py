@@ -43,8 +43,13 @@ class Loaded:
 
 DatasetAdapter = Callable[..., "DatasetDict | Loaded"]
 """Typed keyword arguments -> splits in a TRL format (a `prompt` column, and the columns that the
-rewards need). A parameter called `tokenizer` is given the run's tokenizer. Splits: `train`,
-and `test` for held-out evaluation."""
+rewards need). Splits: `train`, and `test` for held-out evaluation. Two parameters are given by
+the run: `tokenizer`, and `rejected_rows: Path | None = None`, a file in the run folder to which the
+adapter writes the rows that it leaves out, as JSON lines of `where`, `row`, `reason` and `values`.
+It is None where nothing may be written: in a dry run, and on all processes but the first."""
+
+Task = Literal["text-generation", "text-classification"]
+"""What a trained model is for; a reward model classifies, into one class."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,24 @@ class Trainer(Protocol):
     An instance has, as `transformers.Trainer` has, `model`, `accelerator`, and `state` (a
     `TrainerState`: `global_step`, `max_steps`, `epoch`, `log_history`), and hands `run.callbacks`
     its events; the record is made of them.
+
+    What a trainer may have beside what stands below, and does without otherwise:
+
+    * `default_run: str`: the shipped run file that its name alone means.
+    * `task: Task`: what the saved model is; `text-generation` if not said.
+    * `columns: frozenset[str]`: the dataset columns that it cannot do without.
+    * `preflight(run) -> Iterable[Problem]` (classmethod): its own checks, before weights load.
+      `Problem.where` is a top-level key of the run file.
+    * `held_out(run, model, model_kwargs) -> Evaluation | None` (classmethod): what it measures on
+      the held-out rows, beside the composed rewards or without any. `model` is a folder or a Hub
+      id with whole weights, `model_kwargs` are for `from_pretrained`. One row of metrics for each
+      row of the dataset, on every process the same: `hf_rlhf.evaluate.measure_rows` does that.
+      Called by all processes, before training and after it, if the run has an `evaluation`
+      section. None: there is nothing to measure of this model.
+    * `report() -> Mapping`: JSON of what only it knows, for the record (`training.report`) and the
+      card: under each title a list of rows or one mapping. Called after saves and at the end, on
+      every process, also when training fails; so no collective calls.
+    * `trial_completions(row) -> list[str]` (static): plausible answers for `hf-rlhf check`.
     """
 
     Config: type
@@ -117,7 +140,11 @@ class Trainer(Protocol):
         ...
 
     def save_model(self, output_dir: str) -> None:
-        """Write the weights (the adapter, for LoRA) as safetensors."""
+        """Write the weights (the adapter, for LoRA) as safetensors.
+
+        With several adapters, the trained one goes into `output_dir` itself. Others may go into
+        folders of their name, which are kept and never published; one called `ref` is not kept.
+        """
         ...
 
 

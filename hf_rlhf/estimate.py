@@ -7,8 +7,9 @@ from typing import Any
 
 from hf_rlhf.disk import Space, checkpoint_bytes, final_bytes, human, taken_bytes
 from hf_rlhf.errors import Problem
+from hf_rlhf.policy import lora_config, skeleton
 from hf_rlhf.preflight import generation_batch, model_config
-from hf_rlhf.processes import processes, whole_weights
+from hf_rlhf.processes import processes
 from hf_rlhf.run import Run
 
 
@@ -29,24 +30,7 @@ def planned_steps(run: Run) -> int:
 
 def parameters_of(run: Run) -> int:
     """Return the base model's number of parameters, counted on the meta device."""
-    return int(_skeleton(run).num_parameters())
-
-
-def _skeleton(run: Run) -> Any:
-    """Build the base model on the meta device, with the dtype that it trains in.
-
-    Raises ValueError when it is no causal language model.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with whole_weights(), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
-            model_config(run),
-            trust_remote_code=getattr(run.training, "trust_remote_code", False),
-        )
-    dtype = getattr(torch, str(run.model.dtype), None)
-    return model.to(dtype) if isinstance(dtype, torch.dtype) else model
+    return int(skeleton(run).num_parameters())
 
 
 @dataclass(frozen=True)
@@ -71,14 +55,13 @@ class DiskNeed:
 def disk_need(run: Run, steps: int) -> DiskNeed:
     """Return what a run of `steps` optimizer steps takes on disk.
 
-    Raises ValueError when the model is no causal language model, and so is not known here.
+    Raises ValueError when the model is of a kind that is not known here.
     """
-    model, width = _skeleton(run), None
+    model, width = skeleton(run), None
     if run.model.use_peft:
         from peft import get_peft_model
-        from trl import get_peft_config
 
-        model = get_peft_model(model, get_peft_config(run.model))
+        model = get_peft_model(model, lora_config(run))
         width = _stored_width(run)
     made = _saves(run.training, steps)
     kept = run.training.save_total_limit

@@ -5,10 +5,11 @@ is what will be published, whatever the training was distributed over.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.compose import TOTAL, ComposedReward, by_row, gather_rows
 from hf_rlhf.config import EvaluationSpec
@@ -16,9 +17,13 @@ from hf_rlhf.contracts import Score
 from hf_rlhf.errors import DataError, HfRlhfError, RunFolderError
 from hf_rlhf.files import atomic_write_text
 from hf_rlhf.messages import text_of
+from hf_rlhf.policy import model_class
 from hf_rlhf.processes import whole_weights
 from hf_rlhf.scrub import scrub
 from hf_rlhf.stats import Interval, bootstrap_mean
+
+if TYPE_CHECKING:
+    from hf_rlhf.run import Run
 
 METHOD = (
     "mean over held-out prompts (a prompt's completions averaged first), percentile bootstrap over "
@@ -172,6 +177,71 @@ def evaluate(
         [sample for _, _, sample in scored if sample is not None],
         spec.completions_per_prompt,
     )
+
+
+def held_out_rows(run: "Run") -> Any:
+    """Return the rows that a run is measured on: the first of its held-out split, as it asks."""
+    spec = run.spec.evaluation or EvaluationSpec()
+    rows = run.dataset[spec.split]
+    return rows.select(range(len(rows) if spec.rows is None else min(spec.rows, len(rows))))
+
+
+@contextmanager
+def saved_model(run: "Run", model: str | Path, model_kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Load a saved model of the run's task, whole, for measuring; free its memory afterwards.
+
+    It is on the run's device and in evaluation mode. A classification model has one class, and a
+    head drawn from the run's seed where `model` has none.
+    """
+    from accelerate.utils import set_seed
+    from accelerate.utils.memory import clear_device_cache
+
+    kwargs = dict(model_kwargs)
+    if run.task == "text-classification":
+        kwargs["num_labels"] = 1
+        set_seed(run.training.seed)
+    with whole_weights():
+        loaded = model_class(run.task).from_pretrained(model, **kwargs)
+    if run.task == "text-classification":
+        loaded.config.get_text_config().pad_token_id = run.tokenizer.pad_token_id
+    loaded = loaded.to(run.training.device).eval()
+    try:
+        yield loaded
+    finally:
+        del loaded
+        clear_device_cache(garbage_collection=True)
+
+
+def measure_rows(
+    rows: Any,
+    measure: Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, Score]]],
+    *,
+    batch_size: int = 32,
+) -> Evaluation:
+    """Measure every row of a dataset, each process its share; return all of them on each.
+
+    Args:
+        rows: a `datasets.Dataset`.
+        measure: takes at most `batch_size` rows, and returns for each its metrics by name, the
+            same names for all rows; None for what a row does not have.
+        batch_size: of one process.
+
+    Raises:
+        HfRlhfError: as `measure` does; also on the processes that wait for the one that failed.
+    """
+    from accelerate import PartialState
+
+    mine: list[tuple[int, Mapping[str, Score]]] = []
+    try:
+        with PartialState().split_between_processes(list(range(len(rows)))) as share:
+            for places in _chunks(share, batch_size):
+                found = measure([rows[place] for place in places])
+                mine += zip(places, found, strict=True)
+    except HfRlhfError as error:
+        gather_rows([], failed=error)
+        raise
+    gathered = sorted(gather_rows(mine), key=lambda one: one[0])
+    return Evaluation([dict(metrics) for _, metrics in gathered])
 
 
 @dataclass(frozen=True)

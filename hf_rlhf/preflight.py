@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.checkpoints import cycle_in_steps, valid_checkpoints
 from hf_rlhf.errors import Problem
+from hf_rlhf.policy import adapter_problems
 from hf_rlhf.processes import distributed_type, is_planned, launch_problems, processes
 from hf_rlhf.run import PACKAGE_SCHEME
 from hf_rlhf.vllm_preflight import vllm_problems
@@ -212,12 +213,34 @@ def completion_length(run: "Run") -> int:
     return getattr(run.training, "max_completion_length", None) or 256
 
 
+def _columns(run: "Run") -> Iterator[Problem]:
+    """The dataset has the columns that the trainer learns from."""
+    needed: frozenset[str] = getattr(run.trainer_class, "columns", frozenset())
+    spec = run.spec.evaluation
+    held_out = spec.split if spec is not None and hasattr(run.trainer_class, "held_out") else None
+    for name in dict.fromkeys(("train", held_out)):
+        have = run.dataset[name].column_names if name in run.dataset else needed
+        if missing := sorted(needed - set(have)):
+            yield Problem(
+                "dataset",
+                f"trainer {run.spec.plugin!r} needs the column{'s' * (len(needed) > 1)} "
+                f"{', '.join(sorted(needed))}; {run.spec.dataset.name} gave {', '.join(have)} in "
+                f"{name!r}, so {', '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing.",
+                "Name an adapter that gives them, or the trainer that learns from these.",
+            )
+
+
+def _trainers_own(run: "Run") -> Iterator[Problem]:
+    own = getattr(run.trainer_class, "preflight", None)
+    yield from own(run) if own is not None else ()
+
+
 def _evaluation(run: "Run") -> Iterator[Problem]:
     """An evaluation that is asked for takes place, or the run does not begin."""
     spec = run.spec.evaluation
     if spec is None:
         return
-    if run.reward is None:
+    if run.reward is None and not hasattr(run.trainer_class, "held_out"):
         yield Problem("evaluation", "has no rewards to measure with.", "Add some, or remove it.")
         return
     split = run.dataset.get(spec.split)
@@ -230,7 +253,7 @@ def _evaluation(run: "Run") -> Iterator[Problem]:
             "write `evaluation: null`.",
         )
         return
-    for part in (*run.reward.rewards, *run.reward.gates):
+    for part in (*run.reward.rewards, *run.reward.gates) if run.reward is not None else ():
         if missing := sorted(part.needs() - set(split.column_names)):
             yield Problem(
                 "evaluation",
@@ -356,8 +379,9 @@ def _folder(run: "Run") -> Iterator[Problem]:
 
 
 Check = Callable[["Run"], Iterator[Problem]]
-_MODEL_CHECKS: tuple[Check, ...] = (_length, _merge)
+_MODEL_CHECKS: tuple[Check, ...] = (_length, _merge, adapter_problems)
 _CHECKS: tuple[Check, ...] = (
+    _columns,
     _rewarded,
     _batch,
     _loss_type,
@@ -372,4 +396,5 @@ _CHECKS: tuple[Check, ...] = (
     _saves,
     _base,
     _folder,
+    _trainers_own,
 )

@@ -20,12 +20,15 @@ from hf_rlhf.errors import (
     BrokenPlugin,
     ConfigError,
     HfRlhfError,
+    ModelError,
     PluginError,
     Problem,
     RewardError,
 )
 from hf_rlhf.estimate import disk_problems
+from hf_rlhf.policy import find_adapter
 from hf_rlhf.preflight import problems_of
+from hf_rlhf.processes import is_planned, rank
 from hf_rlhf.run import Run, resolve_model_path
 
 # Settings of TrainingArguments that the run itself decides, and what to write instead.
@@ -88,12 +91,13 @@ class _Preparation:
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
         path, tokenizer = self._tokenizer(model, training)
-        loaded = self._dataset(spec, tokenizer)
+        folder = Path(training.output_dir).parent if training is not None else None
+        loaded = self._dataset(spec, tokenizer, folder)
+        adapter = self._adapter(spec)
         if loaded is not None and reward is not None:
             self._columns(reward, loaded, spec)
-        if self.problems or training is None or loaded is None:
+        if self.problems or training is None or loaded is None or folder is None:
             raise ConfigError(list(dict.fromkeys(self.problems)))
-        folder = Path(training.output_dir).parent
         run = Run(
             spec=spec,
             trainer_class=trainer_class,
@@ -107,6 +111,7 @@ class _Preparation:
             judges=judges,
             folder=folder,
             components=tuple(self.components),
+            adapter=adapter,
         )
         found = problems_of(run, self.file.where_key)
         found += disk_problems(run, self.file.where_key) if not found else []
@@ -121,7 +126,7 @@ class _Preparation:
             raise ConfigError(list(dict.fromkeys(self.problems)))
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
-        loaded = self._dataset(spec, tokenizer)
+        loaded = self._dataset(spec, tokenizer, None)
         if loaded is not None and reward is not None:
             self._columns(reward, loaded, spec)
         if self.problems or loaded is None:
@@ -328,8 +333,23 @@ class _Preparation:
             )
             return "", None
 
-    def _dataset(self, spec: RunSpec, tokenizer: Any) -> Loaded | None:
-        injected = {"tokenizer": tokenizer}
+    def _adapter(self, spec: RunSpec) -> Path | None:
+        if spec.adapter is None:
+            if spec.adapter_revision is not None:
+                where = self.file.where(("adapter_revision",))
+                self.problems.append(Problem(where, "is given without `adapter`.", "Remove it."))
+            return None
+        try:
+            return find_adapter(spec.adapter, spec.adapter_revision)
+        except ModelError as error:
+            self.problems.append(Problem(self.file.where(("adapter",)), str(error)))
+            return None
+
+    def _dataset(self, spec: RunSpec, tokenizer: Any, folder: Path | None) -> Loaded | None:
+        # One process writes it, and a dry run none.
+        writes = folder is not None and rank() == 0 and not is_planned()
+        rejected = folder / "rejected_rows.jsonl" if folder is not None and writes else None
+        injected = {"tokenizer": tokenizer, "rejected_rows": rejected}
         made = self._component("datasets", spec.dataset, injected, build=tokenizer is not None)
         if made is None:
             return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hf_rlhf import registry
 from hf_rlhf.compose import ComposedReward
 from hf_rlhf.config import RunFile, RunSpec
+from hf_rlhf.contracts import Task
 from hf_rlhf.errors import BrokenPlugin, ConfigError, ModelError, Problem
 from hf_rlhf.source import class_in_source, constant
 
@@ -40,6 +41,14 @@ class Run:
     components: tuple[Mapping[str, Any], ...] = ()
     """kind, name, label, arguments, package, version and target of each plugin component."""
     callbacks: tuple[Any, ...] = field(default=(), compare=False)
+    adapter: Path | None = None
+    """The folder of the LoRA adapter that training continues."""
+
+    @property
+    def task(self) -> Task:
+        """What the trained model is for, as the trainer says."""
+        task: Task = getattr(self.trainer_class, "task", "text-generation")
+        return task
 
     def model_kwargs(self) -> dict[str, Any]:
         """Return the arguments for `from_pretrained` that the run asks for."""
@@ -60,15 +69,21 @@ class Run:
 def run_files(trainer: str) -> dict[str, Path]:
     """Return the run files that the package offering `trainer` ships for it, by name.
 
-    They are the YAML files in `runs/` of the trainer's package whose `plugin` is that trainer.
-    The package itself is not imported.
+    They are the YAML files in `runs/` of the trainer's package, and in the folders there, whose
+    `plugin` is that trainer. Of two with one name the one in a folder counts. The package itself
+    is not imported.
     """
     from importlib.util import find_spec
 
     point = registry.find("trainers", trainer)
     spec = find_spec(point.module.split(".")[0])
     roots = spec.submodule_search_locations if spec else None
-    found = sorted(path for root in roots or () for path in Path(root, "runs").glob("*.yaml"))
+    found = [
+        path
+        for root in roots or ()
+        for pattern in ("*.yaml", "*/*.yaml")
+        for path in sorted(Path(root, "runs").glob(pattern))
+    ]
     return {path.stem: path for path in found if RunFile.read(path).plugin in (trainer, point.name)}
 
 

@@ -143,6 +143,9 @@ class RunSpec:
     name: str
     sha256: str
     """Of `plain`, as JSON with sorted keys."""
+    adapter: str | None = None
+    """The LoRA adapter that training continues: a folder or a Hub id."""
+    adapter_revision: str | None = None
 
 
 def keys_of(cls: type) -> frozenset[str]:

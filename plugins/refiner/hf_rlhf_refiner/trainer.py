@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from trl import GRPOConfig, GRPOTrainer, get_peft_config, get_quantization_config
+from trl import GRPOConfig, GRPOTrainer
 
+from hf_rlhf.policy import policy_arguments
 from hf_rlhf.processes import processes
 from hf_rlhf.run import Run
 
@@ -75,21 +76,14 @@ class RefinerTrainer(GRPOTrainer):  # type: ignore[misc]
     @classmethod
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes; this is where the weights are loaded."""
-        run.training.model_init_kwargs = run.model_kwargs()
         return cls(
-            model=run.model_path,
             reward_funcs=[run.reward],
             args=run.training,
             train_dataset=run.dataset["train"],
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
-            quantization_config=_quantization(run.model),
-            peft_config=get_peft_config(run.model),
+            **policy_arguments(run),
         )
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write none: TRL's draft knows nothing of the run, whose card is made of its record."""
-
-
-def _quantization(model: Any) -> Any:
-    return get_quantization_config(model) if model.load_in_4bit or model.load_in_8bit else None
