@@ -1,0 +1,179 @@
+"""Iterative DPO: sample from the policy, let the reward choose pairs, train on them, again.
+
+Xu et al. 2023 ("Some things are more cringe than others"), Xiong et al. 2024 ("Iterative
+preference learning from human feedback"), Dong et al. 2024 ("RLHF workflow"); with two completions
+to a prompt and few steps to an iteration it is nearly Guo et al. 2024 (OAIF).
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from accelerate.utils import broadcast_object_list
+from datasets import Dataset
+from trl import DPOTrainer
+from trl.trainer.utils import use_adapter
+
+from hf_rlhf.errors import Problem
+from hf_rlhf.policy import policy_arguments
+from hf_rlhf.preflight import prompt_lengths
+from hf_rlhf.processes import distributed_type
+from hf_rlhf.run import Run
+from hf_rlhf_classic.iterative_dpo_config import IterativeDPOConfig
+from hf_rlhf_classic.iterative_dpo_measures import tables
+from hf_rlhf_classic.iterative_dpo_rounds import Rounds, as_row, held_out_split
+from hf_rlhf_classic.iterative_dpo_store import Store
+from hf_rlhf_classic.preference_buffer import Pair
+
+_REF = "ref"
+"""TRL's name for the frozen copy of an adapter that training continues."""
+
+
+class IterativeDPOTrainer(DPOTrainer):  # type: ignore[misc]
+    """DPO (Rafailov et al. 2023) on pairs that the policy makes itself: `--plugin iterative_dpo`.
+
+    Each iteration is one epoch of TRL's trainer, whose rows are made when it begins. One optimizer
+    and one learning-rate schedule span the whole run. The reference's log-probabilities of an
+    iteration's pairs are computed before its first step, by the initial policy or by the one that
+    the iteration begins with, so no second model runs in the steps.
+    """
+
+    Config = IterativeDPOConfig
+    default_run = "tiny"
+    columns = frozenset({"prompt"})
+
+    rounds: Rounds
+    ref_model: Any
+
+    @classmethod
+    def preflight(cls, run: Run) -> Iterator[Problem]:
+        """Yield what would stop the run at its first iteration, or change it unsaid."""
+        yield from _fits(run)
+        yield from _lengths(run)
+        if (kind := distributed_type(run.training)) in ("DEEPSPEED", "FSDP"):
+            yield Problem(
+                "launch",
+                f"iterative_dpo samples from a whole policy on each process, and {kind} shards.",
+                "Launch one process, or several as plain DDP.",
+            )
+
+    @classmethod
+    def from_run(cls, run: Run) -> Self:
+        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        rounds = Rounds(run)
+        trainer = cls(
+            **policy_arguments(run),
+            args=run.training,
+            # TRL wants rows of a known form now; the real ones come with the first iteration.
+            train_dataset=Dataset.from_list([{"prompt": " a", "chosen": " b", "rejected": " c"}]),
+            processing_class=run.tokenizer,
+            callbacks=[rounds, *run.callbacks],
+        )
+        trainer.train_dataset = rounds.rows
+        trainer.precompute_ref_logps = True
+        trainer.rounds = rounds
+        rounds.trainer = trainer
+        return trainer
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+        """Train to the end, from a checkpoint of this run folder or of another if one is given."""
+        if isinstance(resume_from_checkpoint, (str, Path)):
+            theirs = Path(resume_from_checkpoint).resolve().parents[1] / "iterations"
+            ours: Store = self.rounds.store
+            if self.is_world_process_zero() and theirs != ours.folder.resolve():
+                ours.adopt(theirs)
+            broadcast_object_list([None])  # the others wait
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def report(self) -> Mapping[str, Any]:
+        """Return the iterations, as tables for the card."""
+        return tables(self.state.log_history)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Write the policy alone: TRL's copy of the adapter it began with is made again."""
+        super().save_model(output_dir, _internal_call=_internal_call)
+        if self.args.should_save:
+            shutil.rmtree(Path(output_dir or self.args.output_dir) / _REF, ignore_errors=True)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write none: TRL's draft knows nothing of the run, whose card is made of its record."""
+
+    @contextmanager
+    def initial_policy(self) -> Iterator[Any]:
+        """Give the policy that the run began with, to be called within."""
+        if self.ref_model is not None:
+            yield self.accelerator.unwrap_model(self.ref_model)
+            return
+        model = self.accelerator.unwrap_model(self.model)
+        with use_adapter(model, _REF if _REF in model.peft_config else None):
+            yield model
+
+    def reference_logps(self, pairs: Sequence[Pair]) -> list[list[float]]:
+        """Return the reference's log-probability of each pair's chosen and rejected completion."""
+        batch = self.data_collator([as_row(pair) for pair in pairs])
+        inputs = {name: value.to(self.args.device) for name, value in batch.items()}
+        chosen, rejected = self._frozen_logps(inputs)
+        return torch.stack([chosen, rejected], dim=1).tolist()
+
+    def _frozen_logps(self, inputs: Mapping[str, Any]) -> Any:
+        initial, self.ref_model = self.ref_model, self.ref_model
+        model = initial if initial is not None else self.model
+        if self.args.reference == "previous":
+            # Where there is a reference model, TRL leaves the policy's adapter as it is.
+            model = self.ref_model = self.model
+        try:
+            return self.compute_ref_log_probs(model, inputs)
+        finally:
+            self.ref_model = initial
+
+
+def _fits(run: Run) -> Iterator[Problem]:
+    training = run.training
+    if run.reward is None or all(part.weight == 0 for part in run.reward.rewards):
+        yield Problem(
+            "rewards",
+            "no reward has a weight other than 0, so no completion is preferred.",
+            "Name a reward, or `reward_model`, to label pairs with.",
+        )
+    rows = len(run.dataset["train"])
+    if rows < training.prompts_per_iteration:
+        yield Problem(
+            "prompts_per_iteration",
+            f"is {training.prompts_per_iteration}, and the dataset has {rows} training rows.",
+            "Lower it, or give more prompts.",
+        )
+    if not training.measured_prompts:
+        return
+    split = run.dataset.get(held_out_split(run))
+    if split is None or len(split) == 0:
+        yield Problem(
+            "measured_prompts",
+            f"is {training.measured_prompts}, and no rows are held out ({held_out_split(run)!r}).",
+            "Hold some out, or write `measured_prompts: 0` to measure no iteration.",
+        )
+        return
+    for part in (*run.reward.rewards, *run.reward.gates) if run.reward else ():
+        if missing := sorted(part.needs() - set(split.column_names)):
+            yield Problem(
+                "measured_prompts",
+                f"{part.label!r} needs {', '.join(missing)}, which the held-out rows lack.",
+                f"Their columns: {', '.join(sorted(split.column_names))}.",
+            )
+
+
+def _lengths(run: Run) -> Iterator[Problem]:
+    """TRL cuts what is longer than `max_length`, and the loss would be of less than was scored."""
+    room, answer = run.training.max_length, run.training.max_completion_length
+    if room is None or "prompt" not in run.dataset["train"].column_names:
+        return
+    longest = max(prompt_lengths(run), default=0)
+    if longest + answer > room:
+        yield Problem(
+            "max_length",
+            f"is {room}, and the longest prompt, {longest} tokens, with completions of {answer} "
+            f"takes {longest + answer}.",
+            "Raise it, shorten `max_completion_length`, or drop long prompts from the dataset.",
+        )

@@ -1,0 +1,141 @@
+"""The settings of iterative DPO: TRL's `DPOConfig`, and what an iteration is made of."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trl import DPOConfig
+
+from hf_rlhf.processes import processes
+from hf_rlhf_classic.preference_buffer import most_pairs
+
+
+def _setting(default: Any, words: str) -> Any:
+    return field(default=default, metadata={"help": words})
+
+
+@dataclass
+class IterativeDPOConfig(DPOConfig):  # type: ignore[misc]
+    """TRL's `DPOConfig`, with the iterations. Its batch is counted in pairs, as in DPO.
+
+    `max_steps` is `iterations * steps_per_iteration`; give either of the last two, or none: an
+    iteration then has as many steps as one pass over all the pairs that its rollouts can give.
+    """
+
+    iterations: int = _setting(3, "How often to sample, label and train.")
+    prompts_per_iteration: int = _setting(256, "Prompts to sample completions for, each time.")
+    completions_per_prompt: int = _setting(4, "Completions sampled for each of them.")
+    pairs: Literal["best_worst", "all"] = _setting(
+        "best_worst", "Which pairs of a prompt's completions to train on."
+    )
+    margin: float = _setting(0.0, "By how much two rewards must differ to make a pair.")
+    buffer: Literal["current", "rolling2", "full"] = _setting(
+        "current", "Whose pairs to train on: this iteration's, the last two's, all iterations'."
+    )
+    reference: Literal["initial", "previous"] = _setting(
+        "initial", "DPO's reference: the initial policy, or the one that the iteration began with."
+    )
+    on_no_pairs: Literal["stop", "reuse"] = _setting(
+        "stop", "When an iteration gives no pair: stop, or train on the buffer without it."
+    )
+    steps_per_iteration: int | None = _setting(
+        None, "Optimizer steps of an iteration; the same for every buffer."
+    )
+    temperature: float = _setting(1.0, "Of the completions sampled; above 0.")
+    top_p: float = _setting(1.0, "Share of probability that completions are sampled from.")
+    max_completion_length: int = _setting(256, "Tokens at which a completion is cut.")
+    rollout_batch_size: int = _setting(64, "Completions sampled at once by each process.")
+    measured_prompts: int = _setting(
+        128, "Held-out prompts on which each iteration's policy is measured; 0: none."
+    )
+    chat_template_kwargs: dict[str, Any] | None = _setting(None, "For the chat template.")
+    train_sampling_strategy: str = _setting(
+        "sequential", "Not to be changed: the buffer draws the pairs in a random order."
+    )
+
+    def __post_init__(self) -> None:
+        if wrong := list(self._wrong()):
+            raise ValueError(" ".join(wrong))
+        self._plan_steps()
+        super().__post_init__()
+
+    def _wrong(self) -> Iterator[str]:
+        least = {
+            **dict.fromkeys(("iterations", "prompts_per_iteration", "max_completion_length"), 1),
+            **{"completions_per_prompt": 2, "measured_prompts": 0},
+        }
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                yield f"{name} is {getattr(self, name)}, at least {low} is needed."
+        known = {
+            "pairs": ("best_worst", "all"),
+            "buffer": ("current", "rolling2", "full"),
+            "reference": ("initial", "previous"),
+            "on_no_pairs": ("stop", "reuse"),
+        }
+        for name, names in known.items():
+            if getattr(self, name) not in names:
+                yield f"{name} is {getattr(self, name)!r}; known: {', '.join(names)}."
+        yield from self._wrong_sampling()
+        yield from self._unfit()
+
+    def _wrong_sampling(self) -> Iterator[str]:
+        if not self.temperature > 0:
+            yield (
+                f"temperature is {self.temperature}: greedy completions of a prompt are all the "
+                "same, and give no pair."
+            )
+        if not 0 < self.top_p <= 1:
+            yield f"top_p is {self.top_p}, expected a share in (0, 1]."
+        if self.margin < 0:
+            yield f"margin is {self.margin}, expected 0 or more."
+        if self.rollout_batch_size < self.completions_per_prompt:
+            yield (
+                f"rollout_batch_size {self.rollout_batch_size} does not hold the "
+                f"{self.completions_per_prompt} completions of one prompt."
+            )
+
+    def _unfit(self) -> Iterator[str]:
+        """Settings of DPOConfig that mean nothing here, or would be passed over."""
+        if str(getattr(self.eval_strategy, "value", self.eval_strategy)) != "no":
+            yield (
+                "eval_strategy is for an evaluation dataset of pairs. Each iteration's policy is "
+                "measured on `measured_prompts` held-out prompts."
+            )
+        if self.num_train_epochs != 3.0:
+            yield "num_train_epochs means nothing here: give steps_per_iteration."
+        if self.sync_ref_model:
+            yield "sync_ref_model: `reference: previous` renews the reference at each iteration."
+        if self.precompute_ref_log_probs:
+            yield "precompute_ref_log_probs is always done here: leave it out."
+        if self.train_sampling_strategy != "sequential":
+            yield "train_sampling_strategy: the buffer draws the pairs; leave it out."
+        for name in ("auto_find_batch_size", "dataloader_persistent_workers"):
+            if getattr(self, name):
+                yield f"{name} does not go with pairs that change: leave it out."
+
+    def _plan_steps(self) -> None:
+        """Make max_steps and steps_per_iteration say the same."""
+        asked: int = self.max_steps
+        if asked > 0:
+            steps, rest = divmod(asked, self.iterations)
+            if rest or self.steps_per_iteration not in (None, steps):
+                raise ValueError(
+                    f"max_steps {asked} is not iterations {self.iterations} x "
+                    f"steps_per_iteration {self.steps_per_iteration or 'of a whole number'}. "
+                    "Give one of the two."
+                )
+            self.steps_per_iteration = steps
+        elif self.steps_per_iteration is None:
+            most = self.prompts_per_iteration * most_pairs(self.pairs, self.completions_per_prompt)
+            self.steps_per_iteration = math.ceil(most / self.pairs_per_step)
+        if self.steps_per_iteration < 1:
+            raise ValueError(f"steps_per_iteration is {self.steps_per_iteration}, expected 1 up.")
+        self.max_steps: int = self.iterations * self.steps_per_iteration
+
+    @property
+    def pairs_per_step(self) -> int:
+        """Pairs of one optimizer step, over all processes."""
+        each = self.per_device_train_batch_size * self.gradient_accumulation_steps
+        return int(each) * processes()

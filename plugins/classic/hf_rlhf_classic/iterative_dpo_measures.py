@@ -1,0 +1,134 @@
+"""What is measured of each policy of an iterative DPO run, and the tables it makes."""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from hf_rlhf.contracts import Score
+from hf_rlhf.stats import Interval, bootstrap_mean
+
+
+def win_rate(new: Sequence[Score], old: Sequence[Score]) -> Interval | None:
+    """Return how often `new` beats `old` on the same prompts; a tie counts one half.
+
+    Rewards of one completion to a prompt from each policy, shape (prompts,). The interval is a
+    percentile bootstrap over prompts. Prompts where either has no reward are left out; None if
+    that is all of them. 0.5 is what a policy scores against itself, in expectation.
+    """
+    points = [
+        (a > b) + (a == b) / 2
+        for a, b in zip(new, old, strict=True)
+        if a is not None and b is not None
+    ]
+    return bootstrap_mean(points) if points else None
+
+
+def exact_kl(policy_logits: Any, other_logits: Any) -> Any:
+    """Return KL(policy || other) of the next-token distribution, in nats; (..., V) -> (...).
+
+    Summed over the tokens of a completion that the policy sampled at temperature 1, it is an
+    unbiased estimate of the sequence's KL, never negative, and of less variance than the log-ratio
+    of the sampled tokens (Amini, Vieira & Cotterell 2025).
+    """
+    log_p = policy_logits.float().log_softmax(-1)
+    log_q = other_logits.float().log_softmax(-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+
+def held_out_entry(
+    policy: int, rows: Sequence[Sequence[Mapping[str, Any]]]
+) -> dict[str, float | int]:
+    """Return what to log of a policy. `rows[k]` are policy k's held-out completions, to `policy`.
+
+    `win_rate_start` is against the policy that its iteration began with, `win_rate_initial`
+    against the initial one. KL is from the initial policy.
+    """
+    mine = rows[policy]
+    rewards = [row["reward"] for row in mine]
+    entry: dict[str, float | int] = {"policy": policy}
+    known = [reward for reward in rewards if reward is not None]
+    if known:
+        entry |= _named("held_out/reward", bootstrap_mean(known))
+    entry["held_out/none"] = len(rewards) - len(known)
+    against = {"start": policy - 1, "initial": 0} if policy else {}
+    for name, other in against.items():
+        interval = win_rate(rewards, [row["reward"] for row in rows[other]])
+        if interval is not None:
+            entry |= _named(f"held_out/win_rate_{name}", interval)
+    entry["held_out/length"] = fmean(row["tokens"] for row in mine)
+    entry["held_out/truncated"] = fmean(float(row["truncated"]) for row in mine)
+    entry["kl/sequence"] = fmean(row["kl"] for row in mine)
+    entry["kl/token"] = sum(row["kl"] for row in mine) / sum(row["tokens"] for row in mine)
+    return entry
+
+
+def _named(name: str, interval: Interval) -> dict[str, float]:
+    return {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
+
+
+def rollout_entry(iteration: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, float | int]:
+    """Return what to log of an iteration's completions, before it trains."""
+    completions = [one for row in rows for one in row["completions"]]
+    rewards = [one["reward"] for one in completions if one["reward"] is not None]
+    entry: dict[str, float | int] = {"iteration": iteration}
+    if rewards:
+        mean = fmean(rewards)
+        entry["rollouts/reward"] = mean
+        entry["rollouts/reward_std"] = math.sqrt(fmean((one - mean) ** 2 for one in rewards))
+    entry["rollouts/none"] = len(completions) - len(rewards)
+    for label in completions[0]["parts"]:
+        known = [v for one in completions if (v := one["parts"][label]) is not None]
+        if known:
+            entry[f"rollouts/{label}"] = fmean(known)
+    entry["rollouts/length"] = fmean(len(one["ids"]) for one in completions)
+    entry["rollouts/truncated"] = fmean(float(one["truncated"]) for one in completions)
+    return entry
+
+
+def tables(history: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the two tables of a run's card, from the log entries that are made above."""
+    made = [entry for entry in history if "iteration" in entry]
+    measured = [entry for entry in history if "policy" in entry]
+    result = {}
+    if made:
+        result["Pairs of each iteration"] = [_made(entry) for entry in made]
+    if measured:
+        result["Held out, after each iteration"] = [_measured(entry) for entry in measured]
+    return result
+
+
+def _made(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "iteration": entry["iteration"],
+        "prompts": entry["pairs/prompts"],
+        "pairs": entry["pairs/new"],
+        "tied prompts": entry["pairs/tied"],
+        "dropped prompts": entry["pairs/dropped"],
+        "pairs in the buffer": entry["pairs/buffer"],
+        "times each is trained on": round(entry["pairs/passes"], 2),
+        "reward of rollouts": _rounded(entry.get("rollouts/reward")),
+        "tokens": round(entry["rollouts/length"], 1),
+    }
+
+
+def _measured(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "iterations done": entry["policy"],
+        "reward": _interval(entry, "held_out/reward"),
+        "wins against its start": _interval(entry, "held_out/win_rate_start"),
+        "wins against the initial policy": _interval(entry, "held_out/win_rate_initial"),
+        "KL per token": _rounded(entry["kl/token"], 4),
+        "KL per sequence": _rounded(entry["kl/sequence"]),
+        "tokens": round(entry["held_out/length"], 1),
+    }
+
+
+def _rounded(value: float | None, digits: int = 3) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def _interval(entry: Mapping[str, Any], name: str) -> str | None:
+    if name not in entry:
+        return None
+    return f"{entry[name]:.3f} [{entry[f'{name}_low']:.3f}, {entry[f'{name}_high']:.3f}]"
