@@ -1,0 +1,137 @@
+"""`hf-rlhf roles VERB`: one base, one adapter for each role, in one workspace."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hf_rlhf.errors import ConfigError, HfRlhfError, Problem
+from hf_rlhf_roles.workspace import Step, Workspace, make_workspace, read_workspace
+
+
+def command(argv: Sequence[str]) -> int:
+    """Train, check, serve, merge and publish roles: one base, an adapter each."""
+    if not argv or argv[0].startswith("-"):
+        _parser().parse_args(list(argv) or ["--help"])
+    verb, rest = argv[0], list(argv[1:])
+    if verb not in VERBS:
+        _parser().parse_args([verb])
+    return VERBS[verb][0](rest)
+
+
+def _parser() -> argparse.ArgumentParser:
+    lines = [f"  {verb:8} {said}" for verb, (_, said) in VERBS.items()]
+    parser = argparse.ArgumentParser(
+        prog="hf-rlhf roles",
+        description="verbs:\n" + "\n".join(lines),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("verb", choices=list(VERBS), metavar="VERB")
+    return parser
+
+
+def verb_parser(verb: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser with what the verbs of a workspace share."""
+    parser = argparse.ArgumentParser(
+        prog=f"hf-rlhf roles {verb}", description=description, allow_abbrev=False
+    )
+    parser.add_argument(
+        "--workspace", type=Path, metavar="DIR", help="default: the one that you are in"
+    )
+    return parser
+
+
+def init_main(argv: Sequence[str]) -> int:
+    """Make a workspace."""
+    parser = argparse.ArgumentParser(
+        prog="hf-rlhf roles init",
+        description="Make a workspace: a folder with the shipped roles, their sample rows, and "
+        "the recommended order.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--base", metavar="MODEL", help="Hub id, folder or package://PACKAGE/DIR")
+    parser.add_argument(
+        "--tiny", action="store_true", help="a small random base made here, to try it on a CPU"
+    )
+    chosen = parser.parse_args(argv)
+    workspace = make_workspace(chosen.folder, chosen.base, tiny=chosen.tiny)
+    print(f"{workspace.folder}: base {workspace.base}, roles {', '.join(workspace.roles)}")
+    print(f"Next: hf-rlhf roles train --workspace {chosen.folder} --all")
+    return 0
+
+
+def train_main(argv: Sequence[str]) -> int:
+    """Train one stage of one role, or all that is left to do."""
+    parser = verb_parser(
+        "train",
+        "Train one stage of one role on a file, or with --all what the workspace's order leaves "
+        "to do. Any other option changes a key of the run file: --learning_rate 1e-5.",
+    )
+    parser.add_argument("--role", metavar="NAME")
+    parser.add_argument("--stage", metavar="NAME")
+    parser.add_argument("--data", metavar="FILE", help="default: the workspace's for that step")
+    parser.add_argument("--role_file", type=Path, metavar="FILE", help="a role of your own")
+    parser.add_argument("--all", action="store_true", help="every step of the order, as needed")
+    parser.add_argument("--optional", action="store_true", help="optional steps too")
+    parser.add_argument("--dry_run", action="store_true", help="print the plan, train nothing")
+    parser.add_argument(
+        "--allow_shared_data", action="store_true", help="rows may serve an isolated role too"
+    )
+    chosen, overrides = parser.parse_known_args(argv)
+    workspace = read_workspace(chosen.workspace, role_file=chosen.role_file)
+    steps = _steps(workspace, chosen)
+    left_out = [s for s in workspace.order if chosen.all and s not in steps]
+
+    from hf_rlhf.run_folder import claimed
+    from hf_rlhf_roles.guard import base_folder, seal_folder
+    from hf_rlhf_roles.ledger import Ledger
+    from hf_rlhf_roles.plan import Planner
+    from hf_rlhf_roles.training import plan_table, train_all
+
+    with claimed(workspace.folder):
+        planner = Planner(
+            workspace,
+            Ledger.of(workspace),
+            seal_folder(base_folder(workspace)),
+            overrides=overrides,
+            allow_shared_data=chosen.allow_shared_data,
+        )
+        print(plan_table(planner.plan(steps), left_out), flush=True)
+        if not chosen.dry_run:
+            train_all(planner, steps)
+    return 0
+
+
+def _steps(workspace: Workspace, chosen: argparse.Namespace) -> list[Step]:
+    if chosen.all:
+        if chosen.role or chosen.stage or chosen.data:
+            raise _wrong("--all", "is given beside --role, --stage or --data.", "Pick one.")
+        return [step for step in workspace.order if chosen.optional or not step.optional]
+    role = chosen.role or (chosen.role_file.stem if chosen.role_file else None)
+    if role is None or chosen.stage is None:
+        raise _wrong(
+            "command line",
+            "which step is not said.",
+            "Give --role NAME --stage NAME, with --data FILE, or --all.",
+        )
+    workspace.role(role).stage(chosen.stage)
+    known = workspace.step(role, chosen.stage)
+    if chosen.data is not None:
+        data = workspace.path_of(chosen.data, Path.cwd())
+        return [replace(known, data=data) if known else Step(role, chosen.stage, data)]
+    if known is None:
+        what = f"the workspace's order has no data for {role}/{chosen.stage}."
+        raise _wrong("--data", what, "Give --data FILE.")
+    return [known]
+
+
+def _wrong(where: str, what: str, fix: str) -> HfRlhfError:
+    return ConfigError([Problem(where, what, fix)])
+
+
+VERBS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
+    "init": (init_main, "make a workspace"),
+    "train": (train_main, "one stage of one role, or --all in the recommended order"),
+}

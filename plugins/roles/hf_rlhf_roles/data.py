@@ -1,0 +1,151 @@
+"""What a step is trained on: the kind of its rows, and fingerprints that tell roles' data apart."""
+
+import hashlib
+import json
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.errors import DataError
+from hf_rlhf.readers import Row, read_rows
+from hf_rlhf_roles.role import Role, Stage
+
+_PREFERENCE = (
+    ("chosen", "rejected"),
+    ("response_chosen", "response_rejected"),
+    ("response_0", "response_1"),
+)
+_TARGETS = ("response", "completion", "output", "answer")
+_PROMPTS = ("prompt", "question", "instruction", "input")
+_TALKS = ("messages", "conversations")
+_UNTOLD = ("system", "id", "source")
+"""Columns that do not make a row another one."""
+EXPECTED = {
+    "sft": "rows with `prompt` and `response`, or `messages` that end with the assistant's",
+    "preference": "rows with `prompt`, `chosen` and `rejected`",
+    "prompts": "rows with `prompt` alone",
+}
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What was read of one step's data."""
+
+    name: str
+    rows: int
+    kinds: Mapping[str, int]
+    digest: str
+    """sha256 over every row, in order."""
+    marks: "array[int]"
+    """64 bits of a hash of each row, each prompt and each target, without repetition, sorted."""
+
+    def shares(self, other: "array[int]") -> int:
+        """Return how many of these marks stand in `other`, too."""
+        return len(set(self.marks) & set(other))
+
+
+def inspect_data(path: str) -> Inspected:
+    """Read every row of a file, folder or Hub dataset once. Raises DataError, naming the row."""
+    digest = hashlib.sha256()
+    marks: set[int] = set()
+    kinds: Counter[str] = Counter()
+    count = 0
+    for row in _rows(path):
+        count += 1
+        kinds[kind_of(row.values)] += 1
+        digest.update(_canonical(row.values))
+        marks.update(_marks(row.values))
+    return Inspected(path, count, dict(kinds), digest.hexdigest(), array("Q", sorted(marks)))
+
+
+def _rows(path: str) -> Iterator[Row]:
+    for split in read_rows(path).splits.values():
+        yield from split
+
+
+def kind_of(values: Mapping[str, Any]) -> str:
+    """Return which kind of data a row with these columns is: sft, preference, prompts, unknown."""
+    columns = {name for name, value in values.items() if value is not None}
+    if any(columns >= set(pair) for pair in _PREFERENCE):
+        return "preference"
+    if columns & set(_TALKS):
+        talk = next(values[name] for name in _TALKS if name in columns)
+        return "sft" if _ends_with_assistant(talk) else "prompts"
+    if columns & set(_PROMPTS):
+        return "sft" if columns & set(_TARGETS) else "prompts"
+    return "unknown"
+
+
+def _ends_with_assistant(talk: Any) -> bool:
+    if not isinstance(talk, list) or not talk or not isinstance(talk[-1], dict):
+        return False
+    return (talk[-1].get("role") or talk[-1].get("from")) in ("assistant", "gpt")
+
+
+def check_kind(found: Inspected, role: Role, name: str, stage: Stage) -> None:
+    """Raise DataError if the data is not of the kind that the stage takes."""
+    others = {kind: count for kind, count in found.kinds.items() if kind != stage.data}
+    if not others:
+        return
+    said = ", ".join(f"{count} of kind {kind}" for kind, count in sorted(others.items()))
+    kind = max(others, key=lambda one: others[one])
+    fits = [other for other, one in role.stages.items() if one.data == kind]
+    hint = f" Data of kind {kind} is for --stage {' or '.join(fits)}." if fits else ""
+    raise DataError(
+        f"{found.name}: stage {name!r} of role {role.name!r} takes data of kind {stage.data} "
+        f"({EXPECTED[stage.data]}), but of {found.rows} rows {said}.{hint}"
+    )
+
+
+def _marks(values: Mapping[str, Any]) -> Iterator[int]:
+    told = {key: value for key, value in values.items() if key not in _UNTOLD}
+    yield _mark("row", told)
+    prompt = {key: told[key] for key in _PROMPTS if told.get(key)}
+    target = [told[key] for key in told if key in _TARGETS or _is_choice(key)]
+    for name in _TALKS:
+        if isinstance(told.get(name), list):
+            prompt, target = {"prompt": told[name][:-1]}, told[name][-1:]
+    if prompt:
+        yield _mark("prompt", sorted(map(_text, prompt.values())))
+    for one in target:
+        yield _mark("target", _text(one))
+
+
+def _is_choice(column: str) -> bool:
+    return any(column in pair for pair in _PREFERENCE)
+
+
+def _text(value: Any) -> str:
+    """Return the words of a text or of messages, whatever the blanks and the case."""
+    if isinstance(value, list):
+        return " ".join(_text(turn) for turn in value)
+    if isinstance(value, dict):
+        return _text(value.get("content") or value.get("value") or "")
+    return " ".join(str(value).casefold().split())
+
+
+def _mark(what: str, value: Any) -> int:
+    digest = hashlib.sha256(what.encode() + b"\0" + _canonical(value)).digest()
+    return int.from_bytes(digest[:8], "little")
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str).encode(
+        "utf-8", "surrogatepass"
+    )
+
+
+def write_marks(marks: "array[int]", path: Path) -> None:
+    """Keep a step's marks beside the ledger."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(marks.tobytes())
+
+
+def read_marks(path: Path) -> "array[int]":
+    """Read what `write_marks` wrote."""
+    result = array("Q")
+    result.frombytes(path.read_bytes())
+    return result

@@ -1,0 +1,104 @@
+"""Proof that training one role left everything else as it was: sha256 of the weights' files."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from hf_rlhf.errors import ModelError, RunFolderError
+from hf_rlhf.run import resolve_model_path
+from hf_rlhf_roles.workspace import Workspace
+
+_BLOCK = 1 << 20
+Seal = Mapping[str, str]
+"""File (relative to what it belongs to) -> sha256."""
+
+
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            found.update(block)
+    return found.hexdigest()
+
+
+def seal_folder(folder: Path) -> Seal:
+    """Return the sha256 of every safetensors file of a folder, and of an adapter's settings."""
+    files = [*folder.glob("*.safetensors"), *folder.glob("adapter_config.json")]
+    return {path.name: sha256_of(path) for path in sorted(files)}
+
+
+def base_folder(workspace: Workspace) -> Path:
+    """Return where the base's files are; a base on the Hub is downloaded (or found in the cache).
+
+    Raises ModelError when there is none.
+    """
+    with workspace.inside():
+        path = Path(resolve_model_path(workspace.base))
+        if path.is_dir():
+            folder = path.resolve()
+        else:
+            folder = _from_hub(workspace)
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(
+            f"the base {workspace.base!r} ({folder}) holds no *.safetensors. Is the workspace "
+            "incomplete, or was the base moved? Its place is `base` in workspace.yaml."
+        )
+    return folder
+
+
+def _from_hub(workspace: Workspace) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(
+            snapshot_download(
+                workspace.base,
+                revision=workspace.base_revision,
+                allow_patterns=["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"],
+                ignore_patterns=["consolidated*", "*/*"],
+            )
+        )
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
+        raise ModelError(
+            f"the base {workspace.base!r} is neither a folder (seen from {workspace.folder}) nor "
+            f"to be had from the Hub: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def seal_all(workspace: Workspace) -> dict[str, Seal]:
+    """Return the seal of the base and of each adapter: `base`, `adapters/ROLE`, ..."""
+    sealed = {"base": seal_folder(base_folder(workspace))}
+    for folder in sorted((workspace.folder / "adapters").glob("*/adapter_config.json")):
+        sealed[f"adapters/{folder.parent.name}"] = seal_folder(folder.parent)
+    return sealed
+
+
+def changed(before: Mapping[str, Seal], after: Mapping[str, Seal]) -> list[str]:
+    """Return what differs between two seals: `adapters/writer/adapter_model.safetensors`."""
+    names = sorted(before.keys() | after.keys())
+    return [
+        f"{name}/{file}"
+        for name in names
+        for file in sorted(before.get(name, {}).keys() | after.get(name, {}).keys())
+        if before.get(name, {}).get(file) != after.get(name, {}).get(file)
+    ]
+
+
+def check_untouched(
+    before: Mapping[str, Seal], after: Mapping[str, Seal], role: str
+) -> dict[str, Seal]:
+    """Return the seals of all that is not of `role`; RunFolderError if one of them changed."""
+
+    def others(seals: Mapping[str, Seal]) -> dict[str, Seal]:
+        own = (f"adapters/{role}", f"adapters/{role}.reward")
+        return {name: seal for name, seal in seals.items() if name not in own}
+
+    if found := changed(others(before), others(after)):
+        raise RunFolderError(
+            f"while {role!r} was trained, weights that are not its own changed: "
+            f"{', '.join(found)}. Its new adapter was not put in place. Did another process write "
+            "there? Bring those files back, then train again."
+        )
+    return others(after)

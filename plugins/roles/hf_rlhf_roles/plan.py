@@ -1,0 +1,277 @@
+"""Which steps are to be done: what each would be made from, and whether that is made already."""
+
+import hashlib
+import json
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from hf_rlhf.config import RunFile
+from hf_rlhf.errors import ConfigError, DataError, Problem
+from hf_rlhf_roles.data import Inspected, check_kind, inspect_data
+from hf_rlhf_roles.guard import Seal, seal_folder
+from hf_rlhf_roles.ledger import Ledger, check_isolation
+from hf_rlhf_roles.role import BASE, REFERENCE, Role, Stage
+from hf_rlhf_roles.workspace import Step, Workspace
+
+State = Literal["done", "to do", "stale", "waits"]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One step, resolved against the workspace as it is now."""
+
+    step: Step
+    role: Role
+    stage: Stage
+    data: Inspected
+    start: str | None
+    """The stage whose adapter it goes on from."""
+    values: Mapping[str, Any]
+    """The run file, without `output_dir`."""
+    inputs: Mapping[str, Any]
+    """Hashes of everything that decides the adapter."""
+    state: State
+    why: str
+    """Why it is stale, or what it waits for."""
+    shared: Sequence[str] = ()
+    """Steps of other roles with the same rows, where that is allowed."""
+
+    @property
+    def digest(self) -> str:
+        """Return 8 letters that stand for the inputs; the run folder is named by them."""
+        return _digest(self.inputs)[:8]
+
+    def run_folder(self) -> Path:
+        """Return the run folder, relative to the workspace."""
+        return Path("runs", self.step.role, f"{self.step.stage}-{self.digest}")
+
+
+class Planner:
+    """Resolves steps against one workspace; data is read once for each file."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        ledger: Ledger,
+        base: Seal,
+        *,
+        overrides: Sequence[str] = (),
+        allow_shared_data: bool = False,
+    ) -> None:
+        self.workspace = workspace
+        self.ledger = ledger
+        self.base = base
+        self.overrides = overrides
+        self.allow_shared_data = allow_shared_data
+        self._inspected: dict[str, Inspected] = {}
+        self._roles: dict[str, Role] = {}
+
+    def role(self, name: str) -> Role:
+        """Return a role; its file is read once."""
+        if name not in self._roles:
+            self._roles[name] = self.workspace.role(name)
+        return self._roles[name]
+
+    def inspected(self, data: str) -> Inspected:
+        """Return what was read of a step's data."""
+        if data not in self._inspected:
+            with self.workspace.inside():
+                try:
+                    self._inspected[data] = inspect_data(data)
+                except DataError as error:
+                    raise DataError(
+                        f"{error} (Paths in workspace.yaml are seen from {self.workspace.folder}.)"
+                    ) from error
+        return self._inspected[data]
+
+    def plan(self, steps: Sequence[Step]) -> list[Planned]:
+        """Resolve steps in order; what an earlier one will change makes a later one stale."""
+        found: list[Planned] = []
+        for step in steps:
+            found.append(self.resolve(step, steps, [p.step.key for p in found if _runs(p)]))
+        return found
+
+    def resolve(
+        self, step: Step, beside: Sequence[Step] = (), changing: Sequence[str] = ()
+    ) -> Planned:
+        """Resolve one step. `beside` are others whose data must be told apart from its own.
+
+        `changing` are steps that will run before it. Raises what is wrong, before weights load.
+        """
+        role = self.role(step.role)
+        stage = role.stage(step.stage)
+        data = self.inspected(step.data)
+        check_kind(data, role, step.stage, stage)
+        shared = self._shared(step, role, data, beside)
+        start = self._start(step, role, changing)
+        values = self._values(step, role, stage, start, shared)
+        inputs = {
+            "data": data.digest,
+            "config": _digest(_without_paths(values)),
+            "base": _digest(dict(self.base)),
+            "adapters": self._adapters(step, stage, start),
+        }
+        waits = self._waits(step, stage, start, changing)
+        planned = Planned(step, role, stage, data, start, values, inputs, "to do", waits, shared)
+        if waits:
+            return replace(planned, state="waits")
+        return self._compared(planned, changing)
+
+    def _shared(self, step: Step, role: Role, data: Inspected, beside: Sequence[Step]) -> list[str]:
+        others: dict[str, tuple[Role, array[int]]] = {}
+        for key in self.ledger.steps:
+            name = key.split("/")[0]
+            if name in self.workspace.roles and key != step.key:
+                others[key] = (self.role(name), self.ledger.marks(key))
+        for other in beside:
+            if other.key != step.key:
+                others[other.key] = (self.role(other.role), self.inspected(other.data).marks)
+        if self.allow_shared_data:
+            return [k for k, (o, m) in others.items() if o.name != role.name and data.shares(m)]
+        return check_isolation(role, data, others)
+
+    def _start(self, step: Step, role: Role, changing: Sequence[str]) -> str | None:
+        """Return the stage whose adapter this one goes on from: the first that is trained."""
+        stage = role.stage(step.stage)
+        for name in stage.continues:
+            key = f"{step.role}/{name}"
+            if key in self.ledger.steps or key in changing:
+                return name
+        if stage.continues:
+            wanted = " or ".join(stage.continues)
+            raise ConfigError(
+                [
+                    Problem(
+                        f"{step.role}/{step.stage}",
+                        f"goes on from the adapter of {wanted}, which is not trained yet.",
+                        f"First: hf-rlhf roles train --role {step.role} "
+                        f"--stage {stage.continues[-1]} --data FILE.",
+                    )
+                ]
+            )
+        return None
+
+    def _waits(self, step: Step, stage: Stage, start: str | None, changing: Sequence[str]) -> str:
+        """Say which adapters this step needs that are still to be made."""
+        asked = sorted({*stage.needs(), *([start] if start else [])})
+        keys = [f"{step.role}/{name}" for name in asked]
+        if missing := [key for key in keys if key not in (*self.ledger.steps, *changing)]:
+            raise ConfigError(
+                [
+                    Problem(
+                        step.key,
+                        f"needs the adapter of {key}, which is not trained yet.",
+                        f"First: hf-rlhf roles train --role {step.role} "
+                        f"--stage {key.split('/')[1]} --data FILE.",
+                    )
+                    for key in missing
+                ]
+            )
+        made = [key for key in keys if key in changing]
+        return f"for {', '.join(made)}" if made else ""
+
+    def _values(
+        self, step: Step, role: Role, stage: Stage, start: str | None, shared: Sequence[str]
+    ) -> Mapping[str, Any]:
+        run = _put_in(stage.run, self.workspace.base, self._places(step.role))
+        values: dict[str, Any] = {
+            "schema": 1,
+            "plugin": stage.trainer,
+            "dataset": {
+                "name": stage.data,
+                **stage.dataset,
+                "path": step.data,
+                "system": role.system,
+            },
+            "model_name_or_path": self.workspace.base,
+            "use_peft": True,
+            "card": _card(role, step, shared),
+            **run,
+            **_put_in(self.workspace.run, self.workspace.base, {}),
+        }
+        if self.workspace.base_revision:
+            values["model_revision"] = self.workspace.base_revision
+        if start is not None:
+            values["adapter"] = self._places(step.role).get(start, f"{{adapter:{start}}}")
+        return self._overridden(values)
+
+    def _overridden(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        file = RunFile.from_mapping(values, name="roles").override(self.overrides)
+        if file.problems:
+            raise ConfigError(file.problems)
+        return file.values
+
+    def _places(self, role: str) -> dict[str, str]:
+        """Return the adapter's folder of each stage of a role that is trained."""
+        return {
+            key.split("/")[1]: str(entry["adapter"])
+            for key, entry in self.ledger.steps.items()
+            if key.split("/")[0] == role
+        }
+
+    def _adapters(self, step: Step, stage: Stage, start: str | None) -> dict[str, Any]:
+        """Return the seal of each adapter that this step is made from."""
+        places = self._places(step.role)
+        asked = sorted({*stage.needs(), *([start] if start else [])})
+        return {
+            name: dict(seal_folder(self.workspace.folder / places[name]))
+            for name in asked
+            if name in places
+        }
+
+    def _compared(self, planned: Planned, changing: Sequence[str]) -> Planned:
+        entry = self.ledger.steps.get(planned.step.key)
+        if entry is None:
+            return planned
+        why = [
+            said
+            for key, said in (
+                ("data", "its data changed"),
+                ("config", "its settings or the role changed"),
+                ("base", "the base changed"),
+                ("adapters", "an adapter that it was made from changed"),
+            )
+            if entry["inputs"].get(key) != planned.inputs[key]
+        ]
+        if dict(seal_folder(self.workspace.folder / entry["adapter"])) != entry["seal"]:
+            why.append("its adapter is missing or was changed")
+        state: State = "stale" if why else "done"
+        return replace(planned, state=state, why="; ".join(why))
+
+
+def _runs(planned: Planned) -> bool:
+    return planned.state != "done"
+
+
+def _card(role: Role, step: Step, shared: Sequence[str]) -> dict[str, Any]:
+    told = {key: value for key, value in vars(role.card).items() if value}
+    if shared:
+        note = f"Rows of its data were also used for {', '.join(shared)}, as its maker allowed."
+        told["known_notes"] = [*role.card.known_notes, note]
+    return {"title": f"{role.title} ({step.stage})", **told}
+
+
+def _put_in(value: Any, base: str, adapters: Mapping[str, str]) -> Any:
+    """Put folders in the place of `{base}` and `{adapter:STAGE}`; one that is not there stays."""
+    if isinstance(value, Mapping):
+        return {key: _put_in(item, base, adapters) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_put_in(item, base, adapters) for item in value]
+    if not isinstance(value, str):
+        return value
+    text = value.replace(BASE, base)
+    return REFERENCE.sub(lambda found: adapters.get(found[1], found[0]), text)
+
+
+def _without_paths(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run file without what other hashes stand for: data, base and the adapter."""
+    kept = {k: v for k, v in values.items() if k not in ("adapter", "model_name_or_path")}
+    kept["dataset"] = {key: item for key, item in values["dataset"].items() if key != "path"}
+    return kept
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,118 @@
+"""Train steps: run each by the core, prove that nothing else changed, put its adapter in place."""
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.adapter_check import check_adapter, check_tensors
+from hf_rlhf.config import RunFile
+from hf_rlhf.errors import HfRlhfError, ModelError
+from hf_rlhf.files import atomic_write_text, whole_folder
+from hf_rlhf.record import load_record, now
+from hf_rlhf_roles.guard import check_untouched, seal_all, seal_folder
+from hf_rlhf_roles.plan import Planned, Planner
+from hf_rlhf_roles.workspace import Step, Workspace
+
+HEADS = ("score", "classifier")
+"""Modules that turn a reward adapter's last hidden state into a reward."""
+
+
+def train_step(planner: Planner, planned: Planned) -> Path:
+    """Train one step and return the folder its adapter was placed in.
+
+    The same step on the same inputs goes on where it stopped. Raises what the run raises, and
+    RunFolderError, without placing the adapter, if weights of others changed meanwhile.
+    """
+    workspace, ledger = planner.workspace, planner.ledger
+    with workspace.inside():
+        folder = planned.run_folder()
+        file = folder.with_suffix(".yaml")
+        values = {**planned.values, "output_dir": str(folder)}
+        atomic_write_text(file, RunFile.from_mapping(values).to_yaml())
+        before = seal_all(workspace)
+        _run(workspace, file)
+        record = load_record(folder)
+        if record["status"] != "finished":
+            raise HfRlhfError(f"{folder} is {record['status']}: the same command goes on with it.")
+        made = folder / "adapter"
+        check_adapter(made)
+        if planned.stage.makes == "reward":
+            check_head(made)
+        untouched = check_untouched(before, seal_all(workspace), planned.step.role)
+        placed = workspace.adapter(planned.step.role, planned.stage.makes)
+        with whole_folder(placed, overwrite=True) as new:
+            shutil.copytree(made, new, dirs_exist_ok=True)
+        if not workspace.keep_merged:
+            shutil.rmtree(folder / "merged", ignore_errors=True)
+        entry = {
+            "inputs": dict(planned.inputs),
+            "data": planned.step.data,
+            "rows": planned.data.rows,
+            "starts_from": planned.start,
+            "run": str(folder),
+            "run_id": record["run_id"],
+            "makes": planned.stage.makes,
+            "adapter": str(made),
+            "seal": dict(seal_folder(made)),
+            "untouched": {name: dict(seal) for name, seal in untouched.items()},
+            "shared_data": list(planned.shared),
+            "finished": now(),
+        }
+        ledger.note(planned.step.key, entry, planned.data, str(placed))
+    return placed
+
+
+def _run(workspace: Workspace, file: Path) -> None:
+    if workspace.launch is None:
+        from hf_rlhf.train import train
+
+        train(config=str(file))
+        return
+    command = [*workspace.launch, "-m", "hf_rlhf.train", "--config", str(file)]
+    status = subprocess.run(command, check=False).returncode
+    if status:
+        raise HfRlhfError(
+            f"{' '.join(command)} ended with status {status}; what it said stands above. "
+            "The same command goes on where it stopped."
+        )
+
+
+def check_head(adapter: Path) -> None:
+    """Raise ModelError if a reward adapter was saved without its score head."""
+    tensors = check_tensors(adapter / "adapter_model.safetensors")
+    if not any(f".{head}." in f".{name}" for name in tensors for head in HEADS):
+        raise ModelError(
+            f"{adapter} has no score head ({' or '.join(HEADS)}), without which a reward adapter "
+            "scores by random numbers. Save it with `modules_to_save: [score]` (the trainer "
+            "`reward` does), or train the stage again."
+        )
+
+
+def train_all(planner: Planner, steps: Sequence[Step], *, say: Any = print) -> list[str]:
+    """Do the steps in order, leaving out those that are done; return the keys of those trained."""
+    trained = []
+    for step in steps:
+        planned = planner.resolve(step, steps)
+        if planned.state == "done":
+            say(f"{step.key}: done already")
+            continue
+        reason = f" ({planned.why})" if planned.why else ""
+        say(f"{step.key}: training on {step.data}, {planned.data.rows} rows{reason}")
+        placed = train_step(planner, planned)
+        say(f"{step.key}: {placed}; base and other roles untouched, bit for bit")
+        trained.append(step.key)
+    return trained
+
+
+def plan_table(plan: Sequence[Planned], left_out: Sequence[Step]) -> str:
+    """Return the plan as text, a line for each step."""
+    lines = [
+        f"  {number}. {one.step.key:24} {one.state:6} {one.data.rows:>7} rows of {one.step.data}"
+        + (f"; from {one.start}" if one.start else "")
+        + (f"; {one.why}" if one.why else "")
+        for number, one in enumerate(plan, start=1)
+    ]
+    lines += [f"  -  {step.key:24} optional; --optional adds it" for step in left_out]
+    return "\n".join(lines)
