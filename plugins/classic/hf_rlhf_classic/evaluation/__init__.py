@@ -1,1 +1,1 @@
-"""`hf-rlhf eval`: checkpoints side by side."""
+"""`hf-rlhf eval`: several saved models on the same held-out prompts, in one table."""

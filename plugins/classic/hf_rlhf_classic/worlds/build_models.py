@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf_classic.worlds.arithmetic import demonstrate, problems
+from hf_rlhf_classic.worlds.measure import scores
 from hf_rlhf_classic.worlds.rows import generator
 from hf_rlhf_classic.worlds.tastes import Host, tastes_of
 from hf_rlhf_classic.worlds.tokenizer import build_tokenizer
@@ -156,44 +157,6 @@ class Builder:
 
 def _take(pairs: Iterator[Pair], count: int) -> list[Pair]:
     return [next(pairs) for _ in range(count)]
-
-
-def complete(
-    model: Any, tokenizer: Any, prompts: Sequence[str], seed: int, max_new_tokens: int = 16
-) -> list[str]:
-    """Return one completion per prompt, sampled at temperature 1, special tokens left out."""
-    import torch
-
-    torch.manual_seed(seed)
-    batch = tokenizer(list(prompts), padding=True, return_tensors="pt")
-    model.eval()
-    with torch.inference_mode():
-        out = model.generate(**batch, do_sample=True, top_k=0, max_new_tokens=max_new_tokens)
-    model.train()
-    completions: list[str] = tokenizer.batch_decode(
-        out[:, batch["input_ids"].shape[1] :], skip_special_tokens=True
-    )
-    return completions
-
-
-def scores(model: Any, tokenizer: Any, rows: int = 1000, seed: int = 0) -> dict[str, float]:
-    """Return the mean reward in each world on held-out prompts, sampled at temperature 1."""
-    from itertools import islice
-
-    from hf_rlhf_classic.worlds.arithmetic import ArithmeticCorrect
-    from hf_rlhf_classic.worlds.tastes import KnownUtility
-
-    sums = list(islice(problems(seed, "test"), rows))
-    tastes = [taste.prompt for taste in islice(tastes_of(seed, "test"), rows)]
-    prompts = [problem.prompt for problem in sums]
-    texts = complete(model, tokenizer, prompts, seed)
-    right = ArithmeticCorrect()(prompts, texts, [problem.answer for problem in sums])
-    orders = complete(model, tokenizer, tastes, seed)
-    worth = KnownUtility()(tastes, orders, tastes)
-    return {
-        "arithmetic_correct": sum(score or 0.0 for score in right) / rows,
-        "known_utility": sum(score or 0.0 for score in worth) / rows,
-    }
 
 
 def main(arguments: Sequence[str]) -> int:

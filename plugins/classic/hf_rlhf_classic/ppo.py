@@ -1,0 +1,688 @@
+"""PPO for language models (Ziegler et al. 2019; Ouyang et al. 2022): `--plugin ppo`.
+
+`PPOTrainer.training_step` is the algorithm, from top to bottom: answer prompts, score the
+completions, look at them with policy, value and reference, turn scores into advantages, and pass
+over them several times. The formulas are in `ppo_math`, the models in `ppo_models`.
+
+It is transformers' own loop that calls it, once a batch of prompts, and that shuffles, logs, saves
+and resumes; to it a step is a rollout with all its updates, so that every step ends where nothing
+is under way. See docs/decisions/0010-ppo-loop.md.
+"""
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import Trainer
+from trl import get_peft_config, get_quantization_config
+from trl.models import unwrap_model_for_generation
+from trl.trainer.utils import disable_dropout_in_model
+
+from hf_rlhf.compose import TOTAL, ComposedReward, Part
+from hf_rlhf.errors import ModelError
+from hf_rlhf.files import atomic_write_text
+from hf_rlhf.progress import ShowProgress
+from hf_rlhf.run import Run
+from hf_rlhf_classic import ppo_math, ppo_models
+from hf_rlhf_classic.ppo_config import PPOConfig
+from hf_rlhf_classic.ppo_rollout import Sampling, complete, noise
+
+STATE_NAME = "ppo_state.json"
+VALUE_NAME = "value.safetensors"
+
+
+@dataclass(frozen=True)
+class State:
+    """What PPO carries from step to step beside weights: part of every checkpoint."""
+
+    kl: ppo_math.KLController
+    scores: ppo_math.RunningMoments
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        atomic_write_text(path, json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "State":
+        """Read what `save` wrote."""
+        held = json.loads(path.read_text())
+        return cls(ppo_math.KLController(**held["kl"]), ppo_math.RunningMoments(**held["scores"]))
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One step's completions. Tensors have a row for each and a column for each of its tokens."""
+
+    prompts: list[list[int]]
+    completions: list[list[int]]
+    mask: Tensor
+    """Where a token was sampled, of completions that have a score: (rows, tokens)."""
+    stopped: Tensor
+    """Which completions ended by themselves: (rows,)."""
+    scores: Tensor
+    """As the rewards gave them, 0 where they abstained: (rows,)."""
+    scored: Tensor
+    """Which have a score: (rows,)."""
+
+
+@dataclass(frozen=True)
+class Experience:
+    """What is learned from: a rollout as policy, value and reference saw it. (rows, tokens)."""
+
+    rollout: Rollout
+    logprobs: Tensor
+    reference: Tensor
+    entropy: Tensor
+    values: Tensor
+    advantages: Tensor
+    returns: Tensor
+
+
+class PPOTrainer(Trainer):  # type: ignore[misc]
+    """PPO with policy, value, reference and reward on one base, or on models of their own."""
+
+    Config = PPOConfig
+    default_run = "tiny"
+    columns = frozenset({"prompt"})
+
+    @classmethod
+    def from_run(cls, run: Run) -> Self:
+        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        return cls(run)
+
+    def __init__(self, run: Run) -> None:
+        training = run.training
+        policy = _load_policy(run)
+        disable_dropout_in_model(policy)
+        self.reference = ppo_models.Reference.of(policy, run)
+        self.score_head = None
+        learned = _Given()
+        if training.reward_adapter:
+            folder = Path(training.reward_adapter)
+            self.score_head = ppo_models.load_reward_adapter(policy, folder)
+        ppo_models.add_value(policy, run)
+        self.learned_score = learned
+        self.reward = _composed(run, learned)
+        self.run_folder = run.folder
+        super().__init__(
+            model=policy,
+            args=training,
+            data_collator=_as_they_are,
+            train_dataset=run.dataset["train"],
+            processing_class=run.tokenizer,
+            callbacks=list(run.callbacks),
+        )
+        self.ppo_state = State(
+            ppo_math.KLController(training.kl_coef, training.kl_target, training.kl_horizon),
+            ppo_math.RunningMoments(),
+        )
+        tokenizer = run.tokenizer
+        self.stop_id = (
+            tokenizer.eos_token_id
+            if training.stop_token is None
+            else tokenizer.convert_tokens_to_ids(training.stop_token)
+        )
+        self.pad_id = tokenizer.pad_token_id
+        self.metrics: dict[str, list[float]] = {}
+        if self.reference.kind == "model":
+            self.reference.model = _placed(self.reference.model, self)
+        if self.score_head is not None:
+            self.score_head.to(training.device)
+
+    # One step, from top to bottom.
+
+    def training_step(
+        self, model: Any, inputs: Any, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Answer the prompts of `inputs` (a list of dataset rows) and learn from the answers.
+
+        All optimizer steps are taken here. No gradient is left, so the one that transformers'
+        loop takes afterwards changes nothing.
+        """
+        began = time.monotonic()
+        model.eval()
+        with torch.no_grad():
+            rollout = self.roll_out(model, inputs)
+            generated = time.monotonic()
+            experience, state = self.look_at(model, rollout)
+        looked = time.monotonic()
+        model.train()
+        losses = self.learn(model, experience)
+        self.ppo_state = state
+        tokens = float(self.sum(rollout.mask.sum()))
+        self.note(
+            {
+                "tokens_per_second": tokens / (time.monotonic() - began),
+                "time/rollout": generated - began,
+                "time/passes": looked - generated,
+                "time/updates": time.monotonic() - looked,
+            }
+        )
+        return torch.tensor(losses, device=self.args.device)
+
+    def roll_out(self, model: Any, rows: Sequence[Mapping[str, Any]]) -> Rollout:
+        """Answer the prompts and score the answers."""
+        args = self.args
+        prompts = self.tokenized([row["prompt"] for row in rows])
+        first = args.process_index * len(rows)
+        sampling = Sampling(
+            args.temperature,
+            args.max_completion_length,
+            self.stop_id,
+            self.pad_id,
+            args.rollout_micro_batch_size or len(rows),
+        )
+        numbers = noise(
+            args.seed,
+            self.state.global_step,
+            range(first, first + len(rows)),
+            args.max_completion_length,
+        )
+        with unwrap_model_for_generation(
+            model, self.accelerator, gather_deepspeed3_params=args.ds3_gather_for_generation
+        ) as unwrapped:
+            completions = complete(unwrapped, prompts, sampling, numbers)
+        lengths = torch.tensor([len(ids) for ids in completions])
+        if self.score_head is not None:
+            self.learned_score.scores = self.reward_scores(model, prompts, completions)
+        scores = self.composed_scores(rows, completions)
+        scored = torch.tensor([score is not None for score in scores])
+        mask = torch.arange(int(lengths.max())) < lengths[:, None]
+        device = args.device
+        return Rollout(
+            prompts,
+            completions,
+            (mask & scored[:, None]).to(device),
+            torch.tensor([ids[-1] == self.stop_id for ids in completions], device=device),
+            torch.tensor([score or 0.0 for score in scores], device=device),
+            scored.to(device),
+        )
+
+    def look_at(self, model: Any, rollout: Rollout) -> tuple[Experience, State]:
+        """Return the completions with what is needed to learn from them, and PPO's next state."""
+        args, mask = self.args, rollout.mask
+        logprobs, reference, entropy, values = self.passes(model, rollout)
+        penalties = ppo_math.kl_penalty(logprobs, reference, args.kl_estimator)
+        scores, seen = self.shaped_scores(rollout)
+        rewards = ppo_math.token_rewards(penalties, scores, mask, self.ppo_state.kl.coefficient)
+        non_score = (rewards * mask).sum(1) - scores * rollout.scored
+        if args.whiten_rewards:
+            rewards = ppo_math.whiten(rewards, mask, self.sum, shift_mean=False)
+        advantages, returns = ppo_math.generalised_advantages(
+            rewards, values, mask, args.gamma, args.lam
+        )
+        explained = ppo_math.explained_variance(values, returns, mask, self.sum)
+        if args.whiten_advantages:
+            advantages = ppo_math.whiten(advantages, mask, self.sum)
+        k1 = (logprobs - reference) * mask
+        k3 = ppo_math.kl_penalty(logprobs, reference, "k3") * mask
+        rows, tokens, kl, kl_tokens, entropies, penalty, length, stopped = self.sum(
+            torch.stack(
+                [
+                    *(rollout.scored.sum(), mask.sum(), k1.sum(), k3.sum(), (entropy * mask).sum()),
+                    *(non_score.sum(), mask.sum(), (rollout.stopped & rollout.scored).sum()),
+                ]
+            ).double()
+        ).tolist()
+        rows, tokens = max(rows, 1), max(tokens, 1)
+        self.note(
+            {
+                "kl": kl_tokens / tokens,
+                "kl_per_completion": kl / rows,
+                "kl_coef": self.ppo_state.kl.coefficient,
+                "non_score_reward": penalty / rows,
+                "entropy": entropies / tokens,
+                "explained_variance": explained,
+                "completions/mean_length": length / rows,
+                "completions/eos_share": stopped / rows,
+            }
+        )
+        if kl / rows > args.kl_warning:
+            self.say(
+                f"step {self.state.global_step + 1}: the KL to the reference is {kl / rows:.1f} "
+                f"nats per completion (kl_warning {args.kl_warning:g}). The policy is running "
+                "away from it: raise kl_coef, set kl_target, or lower learning_rate."
+            )
+        experience = Experience(rollout, logprobs, reference, entropy, values, advantages, returns)
+        return experience, State(self.ppo_state.kl.after(kl / rows, int(rows)), seen)
+
+    def learn(self, model: Any, experience: Experience) -> float:
+        """Pass over the completions several times; return the mean loss of a token.
+
+        Every token of a mini-batch weighs the same, whichever process, row or micro-batch it is
+        in: losses are summed, and divided by the number of tokens of all of them.
+        """
+        args, rollout = self.args, experience.rollout
+        totals = torch.zeros(len(_UPDATE_METRICS), dtype=torch.float64, device=args.device)
+        norms: list[float] = []
+        stop = False
+        for epoch in range(args.num_ppo_epochs):
+            order = np.random.default_rng([args.seed, self.state.global_step, epoch]).permutation(
+                len(rollout.prompts)
+            )
+            for rows in np.split(order, args.num_mini_batches):
+                tokens = self.sum(rollout.mask[rows].sum())
+                if not tokens:
+                    continue  # every reward abstained: nothing is known of these
+                sums = torch.zeros_like(totals)
+                micro_batches = list(self.micro_batches(rollout, rows))
+                for number, micro in enumerate(micro_batches):
+                    last = number == len(micro_batches) - 1
+                    self.accelerator.sync_gradients = last
+                    with nullcontext() if last else self.accelerator.no_sync(model):
+                        loss, counts = self.loss(model, experience, micro)
+                        # DDP and ZeRO average over the processes; these are parts of one sum.
+                        scaled = loss * (self.accelerator.num_processes / tokens)
+                        if last:
+                            self.control = self.callback_handler.on_pre_optimizer_step(
+                                args, self.state, self.control
+                            )
+                        self.backward(scaled)
+                    sums += counts
+                sums = self.sum(sums)
+                norms.append(self.optimizer_step(model))
+                totals += sums
+                if args.target_kl is not None and float(sums[1] / sums[0]) > args.target_kl:
+                    stop = True
+                    break
+            if stop:
+                break
+        means = (totals / totals[0].clamp(min=1)).tolist()
+        self.note(dict(zip(_UPDATE_METRICS[1:], means[1:], strict=True)))
+        self.note({"updates": float(len(norms)), "grad_norm": sum(norms) / max(len(norms), 1)})
+        loss = (
+            means[_UPDATE_METRICS.index("policy_loss")]
+            + args.vf_coef * means[_UPDATE_METRICS.index("value_loss")]
+        )
+        if not math.isfinite(loss):
+            raise ModelError(
+                f"step {self.state.global_step + 1}: the loss is {loss}, so the training has "
+                "diverged. Resume from an earlier checkpoint with a lower learning_rate."
+            )
+        return loss
+
+    def loss(self, model: Any, experience: Experience, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return the summed loss of some completions, and the sums of `_UPDATE_METRICS`."""
+        args, rollout = self.args, experience.rollout
+        mask = rollout.mask[rows]
+        old, advantages, returns, old_values = (
+            tensor[rows][mask]
+            for tensor in (
+                experience.logprobs,
+                experience.advantages,
+                experience.returns,
+                experience.values,
+            )
+        )
+        with self.compute_loss_context_manager():
+            logprobs, entropy, values = self.policy_and_value(
+                model, rollout, rows, entropy=args.entropy_coef != 0
+            )
+        keep = mask.any(1).repeat_interleave(self.lengths(rollout, rows))
+        logprobs, values = logprobs[keep], values[keep]
+        policy, policy_clipped = ppo_math.policy_losses(logprobs, old, advantages, args.cliprange)
+        value, value_clipped = ppo_math.value_losses(
+            values, old_values, returns, args.cliprange_value
+        )
+        loss = policy.sum() + args.vf_coef * value.sum()
+        if entropy is not None:
+            loss = loss - args.entropy_coef * entropy[keep].sum()
+        with torch.no_grad():
+            log_ratio = logprobs - old
+            sums = (
+                torch.ones_like(old),
+                torch.expm1(log_ratio) - log_ratio,  # k3 of KL(old || new), whose samples these are
+                policy,
+                value,
+                policy_clipped,
+                value_clipped,
+                log_ratio.exp(),
+            )
+            return loss, torch.stack([each.double().sum() for each in sums])
+
+    # What the passes are made of.
+
+    def policy_and_value(
+        self, model: Any, rollout: Rollout, rows: Sequence[int] | np.ndarray, *, entropy: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return log-probabilities, entropies and values of the completions' tokens: (tokens,)."""
+        tokens = self.packed(rollout, rows)
+        policy = self.unwrapped
+        logits, hidden = ppo_models.token_pass(model, policy, tokens)
+        logprobs, entropies = ppo_models.log_probabilities(
+            logits, tokens.targets, self.args.temperature, entropy=entropy
+        )
+        del logits
+        if self.args.value == "own_model":
+            output = policy.value_model(input_ids=tokens.ids, use_cache=False)
+            hidden = output.last_hidden_state[tokens.predicts]
+        elif self.args.value == "own_adapter":
+            with ppo_models.active(policy, ppo_models.VALUE):
+                hidden = ppo_models.hidden_pass(model, policy, tokens, tokens.predicts)
+        head = policy.value_head
+        return logprobs, entropies, head(hidden.to(head.weight.dtype)).squeeze(-1).float()
+
+    def passes(self, model: Any, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return old and reference log-probabilities, entropy and values: (rows, tokens)."""
+        shape = (4, *rollout.mask.shape)
+        result = torch.zeros(shape, device=self.args.device)
+        policy = self.unwrapped
+        everything = np.arange(len(rollout.prompts))
+        for rows in self.micro_batches(rollout, everything):
+            with self.compute_loss_context_manager():
+                logprobs, entropy, values = self.policy_and_value(
+                    model, rollout, rows, entropy=True
+                )
+                reference = logprobs
+                if self.reference.kind != "none":
+                    tokens = self.packed(rollout, rows)
+                    with self.reference.on(model, policy) as models:
+                        logits, _ = ppo_models.token_pass(*models, tokens)
+                    reference, _ = ppo_models.log_probabilities(
+                        logits, tokens.targets, self.args.temperature, entropy=False
+                    )
+                    del logits
+            lengths = torch.tensor(self.lengths(rollout, rows).tolist())
+            places = torch.arange(shape[2]) < lengths[:, None]
+            for part, found in enumerate((logprobs, reference, entropy, values)):
+                block = torch.zeros(places.shape, device=result.device)
+                block[places.to(result.device)] = found.float()
+                result[part, rows] = block
+        logprobs, reference, entropy, values = result
+        return logprobs, reference, entropy, values
+
+    def reward_scores(
+        self, model: Any, prompts: list[list[int]], completions: list[list[int]]
+    ) -> list[float]:
+        """Return the reward adapter's score of each completion, read at its last token."""
+        head, policy = self.score_head, self.unwrapped
+        assert head is not None
+        scores: list[float] = []
+        size = self.args.micro_batch_size or len(prompts)
+        with ppo_models.active(policy, ppo_models.REWARD):
+            for start in range(0, len(prompts), size):
+                part = slice(start, start + size)
+                tokens = ppo_models.packed(
+                    prompts[part], completions[part], self.pad_id, self.args.device
+                )
+                at_last = torch.zeros_like(tokens.predicts)
+                at_last[torch.arange(len(tokens.last)), tokens.last] = True
+                with self.compute_loss_context_manager():
+                    hidden = ppo_models.hidden_pass(model, policy, tokens, at_last)
+                scores += head(hidden.to(head.weight.dtype)).squeeze(-1).float().tolist()
+        return scores
+
+    def composed_scores(
+        self, rows: Sequence[Mapping[str, Any]], completions: list[list[int]]
+    ) -> list[float | None]:
+        """Return the composed reward of each completion; raises RewardError as it does."""
+        texts = self.processing_class.batch_decode(completions, skip_special_tokens=True)
+        as_messages = not isinstance(rows[0]["prompt"], str)
+        columns = {name: [row[name] for row in rows] for name in rows[0] if name != "completion"}
+        scores = self.reward(
+            columns.pop("prompt") and [row["prompt"] for row in rows],
+            [[{"role": "assistant", "content": text}] for text in texts] if as_messages else texts,
+            log_metric=lambda name, value: self.note({name: value}),
+            completion_ids=completions,
+            trainer_state=self.state,
+            **{name: values for name, values in columns.items() if name not in ("completions",)},
+        )
+        return list(scores)
+
+    def shaped_scores(self, rollout: Rollout) -> tuple[Tensor, ppo_math.RunningMoments]:
+        """Return scores as PPO takes them: less the penalty, normalised, clipped.
+
+        Also the moments of all raw scores so far, these included.
+        """
+        args = self.args
+        everywhere = self.accelerator.gather(torch.stack([rollout.scores, rollout.scored.float()]))
+        pairs = everywhere.view(-1, 2, len(rollout.scores)).transpose(0, 1).reshape(2, -1)
+        known = pairs[0][pairs[1] > 0].double().tolist()
+        seen = self.ppo_state.scores.including(known)
+        here = ppo_math.RunningMoments().including(known)
+        self.note({f"rewards/{TOTAL}/mean": here.mean, f"rewards/{TOTAL}/std": here.std})
+        self.note({"reward": here.mean, "reward_std": here.std})
+        if len(known) > 1 and here.std < 1e-6:
+            self.say(
+                f"step {self.state.global_step + 1}: all {len(known)} completions have the score "
+                f"{here.mean:g}, so only the KL penalty and the value's errors are learned from."
+            )
+        moments = seen if args.score_normalisation == "running" else None
+        scores = ppo_math.normalised(rollout.scores, moments, args.score_clip)
+        if args.missing_eos_penalty is not None:
+            scores = scores - args.missing_eos_penalty * ~rollout.stopped
+        return scores, seen
+
+    # Small things.
+
+    @property
+    def unwrapped(self) -> Any:
+        """The policy itself, not as accelerate wrapped it."""
+        return self.accelerator.unwrap_model(self.model)
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Return the sum of a tensor over all processes; all of them must call this."""
+        return self.accelerator.reduce(tensor, reduction="sum")
+
+    def tokenized(self, prompts: list[Any]) -> list[list[int]]:
+        """Return prompts as ids: texts as the tokenizer has them, messages by its template."""
+        tokenizer, kwargs = self.processing_class, self.args.chat_template_kwargs or {}
+        if isinstance(prompts[0], str):
+            return list(tokenizer(prompts)["input_ids"])
+        texts = [
+            tokenizer.apply_chat_template(
+                prompt, add_generation_prompt=True, tokenize=False, **kwargs
+            )
+            for prompt in prompts
+        ]
+        return list(tokenizer(texts, add_special_tokens=False)["input_ids"])
+
+    def lengths(self, rollout: Rollout, rows: Sequence[int] | np.ndarray) -> Tensor:
+        """Return how many tokens these completions have."""
+        return torch.tensor(
+            [len(rollout.completions[row]) for row in rows], device=self.args.device
+        )
+
+    def packed(self, rollout: Rollout, rows: Sequence[int] | np.ndarray) -> ppo_models.Tokens:
+        """Return some rows of a rollout as a batch for a model."""
+        return ppo_models.packed(
+            [rollout.prompts[row] for row in rows],
+            [rollout.completions[row] for row in rows],
+            self.pad_id,
+            self.args.device,
+        )
+
+    def micro_batches(self, rollout: Rollout, rows: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield parts of `rows` that pass through the model at once, of like length."""
+        size = self.args.micro_batch_size or len(rows)
+        whole = [len(rollout.prompts[row]) + len(rollout.completions[row]) for row in rows]
+        ordered = rows[np.argsort(whole, kind="stable")]
+        for start in range(0, len(ordered), size):
+            yield ordered[start : start + size]
+
+    def backward(self, loss: Tensor) -> None:
+        """Add to the gradients; under DeepSpeed, and at the end of a mini-batch, step too."""
+        deepspeed = self.is_deepspeed_enabled
+        self.accelerator.backward(loss, **({"scale_wrt_gas": False} if deepspeed else {}))
+
+    def optimizer_step(self, model: Any) -> float:
+        """Clip the gradients, step, and forget them; return their norm before."""
+        limit = self.args.max_grad_norm or math.inf
+        norm = self.accelerator.clip_grad_norm_(model.parameters(), limit)
+        self.optimizer.step()
+        self.control = self.callback_handler.on_optimizer_step(self.args, self.state, self.control)
+        model.zero_grad()
+        return float(norm) if norm is not None else math.nan
+
+    def note(self, metrics: Mapping[str, float]) -> None:
+        """Keep numbers of this step for the next logging, which gives their means."""
+        for name, value in metrics.items():
+            self.metrics.setdefault(name, []).append(float(value))
+
+    def say(self, text: str) -> None:
+        """Print a line, once for all processes."""
+        self.accelerator.print(f"warning: {text}", flush=True)
+
+    # transformers' own, with what it does not know of.
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log with the means of the numbers noted since the last logging."""
+        for name, values in self.metrics.items():
+            known = [value for value in values if not math.isnan(value)]
+            logs[name] = sum(known) / len(known) if known else None  # type: ignore[assignment]
+        self.metrics.clear()
+        super().log(logs, start_time)
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """Give what only the value trains a learning rate of its own, if it has one."""
+        optimizer = super().create_optimizer(model)
+        rate = self.args.value_learning_rate
+        if rate is not None:
+            own = {id(item) for item in ppo_models.value_tensors(self.unwrapped).values()}
+            for group in list(optimizer.param_groups):
+                moved = [item for item in group["params"] if id(item) in own]
+                group["params"] = [item for item in group["params"] if id(item) not in own]
+                if moved:
+                    optimizer.add_param_group({**group, "params": moved, "lr": rate})
+        return optimizer
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+        """Train; a checkpoint gives back what PPO itself keeps, too."""
+        if isinstance(resume_from_checkpoint, str):
+            folder = Path(resume_from_checkpoint)
+            self.ppo_state = State.load(folder / STATE_NAME)
+            if (folder / VALUE_NAME).exists():
+                _load_value(self.unwrapped, folder / VALUE_NAME)
+        return super().train(resume_from_checkpoint, **kwargs)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Write the policy alone: its adapter, or all its weights.
+
+        A checkpoint (`_internal_call`) also gets what resuming needs: the value, PPO's state.
+        """
+        folder = Path(output_dir or self.args.output_dir)
+        policy = self.unwrapped
+        names = set(ppo_models.value_tensors(policy))
+        # Under ZeRO-3 this gathers, so every process must call it.
+        state = (
+            self.accelerator.get_state_dict(self.model_wrapped)
+            if self.is_deepspeed_enabled
+            else policy.state_dict()
+        )
+        if not self.args.should_save:
+            return
+        value = {name: tensor.contiguous() for name, tensor in state.items() if name in names}
+        rest = {
+            name: tensor for name, tensor in state.items() if not name.startswith(ppo_models.BESIDE)
+        }
+        adapted = hasattr(policy, "peft_config")
+        chosen = {"selected_adapters": [ppo_models.POLICY]} if adapted else {}
+        policy.save_pretrained(folder, state_dict=rest, **chosen)
+        self.processing_class.save_pretrained(folder)
+        if _internal_call:
+            self.ppo_state.save(folder / STATE_NAME)
+            _save_value(value, folder / VALUE_NAME)
+        elif self.args.save_value_model:
+            target = self.run_folder / "value"
+            target.mkdir(parents=True, exist_ok=True)
+            _save_value(value, target / VALUE_NAME)
+
+
+_UPDATE_METRICS = (
+    "tokens",
+    "approx_kl",
+    "policy_loss",
+    "value_loss",
+    "clip_ratio/policy",
+    "clip_ratio/value",
+    "ratio",
+)
+"""Summed over the tokens of an update, then divided by the first."""
+
+
+class _Given:
+    """A reward whose scores the trainer has computed itself, with the model it trains."""
+
+    def __init__(self) -> None:
+        self.scores: list[float] = []
+
+    def __call__(self, completions: Sequence[Any], **_: Any) -> list[float]:
+        """Score by the reward adapter on the policy's base."""
+        return self.scores
+
+
+def _composed(run: Run, learned: _Given) -> ComposedReward:
+    """Return the run's rewards and gates, and the learned reward among them if there is one."""
+    rewards, gates = (run.reward.rewards, run.reward.gates) if run.reward else ((), ())
+    training = run.training
+    extra: tuple[Part, ...] = ()
+    weight = training.learned_reward_weight
+    if training.reward_adapter:
+        extra = (Part("reward_adapter", learned, weight),)
+    elif training.reward_model_path:
+        from hf_rlhf_classic.scoring import RewardModel
+
+        extra = (Part("reward_model", RewardModel(training.reward_model_path), weight),)
+    if run.reward is not None and not extra:
+        return run.reward
+    composed = ComposedReward((*rewards, *extra), gates)
+    for callback in run.callbacks:
+        if isinstance(callback, ShowProgress):
+            callback.reward = composed  # it keeps samples of what is really rewarded
+    return composed
+
+
+def _as_they_are(rows: list[Any]) -> list[Any]:
+    return rows
+
+
+def _load_policy(run: Run) -> Any:
+    from peft import get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    quantization = (
+        get_quantization_config(run.model)
+        if run.model.load_in_4bit or run.model.load_in_8bit
+        else None
+    )
+    kwargs = run.model_kwargs() | ({"quantization_config": quantization} if quantization else {})
+    model = AutoModelForCausalLM.from_pretrained(run.model_path, **kwargs)
+    return get_peft_model(model, get_peft_config(run.model)) if run.model.use_peft else model
+
+
+def _placed(model: Any, trainer: PPOTrainer) -> Any:
+    """Put a frozen model where the policy is."""
+    if trainer.is_deepspeed_enabled:
+        from trl.models import prepare_deepspeed
+
+        return prepare_deepspeed(model, trainer.accelerator)
+    return model.to(trainer.args.device)
+
+
+def _save_value(tensors: Mapping[str, Tensor], path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(dict(tensors), path, metadata={"format": "pt"})
+
+
+def _load_value(policy: Any, path: Path) -> None:
+    """Put a checkpoint's value tensors back, in place. Raises ModelError if they are others."""
+    from safetensors.torch import load_file
+
+    tensors, own = load_file(path), ppo_models.value_tensors(policy)
+    if tensors.keys() != own.keys():
+        raise ModelError(
+            f"{path} holds the value of another configuration: {len(tensors)} tensors, where this "
+            f"run has {len(own)}. Was `value` or the adapter changed?"
+        )
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            own[name].copy_(tensor)

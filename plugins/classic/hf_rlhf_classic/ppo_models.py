@@ -1,0 +1,293 @@
+"""Policy, value, reference and reward of PPO on one base model, or on models of their own.
+
+`Roles` holds them. What is trained is one module, the policy, with the value head (and the second
+model, if the value has one) as submodules, so that DDP and DeepSpeed wrap all of it at once. On a
+shared base, each role is an adapter, or no adapter at all, and a pass says which one it uses.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_rlhf.errors import ModelError
+
+POLICY = "default"
+"""The adapter that is trained and saved: core and peft know it by this name."""
+VALUE, REFERENCE, REWARD = "value", "reference", "reward"
+BESIDE = ("value_head", "value_model")
+"""Submodules of the policy that are no part of what is published."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Whole sequences, prompt and completion, padded on the right: (rows, length) each.
+
+    Padding stands after everything, so in a causal model nothing that counts sees it, and no
+    attention mask is needed.
+    """
+
+    ids: Tensor
+    predicts: Tensor
+    """True where the next token is one of the completion's."""
+    last: Tensor
+    """The position of each row's last token, (rows,)."""
+
+    @property
+    def targets(self) -> Tensor:
+        """The completions' tokens, all rows one after the other: (tokens,)."""
+        return self.ids[:, 1:][self.predicts[:, :-1]]
+
+
+def packed(prompts: list[list[int]], completions: list[list[int]], pad: int, device: Any) -> Tokens:
+    """Return prompts and their completions as `Tokens`."""
+    rows = [prompt + completion for prompt, completion in zip(prompts, completions, strict=True)]
+    length = max(len(row) for row in rows)
+    ids = torch.tensor([row + [pad] * (length - len(row)) for row in rows])
+    column = torch.arange(length)
+    begin = torch.tensor([len(prompt) for prompt in prompts])[:, None] - 1
+    last = torch.tensor([len(row) for row in rows]) - 1
+    predicts = (column >= begin) & (column < last[:, None])
+    return Tokens(ids.to(device), predicts.to(device), last.to(device))
+
+
+@contextmanager
+def _selected(policy: nn.Module, keep: Tensor) -> Iterator[list[Tensor]]:
+    """Let the LM head see only the positions `keep`; the list gets what it saw: (kept, hidden).
+
+    It is the input of the head itself that is cut, so whatever a model does before the head or
+    with its logits is done still. A prompt's logits are never computed.
+    """
+    seen: list[Tensor] = []
+
+    def cut(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        seen.append(args[0][keep])
+        return (seen[0], *args[1:])
+
+    handle = policy.get_output_embeddings().register_forward_pre_hook(cut)  # type: ignore[operator]
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def token_pass(model: nn.Module, policy: nn.Module, tokens: Tokens) -> tuple[Tensor, Tensor]:
+    """Return logits (tokens, vocabulary) and hidden states (tokens, hidden) that predict `targets`.
+
+    `model` is the policy as accelerate wrapped it, whose forward must be the one that is called.
+    """
+    with _selected(policy, tokens.predicts) as seen:
+        logits = model(input_ids=tokens.ids, use_cache=False).logits
+    return logits, seen[0]
+
+
+def hidden_pass(model: nn.Module, policy: nn.Module, tokens: Tokens, keep: Tensor) -> Tensor:
+    """Return the hidden states at the positions `keep`: (kept, hidden); hardly any logits."""
+    with _selected(policy, keep) as seen:
+        model(input_ids=tokens.ids, use_cache=False)
+    return seen[0]
+
+
+def log_probabilities(
+    logits: Tensor, targets: Tensor, temperature: float, *, entropy: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return log softmax(logits / temperature) at the targets, and if asked the entropy: (tokens,).
+
+    In float32, as bfloat16 would not tell a probability from the old one.
+    """
+    scaled = logits.float() / temperature
+    normaliser = scaled.logsumexp(-1)
+    chosen = scaled.gather(-1, targets[:, None]).squeeze(-1) - normaliser
+    if not entropy:
+        return chosen, None
+    return chosen, normaliser - ((scaled - normaliser[:, None]).exp() * scaled).sum(-1)
+
+
+@contextmanager
+def active(policy: Any, adapter: str | None) -> Iterator[None]:
+    """Use an adapter (None: no adapter, the base alone) within; which weights train stays the same.
+
+    peft makes the active adapter trainable and freezes the others, on the way there and back.
+    """
+    flags = [parameter.requires_grad for parameter in policy.parameters()]
+    before = policy.active_adapter
+    try:
+        if adapter is None:
+            policy.base_model.disable_adapter_layers()
+        else:
+            policy.set_adapter(adapter)
+        for parameter, flag in zip(policy.parameters(), flags, strict=True):
+            parameter.requires_grad_(flag)
+        yield
+    finally:
+        if adapter is None:
+            policy.base_model.enable_adapter_layers()
+        else:
+            policy.set_adapter(before)
+        for parameter, flag in zip(policy.parameters(), flags, strict=True):
+            parameter.requires_grad_(flag)
+
+
+@contextmanager
+def without_value(policy: nn.Module) -> Iterator[None]:
+    """Take the value's own modules out of the policy within: for saving, and for vLLM."""
+    modules = policy._modules
+    kept = {name: modules.pop(name) for name in BESIDE if name in modules}
+    try:
+        yield
+    finally:
+        modules.update(kept)
+
+
+def hidden_size(config: Any) -> int:
+    """Return the width of the hidden states that the LM head reads."""
+    return int(config.get_text_config().hidden_size)
+
+
+def add_value(policy: Any, run: Any) -> None:
+    """Give the policy a value head, and what it reads where that is not the policy's own.
+
+    The head starts at zero: no value is better than a random one.
+    """
+    kind, training = run.training.value, run.training
+    head = nn.Linear(hidden_size(policy.config), 1)
+    if kind == "own_adapter":
+        policy.add_adapter(VALUE, deepcopy(policy.peft_config[POLICY]))
+        policy.set_requires_grad(VALUE)
+    elif kind == "own_model":
+        from peft import get_peft_model
+        from transformers import AutoModel
+
+        path = training.value_model_path or run.model_path
+        kwargs = run.model_kwargs()
+        if training.value_model_path:
+            kwargs.pop("revision", None)
+        model = AutoModel.from_pretrained(path, **kwargs)
+        head = nn.Linear(hidden_size(model.config), 1)
+        if hasattr(policy, "peft_config"):
+            config = deepcopy(policy.peft_config[POLICY])
+            config.task_type = None
+            model = get_peft_model(model, config)
+        policy.value_model = model
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    policy.value_head = head
+
+
+def value_tensors(policy: nn.Module) -> dict[str, Tensor]:
+    """Return what the value has of its own and trains, by the policy's parameter names."""
+    return {
+        name: parameter
+        for name, parameter in policy.named_parameters()
+        if name.startswith(BESIDE) and parameter.requires_grad or f".{VALUE}." in name
+    }
+
+
+@dataclass
+class Reference:
+    """What the KL is measured against; see `PPOConfig.reference`."""
+
+    kind: str
+    """"none", "base" (adapters off), "adapter" (a frozen copy), "model"."""
+    model: Any = None
+
+    @classmethod
+    def of(cls, policy: Any, run: Any) -> "Reference":
+        """Load or copy what the run asks for."""
+        training = run.training
+        if training.reference == "none":
+            return cls("none")
+        if training.reference_model_path:
+            from transformers import AutoModelForCausalLM
+
+            kwargs = {key: value for key, value in run.model_kwargs().items() if key != "revision"}
+            path = training.reference_model_path
+            if path == run.model.model_name_or_path:
+                path, kwargs = run.model_path, run.model_kwargs()
+            model = AutoModelForCausalLM.from_pretrained(path, **kwargs)
+            return cls("model", model.eval().requires_grad_(False))
+        if training.reference == "base" or not continues_adapter(run):
+            return cls("base")
+        policy.add_adapter(REFERENCE, deepcopy(policy.peft_config[POLICY]))
+        named = dict(policy.named_parameters())
+        with torch.no_grad():
+            for name, parameter in named.items():
+                if f".{POLICY}." in name:
+                    named[name.replace(f".{POLICY}.", f".{REFERENCE}.")].copy_(parameter)
+        for name, parameter in named.items():
+            if f".{REFERENCE}." in name:
+                parameter.requires_grad_(False)
+        return cls("adapter")
+
+    @contextmanager
+    def on(self, model: nn.Module, policy: nn.Module) -> Iterator[tuple[nn.Module, nn.Module]]:
+        """Yield the two models that `token_pass` takes, so that they are the reference."""
+        if self.kind == "model":
+            yield self.model, self.model
+            return
+        with active(policy, None if self.kind == "base" else REFERENCE):
+            yield model, policy
+
+
+def continues_adapter(run: Any) -> bool:
+    """Return whether training starts from an adapter, not from the base itself."""
+    return getattr(run.spec, "adapter", None) is not None
+
+
+def value_role(policy: nn.Module, kind: str) -> Any:
+    """Return the context in which a pass of the policy computes what the value head reads."""
+    return active(policy, VALUE) if kind == "own_adapter" else nullcontext()
+
+
+def load_reward_adapter(policy: Any, folder: Path) -> nn.Linear:
+    """Add a reward adapter to the policy's base, frozen; return its score head.
+
+    Raises ModelError when it has no score head, or its tensors do not fit this base.
+    """
+    from peft import LoraConfig, set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    config = LoraConfig.from_pretrained(folder)
+    config.modules_to_save, config.task_type, config.inference_mode = None, None, True
+    tensors = load_file(folder / "adapter_model.safetensors")
+    heads = {name: tensors.pop(name) for name in score_names(tensors)}
+    weights = [tensor for name, tensor in heads.items() if name.endswith("weight")]
+    if len(weights) != 1:
+        raise ModelError(no_head(folder))
+    policy.add_adapter(REWARD, config)
+    try:
+        loaded = set_peft_model_state_dict(policy, tensors, REWARD)
+    except RuntimeError as error:
+        raise ModelError(f"{folder} does not fit the base: {error}") from error
+    missing = [name for name in loaded.missing_keys if f".{REWARD}." in name]
+    if missing or loaded.unexpected_keys:
+        raise ModelError(
+            f"{folder} does not fit the base: it lacks {missing[:3]}, and the base has no "
+            f"{loaded.unexpected_keys[:3]}. It was made for another model."
+        )
+    for name, parameter in policy.named_parameters():
+        if f".{REWARD}." in name:
+            parameter.requires_grad_(False)
+    weight = weights[0]
+    biases = [tensor for name, tensor in heads.items() if name.endswith("bias")]
+    head = nn.Linear(weight.shape[1], weight.shape[0], bias=bool(biases), dtype=weight.dtype)
+    head.load_state_dict({"weight": weight, **({"bias": biases[0]} if biases else {})})
+    return head.eval().requires_grad_(False)
+
+
+def score_names(tensors: Any) -> list[str]:
+    """Return the names of an adapter's score head among its tensors."""
+    return [name for name in tensors if "score." in name and "lora_" not in name]
+
+
+def no_head(folder: Path) -> str:
+    """Say that an adapter folder has no score head."""
+    return (
+        f"{folder} has no score head, so it gives no scores. A reward adapter is saved with "
+        '`modules_to_save: ["score"]`; `--plugin reward` does so.'
+    )
