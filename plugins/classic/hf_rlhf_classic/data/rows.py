@@ -1,0 +1,103 @@
+"""What the tables of schemas have in common: from the columns of a row to turns and answers."""
+
+import math
+from collections.abc import Sequence
+
+from hf_rlhf.readers import Row
+from hf_rlhf_classic.data.turns import (
+    Turn,
+    check_order,
+    split_transcript,
+    turn_of,
+    turns_of,
+)
+from hf_rlhf_classic.data.values import TEXT, TRANSCRIPT, TURN, TURNS, BadRow, kind_of, said
+
+PROMPT = (TEXT, TRANSCRIPT, TURNS)
+ANSWER = (TEXT, TURN, TURNS)
+
+
+def history_of(row: Row, column: str) -> list[Turn]:
+    """Return what a prompt column holds, as turns of which the last is the user's. Raises BadRow.
+
+    A text is one user turn; a transcript ends with an open `Assistant:`.
+    """
+    value, where = row.values[column], f"{row.where}: field {column!r}"
+    kind = kind_of(value)
+    if kind == TURNS:
+        turns = turns_of(value, row.where, column)
+    elif kind == TRANSCRIPT:
+        turns = split_transcript(value, where)
+        if not turns[-1]["content"].strip():
+            turns.pop()
+    else:
+        turns = [{"role": "user", "content": value}]
+    return ordered(row, column, turns)
+
+
+def ordered(row: Row, column: str, turns: Sequence[Turn]) -> list[Turn]:
+    """Return turns that end with the user's, with the row's `system` before them. Raises BadRow."""
+    whole = with_system(row, turns)
+    if all(not turn["content"].strip() for turn in turns if turn["role"] == "user"):
+        raise BadRow("empty_prompt", f"{row.where}: field {column!r}: is empty, expected a prompt.")
+    check_order(whole, f"{row.where}: field {column!r}")
+    return whole
+
+
+def with_system(row: Row, turns: Sequence[Turn]) -> list[Turn]:
+    """Return the turns with the row's `system` text before them, if it has one. Raises BadRow."""
+    given = row.values.get("system")
+    if given is None or given == "":
+        return list(turns)
+    if not isinstance(given, str):
+        raise BadRow(
+            "wrong_type:system", f"{row.where}: field 'system': is {said(given)}, expected a text."
+        )
+    if turns and turns[0]["role"] == "system":
+        if turns[0]["content"] == given:
+            return list(turns)
+        raise BadRow(
+            "two_system_prompts",
+            f"{row.where}: field 'system' and the first turn are two different system prompts.",
+        )
+    return [{"role": "system", "content": given}, *turns]
+
+
+def answer_of(row: Row, column: str, history: Sequence[Turn] = ()) -> str:
+    """Return an answer: a text, one assistant turn, or the history and that turn. Raises BadRow."""
+    value, where = row.values[column], f"{row.where}: field {column!r}"
+    kind = kind_of(value)
+    if kind == TURNS:
+        turns = turns_of(value, row.where, column)
+        spoken = [turn for turn in history if turn["role"] != "system"]
+        for before in (list(history), spoken):
+            if before and turns[: len(before)] == before:
+                turns = turns[len(before) :]
+                break
+    elif kind == TURN:
+        turns = [turn_of(value, where)]
+    else:
+        turns = [{"role": "assistant", "content": value}]
+    if [turn["role"] for turn in turns] != ["assistant"]:
+        roles = ", ".join(turn["role"] for turn in turns) or "none"
+        raise BadRow(
+            "answer_not_one_turn",
+            f"{where}: holds the turns {roles}, expected the prompt and one assistant turn, or "
+            "that turn alone.",
+        )
+    return turns[0]["content"]
+
+
+def number_of(row: Row, column: str) -> float:
+    """Return a finite number, which may be text as in CSV. Raises BadRow."""
+    value = row.values.get(column)
+    try:
+        number = float(value) if isinstance(value, (int, float, str)) else math.nan
+    except ValueError:
+        number = math.nan
+    if isinstance(value, bool) or not math.isfinite(number):
+        raise BadRow(
+            f"not_a_number:{column}",
+            f"{row.where}: field {column!r}: is {said(value)}, expected a finite number.",
+        )
+    return number

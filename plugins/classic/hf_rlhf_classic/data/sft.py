@@ -1,0 +1,219 @@
+"""`sft`: prompts with the response to learn, in the forms people have them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from hf_rlhf.contracts import Loaded
+from hf_rlhf.readers import Row
+from hf_rlhf_classic.data import preference
+from hf_rlhf_classic.data.assemble import Settings, assemble
+from hf_rlhf_classic.data.rows import ANSWER, PROMPT, answer_of, history_of, ordered
+from hf_rlhf_classic.data.schemas import Example, Schema
+from hf_rlhf_classic.data.turns import turns_of
+from hf_rlhf_classic.data.values import FLAG, NUMBER, TEXT, TURNS, BadRow, said
+
+_LABELS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def _columns(prompt: str, response: str) -> Callable[[Row], Example]:
+    def make(row: Row) -> Example:
+        history = history_of(row, prompt)
+        return Example(history, (answer_of(row, response, history),))
+
+    return make
+
+
+def instruction_prompt(row: Row) -> str:
+    """Return `instruction`, and `input` after a blank line if there is one. Raises BadRow."""
+    given = row.values.get("input")
+    if given is not None and not isinstance(given, str):
+        raise BadRow(
+            "wrong_type:input", f"{row.where}: field 'input': is {said(given)}, expected a text."
+        )
+    instruction: str = row.values["instruction"]
+    if not instruction.strip() or not (given or "").strip():
+        return instruction
+    return f"{instruction}\n\n{given}"
+
+
+def _instruction(row: Row) -> Example:
+    turns = [{"role": "user", "content": instruction_prompt(row)}]
+    return Example(ordered(row, "instruction", turns), (answer_of(row, "output"),))
+
+
+def _conversation(column: str) -> Callable[[Row], Example]:
+    def make(row: Row) -> Example:
+        turns = turns_of(row.values[column], row.where, column)
+        if not turns:
+            raise BadRow("empty_prompt", f"{row.where}: field {column!r}: holds no turns.")
+        if turns[-1]["role"] != "assistant":
+            role = turns[-1]["role"]
+            raise BadRow(
+                f"ends_with_{role}",
+                f"{row.where}: field {column!r}: the last turn is {role}'s, expected assistant's: "
+                "there is no response to learn.",
+            )
+        return Example(ordered(row, column, turns[:-1]), (turns[-1]["content"],))
+
+    return make
+
+
+def _labelled(make: Callable[[Row], Example]) -> Callable[[Row], Example]:
+    def labelled(row: Row) -> Example:
+        given = row.values["label"]
+        label = _LABELS.get(str(given).lower())
+        if label is None:
+            raise BadRow(
+                "label_outside_set",
+                f"{row.where}: field 'label': is {said(given)}, expected true or false. If it is "
+                "no judgement of the response, name the schema without it.",
+            )
+        made = make(row)
+        return made if label else replace(made, skip="label_false")
+
+    return labelled
+
+
+def _first_answer(make: Callable[[Row], Example]) -> Callable[[Row], Example]:
+    def chosen(row: Row) -> Example:
+        made = make(row)
+        return replace(made, answers=made.answers[:1])
+
+    return chosen
+
+
+def schemas() -> tuple[Schema, ...]:
+    """Return the forms of SFT rows that are known.
+
+    Rows with a boolean `label` (KTO's) are judged responses: those judged good are learnt. Of a
+    preference, the chosen answer is.
+    """
+    plain = (
+        Schema(
+            "prompt_response",
+            {"prompt": PROMPT, "response": ANSWER},
+            _columns("prompt", "response"),
+        ),
+        Schema(
+            "prompt_completion",
+            {"prompt": PROMPT, "completion": ANSWER},
+            _columns("prompt", "completion"),
+        ),
+        Schema(
+            "instruction_output",
+            {"instruction": (TEXT,), "output": ANSWER},
+            _instruction,
+            optional=("input",),
+        ),
+        Schema(
+            "question_answer",
+            {"question": PROMPT, "answer": ANSWER},
+            _columns("question", "answer"),
+        ),
+        Schema("messages", {"messages": (TURNS,)}, _conversation("messages")),
+        Schema("conversations", {"conversations": (TURNS,)}, _conversation("conversations")),
+    )
+    judged = ("prompt_completion", "messages", "conversations")
+    return (
+        *(replace(one, unless=("label", *_PAIR) if one.name in judged else ()) for one in plain),
+        *(
+            replace(
+                one,
+                name=f"{one.name}_label",
+                needs={**one.needs, "label": (FLAG, TEXT, NUMBER)},
+                make=_labelled(one.make),
+                unless=_PAIR,
+            )
+            for one in plain
+            if one.name in judged
+        ),
+        *(
+            replace(one, name=f"{one.name}:chosen", make=_first_answer(one.make))
+            for one in preference.schemas()
+        ),
+    )
+
+
+_PAIR = ("chosen", "rejected")
+
+
+def sft(
+    path: str,
+    *,
+    tokenizer: Any,
+    rejected_rows: Path | None = None,
+    target: Literal["final", "every"] = "final",
+    schema: str | None = None,
+    columns: dict[str, str] | None = None,
+    split: str | None = None,
+    revision: str | None = None,
+    subset: str | None = None,
+    format: Literal["auto", "conversational", "text"] = "auto",
+    template: str | None = None,
+    response_template: str | None = None,
+    system_template: str | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
+    system: str | None = None,
+    keep: list[str] | None = None,
+    test_rows: int | None = None,
+    test_share: float | None = None,
+    max_train_rows: int | None = None,
+    max_test_rows: int | None = None,
+    seed: int = 42,
+    drop_duplicates: Literal["none", "exact", "normalised"] = "none",
+    drop_overlap: bool = True,
+    max_prompt_tokens: int | None = None,
+    max_tokens: int | None = None,
+    max_rejected_share: float = 0.05,
+) -> Loaded:
+    """Load prompts and the responses to learn from a Hub dataset, a folder or a file.
+
+    Rows are `{system?, prompt, response}`, or have one of the forms of `schemas`
+    (docs/classic-data.md has the table): `instruction`, `input`, `output`; `question`, `answer`;
+    `messages` or `conversations` as OpenAI and ShareGPT spell them; and preference pairs, of
+    which the chosen answer is learnt.
+
+    Args:
+        path: a JSONL(.gz), JSON, Parquet or CSV file, a folder, or the id of a Hub dataset.
+        tokenizer: the policy's: whether it has a chat template, and how long rows are.
+        rejected_rows: where rows that cannot be used are listed, one JSON object a line.
+        target: `final` learns the last assistant turn; `every` gives `messages`, of which a
+            trainer with `assistant_only_loss: true` learns every assistant turn.
+        schema: the name of the form, where it cannot be told from the rows.
+        columns: wanted name -> name in the data, dotted to reach into an object.
+        split: the split to train on, unless it is `train` or the only one.
+        revision: branch, tag or commit of a Hub dataset; the commit read is in the report.
+        subset: configuration name of a Hub dataset.
+        format: `conversational` gives messages, `text` gives strings; `auto` gives messages if the
+            tokenizer has a chat template.
+        template: of a user turn in text, with `{prompt}`.
+        response_template: of an assistant turn in text, with `{response}`.
+        system_template: of a system prompt in text, with `{system}`.
+        chat_template_kwargs: passed to the chat template when lengths are measured; give the
+            trainer the same.
+        system: the system prompt of rows that have none.
+        keep: which other columns to keep for rewards; all of them by default, `[]` for none.
+        test_rows: how many rows to hold out. By default the source's test split, or a tenth.
+        test_share: the same as a share.
+        max_train_rows: at most so many rows are trained on, drawn by `seed`.
+        max_test_rows: the same for held-out rows.
+        seed: for the choice of held-out prompts and of rows.
+        drop_duplicates: leaves out rows that repeat an earlier one, `exact`ly or `normalised`
+            (case and white space aside). They are counted in any case.
+        drop_overlap: leaves out training rows whose prompt is held out. Counted in any case.
+        max_prompt_tokens: longer prompts are dropped and counted.
+        max_tokens: the same for prompt and response together.
+        max_rejected_share: over this share of rows that cannot be used, the run stops.
+
+    Returns:
+        Splits `train` and `test` with prompt and completion (or messages) and the columns kept;
+        messages, or texts where `format` is text; and the report.
+
+    Raises:
+        DataError: no schema fits, or two do; too many rows cannot be used; a file cannot be read.
+        ModelError: a conversation is asked for and the tokenizer has no chat template.
+    """
+    settings = Settings.of(locals())
+    return assemble("messages" if target == "every" else "sft", schemas(), settings)
