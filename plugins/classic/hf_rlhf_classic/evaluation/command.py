@@ -1,0 +1,94 @@
+"""`hf-rlhf eval`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_DESCRIPTION = """\
+Measure saved models on the same held-out prompts: reward, win rate, KL, length, in one table.
+
+FILE is an evaluation file, or the run file of a training, of which the dataset, the judges, the
+rewards and `evaluation:` are taken. Any key of it is an option too: `--evaluation.rows 200`,
+`--evaluation.temperature 0.7`, `--rewards.0.name NAME`. docs/eval.md tells more.
+The same command goes on where it stopped, and with another `--model` adds it."""
+
+
+def command(argv: Sequence[str]) -> int:
+    """Measure saved models on the same held-out prompts, side by side in one table."""
+    # Not a positional of argparse, which would take the value of an override for it.
+    own = argv[0] if argv and not argv[0].startswith("-") else None
+    chosen, overrides = _parser().parse_known_args(argv[1:] if own else argv)
+
+    from rich.console import Console
+    from transformers.utils import logging
+
+    from hf_rlhf.config import RunFile
+    from hf_rlhf.run import choose_run_file
+    from hf_rlhf_classic.evaluation.measure import evaluate
+    from hf_rlhf_classic.evaluation.plan import make_plan
+    from hf_rlhf_classic.evaluation.report import notes_of, terminal_table
+    from hf_rlhf_classic.evaluation.spec import Options
+
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    config = own or chosen.config
+    if config or chosen.plugin:
+        file = choose_run_file(chosen.plugin, chosen.run, config)
+    else:
+        file = RunFile.from_mapping({}, "command line")
+    file = file.override(overrides)
+    options = Options(chosen.model, chosen.baseline, chosen.reference, chosen.compare)
+    plan = make_plan(file, options)
+    out = chosen.out or Path("evals") / Path(file.name).stem.replace(" ", "-")
+    found = evaluate(plan, out, ["hf-rlhf", "eval", *argv])
+    if not found:
+        return 0  # another process writes and prints
+    console = Console()
+    console.print(terminal_table(found))
+    for note in notes_of(found):
+        print(f"- {note}")
+    print(f"written: {out / 'evaluation.json'}, {out / 'evaluation.md'}")
+    if chosen.record:
+        from hf_rlhf_classic.evaluation.recording import record
+
+        for folder in record(plan, found, out):
+            print(f"recorded: {folder / 'run.json'} and its card")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hf-rlhf eval",
+        usage="hf-rlhf eval [FILE] --model NAME=WHERE ... [--baseline NAME] [--KEY VALUE ...]",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="NAME=WHERE",
+        help="a run folder, a folder of weights, an adapter, a Hub id (@REVISION), or "
+        "'{base: BASE, adapter: ADAPTER}'; one name several times: its training seeds",
+    )
+    parser.add_argument("--baseline", metavar="NAME", help="default: the first model")
+    parser.add_argument(
+        "--reference", metavar="NAME", help="KL is measured from it; default: the baseline; none"
+    )
+    parser.add_argument(
+        "--compare",
+        action="append",
+        default=[],
+        metavar="BY",
+        help="win rate by: total (default), a reward's label, judge, judge:LABEL; repeatable",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: evals/FILE")
+    parser.add_argument(
+        "--record", action="store_true", help="add the results to the run folders' record and card"
+    )
+    parser.add_argument("--config", metavar="FILE", help="FILE, as hf_rlhf.train takes it")
+    parser.add_argument("--plugin", help="a trainer whose default run file is FILE")
+    parser.add_argument("--run", help="another run file that the trainer's package ships")
+    return parser

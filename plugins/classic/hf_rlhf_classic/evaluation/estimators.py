@@ -1,0 +1,115 @@
+"""The formulas of an evaluation, on plain numbers: KL, win rate, pairwise accuracy, calibration."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+WIN, TIE, LOSS = 1.0, 0.5, 0.0
+
+
+def k1(policy: Sequence[float], reference: Sequence[float]) -> NDArray[np.float64]:
+    """Return log p(token) - log q(token), shape (tokens,), in nats.
+
+    For tokens drawn from p the mean is KL(p || q), and the sum over a sequence is an unbiased
+    estimate of the sequence's KL. Single values may be negative. (Schulman 2020, "Approximating
+    KL divergence", k1.) Raises ValueError when the two are not of the same tokens.
+    """
+    if len(policy) != len(reference):
+        raise ValueError(f"{len(policy)} log-probabilities against {len(reference)}")
+    return np.asarray(policy, dtype=np.float64) - np.asarray(reference, dtype=np.float64)
+
+
+def k3(policy: Sequence[float], reference: Sequence[float]) -> NDArray[np.float64]:
+    """Return q/p - 1 - log(q/p) per token: as unbiased as `k1`, never negative, of less variance.
+
+    Schulman (2020), k3; GRPO's KL term. Its variance grows where q is far larger than p.
+    """
+    log_ratio = -k1(policy, reference)
+    return np.expm1(log_ratio) - log_ratio
+
+
+def outcome(mine: float | None, other: float | None) -> float | None:
+    """Return 1 if `mine` is higher, 0.5 if they are equal, 0 if lower; None if one is None."""
+    if mine is None or other is None:
+        return None
+    return TIE if mine == other else WIN if mine > other else LOSS
+
+
+def tally(outcomes: Sequence[float | None]) -> dict[str, float | int | None]:
+    """Return the win rate of outcomes (1 win, 0.5 tie, 0 loss, None not judged), and its parts.
+
+    `win_rate` is (wins + ties / 2) / judged; `wins`, `ties` and `losses` are counts, and
+    `not_judged` the pairs that do not count. Without a judged pair the rate is None.
+    """
+    judged = [one for one in outcomes if one is not None]
+    return {
+        "win_rate": math.fsum(judged) / len(judged) if judged else None,
+        "wins": judged.count(WIN),
+        "ties": judged.count(TIE),
+        "losses": judged.count(LOSS),
+        "not_judged": len(outcomes) - len(judged),
+    }
+
+
+def pairwise_accuracy(
+    chosen: Sequence[float],
+    rejected: Sequence[float],
+    chosen_lengths: Sequence[float] | None = None,
+    rejected_lengths: Sequence[float] | None = None,
+) -> dict[str, Any]:
+    """Return the share of pairs whose chosen answer scores higher; equal scores count a half.
+
+    With lengths also the accuracy where the chosen answer is the longer and where it is the
+    shorter one (None without such pairs), and `length_bias`, the first minus the second: a model
+    that scores length alone has 1, one that is blind to it 0. Raises ValueError for lists of
+    unequal length, or none at all.
+    """
+    given = [one for one in (chosen_lengths, rejected_lengths) if one is not None]
+    if len(given) == 1:
+        raise ValueError("lengths are needed of both answers, or of neither")
+    if not chosen or len({len(chosen), len(rejected), *(len(one) for one in given)}) > 1:
+        raise ValueError("pairs are needed: one score and one length for each answer")
+    right = [outcome(a, b) for a, b in zip(chosen, rejected, strict=True)]
+    result: dict[str, Any] = {"pairwise_accuracy": _mean(right), "pairs": len(right)}
+    if chosen_lengths is None or rejected_lengths is None:
+        return result
+    lengths = list(zip(right, chosen_lengths, rejected_lengths, strict=True))
+    longer = _mean([one for one, a, b in lengths if a > b])
+    shorter = _mean([one for one, a, b in lengths if a < b])
+    known = longer is not None and shorter is not None
+    return {
+        **result,
+        "accuracy_chosen_longer": longer,
+        "accuracy_chosen_shorter": shorter,
+        "length_bias": longer - shorter if known else None,  # type: ignore[operator]
+    }
+
+
+def expected_calibration_error(
+    probabilities: Sequence[float], outcomes: Sequence[float], bins: int = 10
+) -> float:
+    """Return the mean over bins, weighted by their size, of |mean probability - share of ones|.
+
+    Bins are `bins` equal parts of [0, 1] (Naeini et al. 2015; Guo et al. 2017). Raises
+    ValueError for no values, a probability outside [0, 1], or lists of unequal length.
+    """
+    p = np.asarray(probabilities, dtype=np.float64)
+    y = np.asarray(outcomes, dtype=np.float64)
+    if p.size == 0 or p.shape != y.shape:
+        raise ValueError(f"{p.size} probabilities and {y.size} outcomes: as many are needed")
+    if not ((p >= 0) & (p <= 1)).all():
+        raise ValueError("a probability lies outside [0, 1]")
+    places = np.minimum((p * bins).astype(int), bins - 1)
+    gaps = [
+        (places == place).sum() * abs(p[places == place].mean() - y[places == place].mean())
+        for place in np.unique(places)
+    ]
+    return float(sum(gaps) / p.size)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return math.fsum(known) / len(known) if known else None

@@ -1,0 +1,238 @@
+"""An evaluation resolved: models, tokenizers, rows and rewards, checked before any weights load."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from hf_rlhf.config import RunFile
+from hf_rlhf.errors import ConfigError, JudgeError, ModelError, Problem
+from hf_rlhf.messages import text_of
+from hf_rlhf.prepare import Scoring, prepare_scoring
+from hf_rlhf.specs import EvaluationSpec
+from hf_rlhf_classic.evaluation.checkpoints import Checkpoint, resolve_all
+from hf_rlhf_classic.evaluation.loading import tokenizer_of
+from hf_rlhf_classic.evaluation.sampling import prompt_ids
+from hf_rlhf_classic.evaluation.spec import (
+    SECTION,
+    Compare,
+    EvalSpec,
+    Options,
+    read_compare,
+    read_spec,
+)
+from hf_rlhf_classic.evaluation.store import fingerprint
+
+_DEFAULT_LENGTH = 256
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that an evaluation needs to begin."""
+
+    spec: EvalSpec
+    file: RunFile
+    names: Mapping[str, Sequence[Checkpoint]]
+    tokenizers: Mapping[str, Any]
+    """By the checkpoint's label."""
+    scoring: Scoring
+    comparisons: Sequence[Compare]
+    max_new_tokens: int
+
+    @property
+    def sampling(self) -> EvaluationSpec:
+        """Return the `evaluation:` section: how many rows, and how to sample."""
+        return self.scoring.spec.evaluation or EvaluationSpec()
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return all checkpoints, in order."""
+        return [one for some in self.names.values() for one in some]
+
+    @cached_property
+    def rows(self) -> Any:
+        """Return the held-out rows that are answered: a `datasets.Dataset`."""
+        split = self.scoring.dataset[self.sampling.split]
+        count = len(split) if self.sampling.rows is None else min(self.sampling.rows, len(split))
+        return split.select(range(count))
+
+    @property
+    def template(self) -> dict[str, Any]:
+        """Return what the chat template is given."""
+        return self.spec.chat_template_kwargs or {}
+
+    def prompts(self, checkpoint: Checkpoint) -> list[list[int]]:
+        """Return the prompts as the checkpoint's own tokenizer and template have them."""
+        tokenizer = self.tokenizers[checkpoint.label]
+        return prompt_ids(tokenizer, self.rows["prompt"][:], self.template)
+
+    def partner(self, name: str | None, checkpoint: Checkpoint) -> Checkpoint | None:
+        """Return the checkpoint of `name` that `checkpoint` is compared with."""
+        some = self.names.get(name or "")
+        if not some or checkpoint.name == name:
+            return None
+        return some[0] if len(some) == 1 else some[checkpoint.place]
+
+    def reference(self, checkpoint: Checkpoint) -> Checkpoint | None:
+        """Return from which checkpoint KL is measured; None where it is not."""
+        if self.sampling.temperature == 0:
+            return None
+        found = self.partner(self.spec.reference, checkpoint)
+        return found if found and self._same_tokens(checkpoint, found) else None
+
+    def _same_tokens(self, one: Checkpoint, other: Checkpoint) -> bool:
+        mine, theirs = self.tokenizers[one.label], self.tokenizers[other.label]
+        return bool(mine.get_vocab() == theirs.get_vocab())
+
+    def identity(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Return what makes a checkpoint's completions what they are."""
+        sampling = self.sampling
+        keys = ("split", "batch_size", "temperature", "top_p", "seed", "completions_per_prompt")
+        return {
+            **checkpoint.identity,
+            "prompts": fingerprint([text_of(one) for one in self.rows["prompt"][:]]),
+            "sampling": {key: getattr(sampling, key) for key in keys},
+            "max_new_tokens": self.max_new_tokens,
+            "chat_template_kwargs": self.template,
+            "dtype": self.spec.dtype,
+        }
+
+    def scored_by(self) -> str:
+        """Return a hash of the rewards, gates and judges, and of the rows that they read."""
+        plain = self.scoring.spec.plain
+        parts = {key: plain.get(key) for key in ("rewards", "gates", "judges", "dataset")}
+        return fingerprint(parts)
+
+    def notes(self) -> list[str]:
+        """Return what was left out, and why, and what the estimates are worth."""
+        sampling, reference = self.sampling, self.spec.reference
+        said: list[str] = []
+        if reference == "none" or len(self.checkpoints) == 1:
+            return said
+        if sampling.temperature == 0:
+            said.append(
+                "KL left out: greedy completions are no samples of the policy. Set "
+                "`evaluation.temperature` above 0."
+            )
+        elif sampling.top_p < 1:
+            said.append(
+                f"KL is of the distributions before top-p {sampling.top_p:g} cut their tails, "
+                "estimated on completions drawn after it, and so biased; "
+                "`evaluation.top_p: 1` makes it exact in the mean."
+            )
+        for one in self.checkpoints:
+            other = self.partner(reference, one)
+            if sampling.temperature and other and not self._same_tokens(one, other):
+                said.append(
+                    f"KL of {one.label} from {other.label} left out: their tokenizers differ, so "
+                    "their tokens cannot be compared."
+                )
+        return said
+
+
+def make_plan(file: RunFile, options: Options) -> Plan:
+    """Resolve and check an evaluation. Raises ConfigError with everything that is wrong."""
+    spec, problems = read_spec(file, options)
+    names, found = resolve_all(spec)
+    problems += found
+    tokenizers, found = _tokenizers(names, spec)
+    problems += found
+    first = next(iter(tokenizers.values()), None)
+    try:
+        scoring = prepare_scoring(file, first, plugin=SECTION)
+    except ConfigError as error:
+        raise ConfigError([*problems, *error.problems]) from None
+    columns = scoring.dataset["train"].column_names
+    comparisons, found = read_compare(spec, scoring.spec, columns)
+    problems += found
+    length = file.values.get("max_completion_length") or _DEFAULT_LENGTH
+    if (evaluation := scoring.spec.evaluation) and evaluation.max_new_tokens:
+        length = evaluation.max_new_tokens
+    plan = Plan(spec, file, names, tokenizers, scoring, comparisons, length)
+    problems += _rows(plan) or [*_lengths(plan), *_judges(plan)]
+    if problems:
+        raise ConfigError(problems)
+    return plan
+
+
+def _tokenizers(
+    names: Mapping[str, Sequence[Checkpoint]], spec: EvalSpec
+) -> tuple[dict[str, Any], list[Problem]]:
+    found, problems = {}, []
+    for name, some in names.items():
+        for one in some:
+            try:
+                found[one.label] = tokenizer_of(one, spec)
+            except ModelError as error:
+                problems.append(Problem(f"{SECTION}.models.{name}", str(error)))
+    return found, problems
+
+
+def _rows(plan: Plan) -> list[Problem]:
+    split, have = plan.sampling.split, plan.scoring.dataset
+    if split not in have or len(have[split]) == 0:
+        shown = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in have.items())
+        what = f"there are no rows in the split {split!r}. The dataset gave: {shown}."
+        return [Problem("evaluation", what, "Name another: `--evaluation.split NAME`.")]
+    columns = set(have[split].column_names)
+    if "prompt" not in columns:
+        what = f"the rows have no `prompt`. Their columns: {', '.join(sorted(columns))}."
+        fix = "Use an adapter or a `form` that gives prompts."
+        return [Problem(plan.file.where_key("dataset"), what, fix)]
+    reward = plan.scoring.reward
+    return [
+        Problem(
+            plan.file.where_key("rewards"),
+            f"{part.label!r} needs {', '.join(sorted(part.needs() - columns))}, which the split "
+            f"{split!r} lacks.",
+            f"Its columns: {', '.join(sorted(columns))}.",
+        )
+        for part in ((*reward.rewards, *reward.gates) if reward else ())
+        if part.needs() - columns
+    ]
+
+
+def _lengths(plan: Plan) -> list[Problem]:
+    """Past the model's positions what is generated is meaningless, and nothing says so."""
+    from transformers import AutoConfig
+
+    problems = []
+    conversational = not isinstance(plan.rows[0]["prompt"], str)
+    for one in plan.checkpoints:
+        if one.label not in plan.tokenizers:
+            continue
+        where = f"{SECTION}.models.{one.name}"
+        if conversational and not plan.tokenizers[one.label].chat_template:
+            what = "its tokenizer has no chat template, and the prompts are conversations."
+            problems.append(Problem(where, what, "Save a chat_template with the tokenizer."))
+            continue
+        try:
+            config = AutoConfig.from_pretrained(
+                one.model,
+                revision=one.revision,
+                trust_remote_code=bool(plan.spec.trust_remote_code),
+            )
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            what = f"the configuration of {one.model!r} does not load: {error}"
+            problems.append(Problem(where, what.splitlines()[0]))
+            continue
+        room = getattr(config.get_text_config(), "max_position_embeddings", None)
+        longest = max(map(len, plan.prompts(one)))
+        if room and longest + plan.max_new_tokens > room:
+            what = f"a prompt of {longest} tokens and {plan.max_new_tokens} new ones are over its "
+            what += f"{room} positions."
+            fix = "Lower `evaluation.max_new_tokens`, or cut the prompts."
+            problems.append(Problem(where, what, fix))
+    return problems
+
+
+def _judges(plan: Plan) -> list[Problem]:
+    """Ask each judge for a sign of life before hours of generating."""
+    problems = []
+    for label, judge in plan.scoring.judges.items():
+        try:
+            asyncio.run(judge.ping())
+        except JudgeError as error:
+            problems.append(Problem(plan.file.where(("judges", label)), str(error)))
+    return problems
