@@ -11,6 +11,8 @@ from hf_rlhf.registry import load, offered
 ALLOWED = {
     *("Config", "compute_loss", "create_model_card", "log", "prediction_step", "save_model"),
     "train",
+    # PPO: one step is a rollout with all its updates, and the value head has a rate of its own.
+    *("create_optimizer", "training_step"),
 }
 UPSTREAM = {"trl", "transformers"}
 

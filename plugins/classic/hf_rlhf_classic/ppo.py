@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import Trainer
-from trl import get_peft_config, get_quantization_config
 from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import disable_dropout_in_model
 
 from hf_rlhf.compose import TOTAL, ComposedReward, Part
 from hf_rlhf.errors import ModelError
 from hf_rlhf.files import atomic_write_text
+from hf_rlhf.policy import policy_arguments
 from hf_rlhf.progress import ShowProgress
 from hf_rlhf.run import Run
 from hf_rlhf_classic import ppo_math, ppo_models
@@ -648,14 +648,15 @@ def _load_policy(run: Run) -> Any:
     from peft import get_peft_model
     from transformers import AutoModelForCausalLM
 
-    quantization = (
-        get_quantization_config(run.model)
-        if run.model.load_in_4bit or run.model.load_in_8bit
-        else None
-    )
-    kwargs = run.model_kwargs() | ({"quantization_config": quantization} if quantization else {})
+    given = policy_arguments(run)
+    if given["model"] is not run.model_path:
+        return given["model"]  # an adapter that is continued, on its base
+    kwargs = run.model_kwargs()
+    if given["quantization_config"] is not None:
+        kwargs["quantization_config"] = given["quantization_config"]
     model = AutoModelForCausalLM.from_pretrained(run.model_path, **kwargs)
-    return get_peft_model(model, get_peft_config(run.model)) if run.model.use_peft else model
+    config = given["peft_config"]
+    return model if config is None else get_peft_model(model, config)
 
 
 def _placed(model: Any, trainer: PPOTrainer) -> Any:

@@ -236,7 +236,7 @@ class Reference:
 
 def continues_adapter(run: Any) -> bool:
     """Return whether training starts from an adapter, not from the base itself."""
-    return getattr(run.spec, "adapter", None) is not None
+    return run.adapter is not None
 
 
 def value_role(policy: nn.Module, kind: str) -> Any:
