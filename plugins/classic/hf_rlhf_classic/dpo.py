@@ -1,0 +1,168 @@
+"""Direct preference optimization, on TRL's public surface alone."""
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from trl import DPOConfig, DPOTrainer
+
+from hf_rlhf.errors import Problem
+from hf_rlhf.evaluate import Evaluation, held_out_rows, measure_rows, saved_model
+from hf_rlhf.policy import policy_arguments
+from hf_rlhf.run import Run
+from hf_rlhf_classic.checks import choice, evaluates_itself, one_kind, within_positions
+from hf_rlhf_classic.encoding import encode_response
+from hf_rlhf_classic.likelihood import Likelihood, Metrics, batch_size, likelihoods
+
+SIDES = ("chosen", "rejected")
+REFERENCE = "ref"
+"""What TRL calls the frozen copy of an adapter that it goes on training."""
+
+
+@dataclass
+class PreferenceConfig(DPOConfig):  # type: ignore[misc]
+    """TRL's `DPOConfig`."""
+
+
+class PreferenceTrainer(DPOTrainer):  # type: ignore[misc]
+    """Direct preference optimization (Rafailov et al. 2023) on pairs: `--plugin dpo`.
+
+    The reference is where training starts: with a new LoRA the base with the adapter off, with a
+    continued one (`adapter`) a frozen copy of it, with full fine-tuning a second copy of the
+    weights. Held-out pairs are measured by the policy's own likelihood of the two responses.
+    """
+
+    Config = PreferenceConfig
+    default_run = "tiny"
+    columns = frozenset({"prompt", "chosen", "rejected"})
+
+    @classmethod
+    def preflight(cls, run: Run) -> Iterable[Problem]:
+        """Yield what would stop or spoil training, before weights load."""
+        found = [*evaluates_itself(run), *one_kind(run, "prompt", *SIDES), *_settings(run)]
+        return found or list(_lengths(run))
+
+    @classmethod
+    def from_run(cls, run: Run) -> Self:
+        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        trainer = cls(
+            **policy_arguments(run),
+            args=run.training,
+            train_dataset=run.dataset["train"],
+            processing_class=run.tokenizer,
+            callbacks=list(run.callbacks),
+        )
+        trainer.given = len(run.dataset["train"])
+        return trainer
+
+    given: int
+    """How many training pairs there were before any was left out."""
+
+    def report(self) -> Mapping[str, Any]:
+        """Return how many pairs were trained on, and how many responses were cut."""
+        most, kept = self.args.max_length, len(self.train_dataset)
+        cut = 0
+        if most is not None:
+            lengths = self.train_dataset.select_columns(
+                ["prompt_ids", *(f"{s}_ids" for s in SIDES)]
+            )
+            cut = sum(
+                len(row["prompt_ids"]) + max(len(row[f"{side}_ids"]) for side in SIDES) > most
+                for row in lengths
+            )
+        rows = {
+            "given": self.given,
+            "prompt over max_length, left out": self.given - kept,
+            "a response cut at max_length": cut,
+            "trained on": kept,
+        }
+        return {"Training pairs": rows}
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the adapter or weights, without the frozen copy that is the reference.
+
+        It is the adapter that the run file names, and a checkpoint that has it has the policy's
+        adapter and another in a folder beside.
+        """
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            reference = Path(output_dir or self.args.output_dir) / REFERENCE
+            shutil.rmtree(reference, ignore_errors=True)
+
+    @classmethod
+    def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
+        """Return which response of each pair the policy finds likelier, and by how much.
+
+        `preference_margin` is log p(chosen) - log p(rejected), in nats. What training adds to it,
+        times beta, is the margin of DPO's implicit rewards, as the base is the reference.
+        `chosen_log_prob` shows where both became less likely.
+        """
+        training = run.training
+
+        def measure(rows: Sequence[Mapping[str, Any]]) -> list[Metrics]:
+            texts = [
+                encode_response(run.tokenizer, row, row[side]).cut(
+                    training.max_length, training.truncation_mode
+                )
+                for row in rows
+                for side in SIDES
+            ]
+            found = likelihoods(policy, texts, run.tokenizer)
+            return [_metrics(*found[place : place + 2]) for place in range(0, len(found), 2)]
+
+        with saved_model(run, model, model_kwargs) as policy:
+            return measure_rows(held_out_rows(run), measure, batch_size=batch_size(run))
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write none: TRL's draft knows nothing of the run, whose card is made of its record."""
+
+
+def _metrics(chosen: Likelihood, rejected: Likelihood) -> Metrics:
+    if not (chosen.log_probs and rejected.log_probs):  # the prompt alone fills max_length
+        return dict.fromkeys(("preference_accuracy", "preference_margin", "chosen_log_prob"))
+    margin = chosen.total - rejected.total
+    return {
+        "preference_accuracy": 0.5 if margin == 0 else float(margin > 0),
+        "preference_margin": margin,
+        "chosen_log_prob": chosen.total,
+    }
+
+
+def _settings(run: Run) -> Iterator[Problem]:
+    """What TRL refuses only when it has loaded the weights, or in the first step."""
+    training = run.training
+    yield from choice(run, "truncation_mode", ("keep_start", "keep_end"))
+    if training.sync_ref_model and run.model.use_peft:
+        yield Problem(
+            "sync_ref_model",
+            "moves a second copy of the weights, and with LoRA the reference is the same model.",
+            "Leave it out, or train all weights: `use_peft: false`.",
+        )
+    if training.sync_ref_model and training.precompute_ref_log_probs:
+        yield Problem(
+            "precompute_ref_log_probs",
+            "is for a reference that stays as it is, and `sync_ref_model` moves it.",
+            "Use one of the two.",
+        )
+    if training.padding_free:
+        yield Problem("padding_free", "is not done by this version of TRL.", "Leave it out.")
+
+
+def _lengths(run: Run) -> Iterator[Problem]:
+    """Something of some response is left within `max_length`, and fits the model."""
+
+    def longest(row: Mapping[str, Any]) -> int:
+        return max(len(encode_response(run.tokenizer, row, row[side]).ids) for side in SIDES)
+
+    training, train = run.training, run.dataset["train"]
+    yield from within_positions(run, (longest(row) for row in train))
+    most = training.max_length
+    if most is None or training.truncation_mode == "keep_end":
+        return
+    starts = (encode_response(run.tokenizer, row, row["chosen"]).counted for row in train)
+    if not any(any(counted[:most]) for counted in starts):
+        yield Problem(
+            "max_length", f"is {most}, and every prompt is longer.", "Raise it, or cut the prompts."
+        )

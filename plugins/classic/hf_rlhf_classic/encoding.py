@@ -1,0 +1,124 @@
+"""Rows as the tokens that TRL's trainers make of them, for measuring what they train.
+
+TRL tokenizes prompt and response together and takes the response to begin where the tokens of both
+leave those of the prompt alone; a plain-text response ends with the end-of-sequence token, one in
+messages as its chat template has it. A test compares these with TRL's own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Text = str | Sequence[Mapping[str, Any]]
+"""Plain text, or chat messages."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Token ids, and for each whether its likelihood counts: that of a response does."""
+
+    ids: Sequence[int]
+    counted: Sequence[bool]
+
+    def cut(self, max_length: int | None, mode: str = "keep_start") -> "Encoded":
+        """Return at most `max_length` tokens, of the start or (`keep_end`) of the end."""
+        if max_length is None or len(self.ids) <= max_length:
+            return self
+        kept = slice(-max_length, None) if mode == "keep_end" else slice(None, max_length)
+        return Encoded(self.ids[kept], self.counted[kept])
+
+
+def is_text(value: Any) -> bool:
+    """Return whether a prompt or response is plain text, and not messages."""
+    return isinstance(value, str)
+
+
+def joined(prompt: Text, response: Text) -> Any:
+    """Return prompt and response as one, text or messages as they are."""
+    if is_text(prompt):
+        return f"{prompt}{response}"
+    return [*prompt, *response]
+
+
+def tokens(tokenizer: Any, text: Text, row: Mapping[str, Any] | None = None, **given: Any) -> Any:
+    """Return the token ids of text or messages; with `return_dict`, what the template returns.
+
+    `row` may hold `tools` and `chat_template_kwargs` for the chat template, as TRL has them.
+    """
+    if is_text(text):
+        return tokenizer(text)["input_ids"]
+    row = row or {}
+    return tokenizer.apply_chat_template(
+        list(text),
+        tokenize=True,
+        **{"return_dict": False, "tools": row.get("tools"), **given},
+        **(row.get("chat_template_kwargs") or {}),
+    )
+
+
+def ended(tokenizer: Any, response: Text) -> Any:
+    """Return a plain-text response with its end-of-sequence token; messages as they are."""
+    if is_text(response) and not str(response).endswith(tokenizer.eos_token):
+        return f"{response}{tokenizer.eos_token}"
+    return response
+
+
+def encode_response(
+    tokenizer: Any,
+    row: Mapping[str, Any],
+    response: Text,
+    *,
+    chat_template: str | None = None,
+    assistant_only: bool = False,
+) -> Encoded:
+    """Encode the row's `prompt` followed by `response`, of which every token counts.
+
+    With `assistant_only`, only those of the assistant's turns do: the chat template must mark
+    them with `{% generation %}`.
+    """
+    template = {"chat_template": chat_template} if chat_template else {}
+    alone = tokens(tokenizer, row["prompt"], row, add_generation_prompt=True, **template)
+    whole = joined(row["prompt"], ended(tokenizer, response))
+    if assistant_only:
+        ids, assistant = _assistant(tokenizer, whole, row, template)
+    else:
+        ids = tokens(tokenizer, whole, row, **template)
+        assistant = [True] * len(ids)
+    start = _common(alone, ids)
+    return Encoded(ids, [place >= start and assistant[place] for place in range(len(ids))])
+
+
+def encode_messages(
+    tokenizer: Any,
+    row: Mapping[str, Any],
+    *,
+    chat_template: str | None = None,
+    assistant_only: bool = True,
+) -> Encoded:
+    """Encode the row's `messages`; what the assistant wrote counts, or all of it."""
+    template = {"chat_template": chat_template} if chat_template else {}
+    if assistant_only:
+        return Encoded(*_assistant(tokenizer, row["messages"], row, template))
+    ids = tokens(tokenizer, row["messages"], row, **template)
+    return Encoded(ids, [True] * len(ids))
+
+
+def _assistant(
+    tokenizer: Any, messages: Any, row: Mapping[str, Any], template: Mapping[str, Any]
+) -> tuple[Any, list[bool]]:
+    found = tokens(
+        tokenizer,
+        messages,
+        row,
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+        **template,
+    )
+    return found["input_ids"], [bool(mark) for mark in found["assistant_masks"]]
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many tokens the two have in common at the start."""
+    pairs = zip(one, other, strict=False)
+    differs = (place for place, (a, b) in enumerate(pairs) if a != b)
+    return next(differs, min(len(one), len(other)))

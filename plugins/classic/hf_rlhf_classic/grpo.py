@@ -1,0 +1,95 @@
+"""Group relative policy optimization under a composed reward, on TRL's public surface alone."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from transformers import TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from hf_rlhf.errors import Problem
+from hf_rlhf.policy import policy_arguments
+from hf_rlhf.run import Run
+from hf_rlhf_classic.checks import evaluates_itself
+
+FLAT = "frac_reward_zero_std"
+"""TRL's name for the share of groups in which every completion got the same reward."""
+
+
+@dataclass
+class GroupConfig(GRPOConfig):  # type: ignore[misc]
+    """TRL's `GRPOConfig`."""
+
+
+class GroupTrainer(GRPOTrainer):  # type: ignore[misc]
+    """GRPO (Shao et al. 2024) under the run's composed reward: `--plugin grpo`.
+
+    Advantages are rewards standardised within the completions of one prompt; a group whose rewards
+    are all the same teaches nothing, and their share is logged and reported. KL to the base is
+    the k3 estimator in the loss, times `beta`.
+    """
+
+    Config = GroupConfig
+    default_run = "tiny"
+    columns = frozenset({"prompt"})
+
+    @classmethod
+    def preflight(cls, run: Run) -> Iterable[Problem]:
+        """Yield what would stop or spoil training, before weights load."""
+        return list(evaluates_itself(run))
+
+    @classmethod
+    def from_run(cls, run: Run) -> Self:
+        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        return cls(
+            **policy_arguments(run),
+            reward_funcs=[run.reward],
+            args=run.training,
+            train_dataset=run.dataset["train"],
+            processing_class=run.tokenizer,
+            callbacks=[*run.callbacks, TellFlatGroups()],
+        )
+
+    def report(self) -> Mapping[str, Any]:
+        """Return the share of groups that taught nothing, at the start, in all, and at the end."""
+        shares = [entry[FLAT] for entry in self.state.log_history if FLAT in entry]
+        if not shares:
+            return {}
+        return {
+            "Groups with equal rewards": {
+                "first logged step": shares[0],
+                "mean of logged steps": sum(shares) / len(shares),
+                "last logged step": shares[-1],
+            }
+        }
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write none: TRL's draft knows nothing of the run, whose card is made of its record."""
+
+
+class TellFlatGroups(TrainerCallback):  # type: ignore[misc]
+    """Says so when training begins with groups that all have equal rewards: nothing is learned."""
+
+    SAID_AT = (1, 10)
+    """At which flat logging since the start it is said."""
+
+    def __init__(self) -> None:
+        self.flat = 0
+        self.varied = False
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
+    ) -> None:
+        """Count loggings in which no group has rewards that differ, until one has."""
+        if FLAT not in logs or self.varied:
+            return
+        self.varied = logs[FLAT] < 1
+        self.flat += not self.varied
+        if not self.varied and self.flat in self.SAID_AT and state.is_world_process_zero:
+            print(
+                f"note: to step {state.global_step}, every completion of a prompt got the same "
+                "reward as the others, so nothing is learned. Rewards must tell completions of one "
+                "prompt apart: `hf-rlhf check` shows what they say; a higher `temperature`, more "
+                "`num_generations`, or a policy that is sometimes right (SFT first) may help.",
+                flush=True,
+            )

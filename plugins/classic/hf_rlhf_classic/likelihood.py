@@ -1,0 +1,90 @@
+"""How likely a model finds given responses: what SFT and DPO are measured by on held-out rows."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.contracts import Score
+from hf_rlhf.run import Run
+from hf_rlhf.specs import EvaluationSpec
+from hf_rlhf_classic.encoding import Encoded
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Metrics = dict[str, Score]
+"""Of one row, by name. None: the row says nothing about it."""
+LOGITS_AT_ONCE = 2**27
+"""Numbers in the logits of one batch, batch x tokens x vocabulary: 0.5 GB as float32."""
+
+
+def batch_size(run: Run) -> int:
+    """Return how many held-out rows are measured at once."""
+    return (run.spec.evaluation or EvaluationSpec()).batch_size
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """Of the counted tokens of one sequence."""
+
+    log_probs: Sequence[float]
+    """Natural logarithm of each one's probability after those before it."""
+    top: Sequence[bool]
+    """Whether it is the token that the model finds most likely."""
+
+    @property
+    def total(self) -> float:
+        """Log-probability of the response, in nats: 0 where nothing counts."""
+        return math.fsum(self.log_probs)
+
+
+def likelihoods(model: Any, sequences: Sequence[Encoded], tokenizer: Any) -> list[Likelihood]:
+    """Return what a causal `model` makes of each sequence, in order. The first token has none.
+
+    All are taken at once, unless their logits would be more than `LOGITS_AT_ONCE`.
+    """
+    order = sorted(range(len(sequences)), key=lambda place: len(sequences[place].ids))
+    found: dict[int, Likelihood] = {}
+    vocabulary = model.config.get_text_config().vocab_size
+    while order:
+        # Sorted: the last of those taken is the longest.
+        fits = LOGITS_AT_ONCE // (max(len(sequences[order[-1]].ids), 1) * vocabulary)
+        taken, order = order[-max(fits, 1) :], order[: -max(fits, 1)]
+        batch = [sequences[place] for place in taken]
+        found.update(zip(taken, _batch(model, batch, tokenizer.pad_token_id), strict=True))
+    return [found[place] for place in range(len(sequences))]
+
+
+def _batch(model: Any, batch: Sequence[Encoded], pad: int) -> list[Likelihood]:
+    import torch
+
+    ids, mask = padded([one.ids for one in batch], pad, model.device)
+    with torch.inference_mode():
+        logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+    return [
+        _of_row(logits[row, : len(one.ids) - 1].float(), ids[row, 1 : len(one.ids)], one)
+        for row, one in enumerate(batch)
+    ]
+
+
+def padded(sequences: Sequence[Sequence[int]], pad: int, device: Any) -> "tuple[Tensor, Tensor]":
+    """Return ids and attention mask, both (batch, longest), padded on the right."""
+    import torch
+
+    longest = max(len(ids) for ids in sequences)
+    ids = torch.full((len(sequences), longest), pad)
+    mask = torch.zeros((len(sequences), longest), dtype=torch.long)
+    for row, one in enumerate(sequences):
+        ids[row, : len(one)] = torch.tensor(one)
+        mask[row, : len(one)] = 1
+    return ids.to(device), mask.to(device)
+
+
+def _of_row(logits: "Tensor", targets: "Tensor", one: Encoded) -> Likelihood:
+    import torch
+
+    counted = torch.tensor(list(one.counted[1:]), dtype=torch.bool, device=logits.device)
+    kept, wanted = logits[counted], targets[counted]
+    chosen = kept.gather(1, wanted[:, None]).squeeze(1) - kept.logsumexp(1)
+    return Likelihood(chosen.tolist(), (kept.argmax(1) == wanted).tolist())

@@ -1,0 +1,150 @@
+"""Reward models from preferences (Bradley-Terry), on TRL's public surface alone."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from trl import RewardConfig, RewardTrainer
+
+from hf_rlhf.checkpoints import AlreadyTrained
+from hf_rlhf.errors import Problem
+from hf_rlhf.evaluate import Evaluation, held_out_rows, measure_rows, saved_model
+from hf_rlhf.policy import policy_arguments
+from hf_rlhf.run import Run
+from hf_rlhf_classic.checks import evaluates_itself, one_kind, within_positions
+from hf_rlhf_classic.encoding import encode_response
+from hf_rlhf_classic.likelihood import Metrics, batch_size
+from hf_rlhf_classic.pairs import Pair, as_metrics, read_pairs, row_metrics, tables
+
+
+@dataclass
+class RewardModelConfig(RewardConfig):  # type: ignore[misc]
+    """TRL's `RewardConfig`."""
+
+
+class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
+    """A reward model of a base or SFT checkpoint, from pairs: `--plugin reward`.
+
+    The loss is Bradley and Terry's, -log sigmoid(r_chosen - r_rejected - margin), with the margin
+    of a `margin` column where the rows have one (Touvron et al. 2023, eq. 2), and
+    `center_rewards_coefficient` times (r_chosen + r_rejected)^2 (Eisenstein et al. 2023, eq. 2).
+    The score is a new linear head without bias on the last token that is not padding. A LoRA is
+    saved with its head. Pairs with a text over `max_length` tokens are left out, and counted.
+    """
+
+    Config = RewardModelConfig
+    default_run = "tiny"
+    task = "text-classification"
+    columns = frozenset({"prompt", "chosen", "rejected"})
+
+    @classmethod
+    def preflight(cls, run: Run) -> Iterable[Problem]:
+        """Yield what would stop or spoil training, before weights load."""
+        found = [*evaluates_itself(run), *one_kind(run, "prompt", "chosen", "rejected")]
+        return found or [*_margins(run), *_lengths(run)]
+
+    @classmethod
+    def from_run(cls, run: Run) -> Self:
+        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        trainer = cls(
+            **policy_arguments(run),
+            args=run.training,
+            train_dataset=run.dataset["train"],
+            processing_class=run.tokenizer,
+            callbacks=list(run.callbacks),
+        )
+        trainer.run, trainer.tables = run, {}
+        return trainer
+
+    run: Run
+    """What it was built from."""
+    tables: Mapping[str, Any]
+    """How it does on held-out pairs, once it is trained."""
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train, and score the held-out pairs with what came of it, for the report."""
+        try:
+            output = super().train(*args, **kwargs)
+        except AlreadyTrained:
+            self._score_held_out()
+            raise
+        self._score_held_out()
+        return output
+
+    def report(self) -> Mapping[str, Any]:
+        """Return which training pairs were left out, and how the model does on held-out pairs."""
+        given, kept = len(self.run.dataset["train"]), len(self.train_dataset)
+        rows = {"given": given, "over max_length, left out": given - kept, "trained on": kept}
+        return {"Training pairs": rows, **self.tables}
+
+    def _score_held_out(self) -> None:
+        if self.run.spec.evaluation is None:
+            return
+        # A model in shards takes all processes to every step of it.
+        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
+        model = self.model_wrapped if sharded else self.accelerator.unwrap_model(self.model)
+        model.eval()
+
+        def measure(rows: Sequence[Mapping[str, Any]]) -> list[Metrics]:
+            pairs = read_pairs(model, self.run.tokenizer, rows, self.args.max_length)
+            return [as_metrics(pair) for pair in pairs]
+
+        rows, size = held_out_rows(self.run), batch_size(self.run)
+        found: Iterable[Mapping[str, Any]]
+        if sharded:
+            found = [one for part in _parts(rows, size) for one in measure(part)]
+        else:
+            found = measure_rows(rows, measure, batch_size=size).rows
+        self.tables = tables([Pair(**one) for one in found if one["chosen"] is not None])
+
+    @classmethod
+    def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
+        """Return each held-out pair's accuracy, margin and loss, and what length has to do with it.
+
+        A model without a score head gets the one that training would start from.
+        """
+
+        def measure(rows: Sequence[Mapping[str, Any]]) -> list[Metrics]:
+            pairs = read_pairs(scorer, run.tokenizer, rows, run.training.max_length)
+            return [row_metrics(one) for one in pairs]
+
+        with saved_model(run, model, model_kwargs) as scorer:
+            return measure_rows(held_out_rows(run), measure, batch_size=batch_size(run))
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write none: TRL's draft knows nothing of the run, whose card is made of its record."""
+
+
+def _parts(rows: Any, size: int) -> Iterator[list[dict[str, Any]]]:
+    for start in range(0, len(rows), size):
+        yield rows.select(range(start, min(start + size, len(rows)))).to_list()
+
+
+def _margins(run: Run) -> Iterator[Problem]:
+    train = run.dataset["train"]
+    if "margin" not in train.column_names:
+        return
+    for row, margin in enumerate(train["margin"]):
+        if not isinstance(margin, (int, float)) or margin != margin:
+            yield Problem(
+                "dataset",
+                f"row {row} of train has the margin {margin!r}.",
+                "Give every row a number, or leave the column out.",
+            )
+            return
+
+
+def _lengths(run: Run) -> Iterator[Problem]:
+    """Some pair is short enough to be trained on, and none too long for the model."""
+
+    def longest(row: Mapping[str, Any]) -> int:
+        texts = (row["chosen"], row["rejected"])
+        return max(len(encode_response(run.tokenizer, row, text).ids) for text in texts)
+
+    train, most = run.dataset["train"], run.training.max_length
+    yield from within_positions(run, (longest(row) for row in train), drops=True)
+    if most is not None and not any(longest(row) <= most for row in train):
+        yield Problem(
+            "max_length", f"is {most}, and every pair has a text that is longer.", "Raise it."
+        )

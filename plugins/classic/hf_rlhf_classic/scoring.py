@@ -1,0 +1,235 @@
+"""A saved reward model as a reward of any run: `{name: reward_model, model: FOLDER_OR_HUB_ID}`.
+
+Policy and reward model meet in text. The reward model reads prompt and completion with its own
+tokenizer and, for messages, its own chat template, so the two may be of different families, and
+special tokens of the policy never reach it. As in its training (TRL's `RewardTrainer`) a
+plain-text completion is given the reward model's end-of-sequence token, also one that was cut.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from hf_rlhf.contracts import Score
+from hf_rlhf.errors import ModelError, RewardError
+from hf_rlhf.messages import text_of
+from hf_rlhf_classic.encoding import ended, is_text, joined, tokens
+from hf_rlhf_classic.pairs import scores
+
+HEAD = "score.weight"
+"""What transformers call the linear head, without bias, of a sequence classification model."""
+
+
+@dataclass
+class RewardModel:
+    """The score of a saved reward model, less `mean`, divided by `std`.
+
+    A model that `--plugin reward` trained, or any other that transformers loads as a sequence
+    classification model with one label. Loaded when first asked, by each process for itself.
+    """
+
+    model: str
+    """Folder, package://PACKAGE/FOLDER or Hub id; of an adapter's base, if `adapter` is given."""
+    adapter: str | None = None
+    """A LoRA reward adapter with its score head: a folder, a run's folder or a Hub id."""
+    revision: str | None = None
+    """Of `model` on the Hub: a branch, tag or commit."""
+    adapter_revision: str | None = None
+    """Of `adapter` on the Hub."""
+    batch_size: int = 16
+    """How many texts are scored at once. The last digits of a score depend on it."""
+    device: str | None = None
+    """Where it runs, such as `cuda:1`; where the policy does if not said."""
+    dtype: str | None = None
+    """In which it is loaded, such as `bfloat16`; as it was saved if not said."""
+    max_length: int | None = None
+    """The most tokens that it reads of a text; as many as it has positions for if not said."""
+    too_long: Literal["cut", "abstain", "error"] = "cut"
+    """What is done with a longer text: its start is cut, it has no score, or the run stops. How
+    many were is logged as `reward_model/too_long`."""
+    mean: float = 0.0
+    """Subtracted from the score. The card of a reward model tells its mean on held-out texts."""
+    std: float = 1.0
+    """By which the score, less `mean`, is divided."""
+    _loaded: Any = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check all that can be known before weights load. Raises ModelError."""
+        if self.batch_size < 1 or self.std <= 0 or (self.max_length or 1) < 1:
+            raise ModelError(
+                f"reward_model: batch_size {self.batch_size}, std {self.std} and max_length "
+                f"{self.max_length} must be above 0."
+            )
+        self._places()
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        log_metric: Callable[[str, float], None] | None = None,
+        **_: Any,
+    ) -> list[Score]:
+        """Return one score per completion.
+
+        Raises RewardError for a score that is not finite, and for a text that is too long where
+        the run asked for that; ModelError when the model cannot be used.
+        """
+        model, tokenizer = self._model()
+        texts = [
+            self._read(tokenizer, prompt, completion)
+            for prompt, completion in zip(prompts, completions, strict=True)
+        ]
+        limit = self.max_length or _positions(model)
+        long = [limit is not None and len(ids) > limit for ids in texts]
+        self._tell(sum(long), len(texts), limit, log_metric)
+        kept = [row for row in range(len(texts)) if not long[row] or self.too_long == "cut"]
+        sequences = [texts[row][-limit:] if limit else texts[row] for row in kept]
+        pad = model.config.get_text_config().pad_token_id
+        found = dict(zip(kept, scores(model, sequences, pad, self.batch_size), strict=True))
+        if bad := [row for row, score in found.items() if not math.isfinite(score)]:
+            raise RewardError(
+                f"reward_model {self._named()} gives {found[bad[0]]} for completion {bad[0]}, "
+                f"which begins {text_of(completions[bad[0]])[:80]!r}. Its weights are damaged, or "
+                f"{model.dtype} is too narrow for them: try `dtype: float32`."
+            )
+        return [
+            (found[row] - self.mean) / self.std if row in found else None
+            for row in range(len(texts))
+        ]
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return every setting, for the record and the card."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loaded": None}
+
+    def _named(self) -> str:
+        return f"{self.model!r}" + (f" with adapter {self.adapter!r}" if self.adapter else "")
+
+    def _read(self, tokenizer: Any, prompt: Any, completion: Any) -> list[int]:
+        if not is_text(completion):
+            if not tokenizer.chat_template:
+                raise ModelError(
+                    f"the tokenizer of reward_model {self._named()} has no chat template, and the "
+                    "prompts are messages. Use plain-text prompts, or a reward model with one."
+                )
+            prompt = [{"role": "user", "content": prompt}] if is_text(prompt) else prompt
+            prompt, completion = _plain(prompt), _plain(completion)
+        return list(tokens(tokenizer, joined(prompt, ended(tokenizer, completion))))
+
+    def _tell(
+        self,
+        count: int,
+        given: int,
+        limit: int | None,
+        log_metric: Callable[[str, float], None] | None,
+    ) -> None:
+        """Say how many texts are too long."""
+        if log_metric is not None and given:
+            log_metric("reward_model/too_long", count / given)
+        if not count:
+            return
+        said = f"reward_model {self._named()}: {count} of {given} texts have over {limit} tokens"
+        if self.too_long == "error":
+            raise RewardError(f"{said}. Shorten them, or write `too_long: cut` or `abstain`.")
+        if log_metric is None:
+            done = "their start is cut" if self.too_long == "cut" else "they get no score"
+            logging.getLogger(__name__).warning("%s; %s.", said, done)
+
+    def _places(self) -> tuple[str, Path | None]:
+        """Return what `from_pretrained` takes, and the adapter's folder, having looked at both."""
+        from hf_rlhf.base_identity import check_base
+        from hf_rlhf.lora import read_adapter
+        from hf_rlhf.policy import find_adapter
+        from hf_rlhf.run import resolve_model_path
+
+        path = resolve_model_path(self.model)
+        if (Path(path) / "adapter_config.json").exists():
+            raise ModelError(
+                f"reward_model: {self.model} is an adapter. Write it as `adapter`, and its base as "
+                "`model`."
+            )
+        if self.adapter is None:
+            _check_is_scorer(Path(path), self.model)
+            return path, None
+        folder = find_adapter(self.adapter, self.adapter_revision)
+        if not any(name.endswith(HEAD) for name in read_adapter(folder).replacements):
+            raise ModelError(
+                f"reward_model: the adapter {self.adapter} has no score head. It is not one of a "
+                "reward model, or was saved without its head; `--plugin reward` saves both."
+            )
+        check_base(folder, path, name=self.model, revision=self.revision)
+        return path, folder
+
+    def _model(self) -> tuple[Any, Any]:
+        """Return the model and its tokenizer, loaded once in each process."""
+        if self._loaded is None:
+            self._loaded = self._load()
+        model, tokenizer = self._loaded
+        return model, tokenizer
+
+    def _load(self) -> tuple[Any, Any]:
+        from accelerate import PartialState
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        from hf_rlhf.processes import whole_weights
+
+        path, adapter = self._places()
+        given = {"num_labels": 1} if adapter else {}
+        dtype = {"dtype": self.dtype} if self.dtype else {}
+        with whole_weights():
+            model, loading = AutoModelForSequenceClassification.from_pretrained(
+                path, revision=self.revision, output_loading_info=True, **given, **dtype
+            )
+            if adapter is not None:
+                from peft import PeftModel
+
+                model = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+        missing = [name for name in loading["missing_keys"] if adapter is None or HEAD not in name]
+        if missing or model.config.num_labels != 1:
+            raise ModelError(
+                f"reward_model {self._named()} is not a reward model: it has "
+                f"{model.config.num_labels} labels"
+                + (f", and no weights for {', '.join(missing[:3])}." if missing else ".")
+            )
+        own = adapter is not None and (adapter / "tokenizer_config.json").exists()
+        tokenizer = AutoTokenizer.from_pretrained(
+            adapter if own else path, revision=None if own else self.revision
+        )
+        config = model.config.get_text_config()
+        if config.pad_token_id is None:
+            end = tokenizer.eos_token_id
+            config.pad_token_id = end if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        device = self.device or PartialState().device
+        return model.to(device).eval(), tokenizer
+
+
+def _plain(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages whose contents are text, as chat templates expect them."""
+    return [{**turn, "content": text_of([turn])} for turn in turns]
+
+
+def _positions(model: Any) -> int | None:
+    room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return room if isinstance(room, int) else None
+
+
+def _check_is_scorer(folder: Path, name: str) -> None:
+    """Raise ModelError for a folder that holds another kind of model; Hub ids are seen later."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        if folder.is_dir():
+            raise ModelError(f"reward_model: {name} has no config.json that can be read.") from None
+        return
+    kinds = config.get("architectures") or []
+    if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
+        raise ModelError(
+            f"reward_model: {name} is a {', '.join(kinds) or 'model of no known kind'}, without a "
+            "score head. Train one of it with `--plugin reward`."
+        )

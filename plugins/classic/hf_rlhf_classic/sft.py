@@ -1,0 +1,210 @@
+"""Supervised fine-tuning on responses, on TRL's public surface alone."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from trl import SFTConfig, SFTTrainer
+from trl.chat_template_utils import get_training_chat_template, has_generation_markers
+
+from hf_rlhf.errors import Problem
+from hf_rlhf.evaluate import Evaluation, held_out_rows, measure_rows, saved_model
+from hf_rlhf.policy import policy_arguments
+from hf_rlhf.run import Run
+from hf_rlhf_classic.checks import choice, evaluates_itself, one_kind, within_positions
+from hf_rlhf_classic.encoding import Encoded, encode_messages, encode_response, is_text
+from hf_rlhf_classic.likelihood import Likelihood, Metrics, batch_size, likelihoods
+
+
+@dataclass
+class SupervisedConfig(SFTConfig):  # type: ignore[misc]
+    """TRL's `SFTConfig`, in which the loss is on what the assistant says unless told otherwise."""
+
+    assistant_only_loss: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Train on assistant turns only. By default where the rows have other turns to "
+            "leave out: `messages`, or completions of several turns."
+        },
+    )
+
+
+class SupervisedTrainer(SFTTrainer):  # type: ignore[misc]
+    """Supervised fine-tuning: the likelihood of demonstrated responses, `--plugin sft`.
+
+    Rows are `{prompt, completion}`, as text or messages, of which the completion's tokens are
+    trained, or `{messages}`, of which the assistant's are (the chat template must mark them with
+    `{% generation %}`). Packing, full fine-tuning and LoRA are TRL's. Held-out rows are measured by
+    `loss` (nats a token of the response), `token_accuracy` and `perplexity`, each a row's own, so
+    long and short responses count alike.
+    """
+
+    Config = SupervisedConfig
+    default_run = "tiny"
+
+    @classmethod
+    def preflight(cls, run: Run) -> Iterable[Problem]:
+        """Yield what would stop or spoil training, before weights load."""
+        found = [*evaluates_itself(run), *_columns(run)]
+        # Which tokens count is known only of rows and templates that are in order.
+        for check in (_markers, _packing, _lengths):
+            found += check(run) if not found else ()
+        return found
+
+    @classmethod
+    def from_run(cls, run: Run) -> Self:
+        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        run.training.assistant_only_loss = assistant_only(run)
+        trainer = cls(
+            **policy_arguments(run),
+            args=run.training,
+            train_dataset=run.dataset["train"],
+            processing_class=run.tokenizer,
+            callbacks=list(run.callbacks),
+        )
+        trainer.rows = _counts(run)
+        return trainer
+
+    rows: Mapping[str, int]
+    """What became of the training rows."""
+
+    def report(self) -> Mapping[str, Any]:
+        """Return how many rows were trained on, and how many of them cut."""
+        rows = dict(self.rows)
+        if self.args.packing:
+            rows["packed into sequences"] = len(self.train_dataset)
+        return {"Training rows": rows}
+
+    @classmethod
+    def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
+        """Return each held-out row's `loss`, `token_accuracy` and `perplexity`."""
+        encode, training = encoder(run), run.training
+
+        def measure(rows: Sequence[Mapping[str, Any]]) -> list[Metrics]:
+            cut = (encode(row).cut(training.max_length, training.truncation_mode) for row in rows)
+            return [_metrics(one) for one in likelihoods(policy, list(cut), run.tokenizer)]
+
+        with saved_model(run, model, model_kwargs) as policy:
+            return measure_rows(held_out_rows(run), measure, batch_size=batch_size(run))
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write none: TRL's draft knows nothing of the run, whose card is made of its record."""
+
+
+def assistant_only(run: Run) -> bool:
+    """Return whether only assistant turns count: as the run says, or where others are to be left.
+
+    The completion of a prompt counts whole when it is one turn or plain text.
+    """
+    asked = run.training.assistant_only_loss
+    if asked is not None:
+        return bool(asked)
+    train = run.dataset["train"]
+    if "messages" in train.column_names:
+        return True
+    completions = train["completion"][:]
+    return not is_text(completions[0]) and any(
+        turn["role"] != "assistant" for completion in completions for turn in completion
+    )
+
+
+def encoder(run: Run) -> Callable[[Mapping[str, Any]], Encoded]:
+    """Return the function from a row to the tokens that training would count, were none cut."""
+    only, template = assistant_only(run), None
+    if only and not has_generation_markers(run.tokenizer.chat_template):
+        template = get_training_chat_template(run.tokenizer)
+    whole = run.training.completion_only_loss is False
+
+    def encode(row: Mapping[str, Any]) -> Encoded:
+        given: dict[str, Any] = {"chat_template": template, "assistant_only": only}
+        if row.get("messages"):
+            return encode_messages(run.tokenizer, row, **given)
+        found = encode_response(run.tokenizer, row, row["completion"], **given)
+        return Encoded(found.ids, [True] * len(found.ids)) if whole and not only else found
+
+    return encode
+
+
+def _metrics(one: Likelihood) -> Metrics:
+    if not one.log_probs:  # nothing of the response is within max_length
+        return {"loss": None, "token_accuracy": None, "perplexity": None}
+    loss = -one.total / len(one.log_probs)
+    return {
+        "loss": loss,
+        "token_accuracy": sum(one.top) / len(one.top),
+        "perplexity": math.exp(min(loss, 700.0)),  # the largest that a float can hold
+    }
+
+
+def _counts(run: Run) -> dict[str, int]:
+    encode, training = encoder(run), run.training
+    found = {"given": 0, "cut at max_length": 0, "dropped, as nothing of the response was left": 0}
+    given, cut, dropped = found
+    splits = training.packing and training.packing_strategy != "bfd"
+    for row in run.dataset["train"]:
+        whole = encode(row)
+        kept = whole if splits else whole.cut(training.max_length, training.truncation_mode)
+        found[given] += 1
+        found[cut] += len(kept.ids) < len(whole.ids)
+        found[dropped] += not any(kept.counted)
+    return found
+
+
+def _columns(run: Run) -> Iterator[Problem]:
+    columns = set(run.dataset["train"].column_names)
+    if not ({"prompt", "completion"} <= columns or "messages" in columns):
+        yield Problem(
+            "dataset",
+            f"{run.spec.dataset.name} gives the columns {', '.join(sorted(columns))}.",
+            "sft needs `prompt` and `completion`, or `messages`.",
+        )
+        return
+    names = ("messages",) if "messages" in columns else ("prompt", "completion")
+    yield from one_kind(run, *names)
+
+
+def _markers(run: Run) -> Iterator[Problem]:
+    """Where only assistant turns count, the chat template says which they are."""
+    if not assistant_only(run):
+        return
+    train, where = run.dataset["train"], "assistant_only_loss"
+    if is_text(train[0].get("messages") or train[0].get("prompt")):
+        yield Problem(where, "is for rows of messages, and these are text.", "Leave it out.")
+        return
+    if has_generation_markers(run.tokenizer.chat_template):
+        return
+    try:
+        get_training_chat_template(run.tokenizer)
+    except ValueError:
+        yield Problem(
+            where,
+            "the loss is to be on assistant turns, and the tokenizer's chat template does not mark "
+            "them.",
+            "Put {% generation %} and {% endgeneration %} around what the assistant says (and its "
+            "end-of-turn token), or write `assistant_only_loss: false` to train on every turn.",
+        )
+
+
+def _packing(run: Run) -> Iterator[Problem]:
+    training = run.training
+    if training.max_length is None and training.packing:
+        yield Problem("max_length", "is null, and packing fills sequences of that length.")
+    if training.padding_free and not training.packing and training.max_length is not None:
+        yield Problem("padding_free", "needs `packing: true`, or `max_length: null`.")
+    yield from choice(run, "truncation_mode", ("keep_start", "keep_end"))
+    yield from choice(run, "loss_type", ("nll", "dft"))
+
+
+def _lengths(run: Run) -> Iterator[Problem]:
+    """Something of some response is left within `max_length`."""
+    encode, training, train = encoder(run), run.training, run.dataset["train"]
+    yield from within_positions(run, (len(encode(row).ids) for row in train))
+    cut = (encode(row).cut(training.max_length, training.truncation_mode) for row in train)
+    if not training.packing and not any(any(one.counted) for one in cut):
+        yield Problem(
+            "max_length",
+            f"is {training.max_length}, and no row has anything of its response within that.",
+            "Raise it, or `truncation_mode: keep_end`.",
+        )
