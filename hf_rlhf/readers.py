@@ -1,26 +1,20 @@
 """Files and datasets to rows, each row knowing where it stands.
 
-Sources: a Hub dataset, a folder, JSON Lines (plain or gzip), JSON, Parquet, CSV, TSV. Text
-formats and Parquet are read a piece at a time; a `.json` array is read whole. Every error is a
-`DataError` that begins with file and line (or row). pyarrow and datasets are imported when needed.
+Sources: a Hub dataset, a folder, JSON Lines (plain or gzip), JSON, Parquet, CSV, TSV, all read a
+piece at a time. Every error is a `DataError` that begins with file and line (or row). pyarrow and
+datasets are imported when needed.
 """
 
-import csv
 import difflib
-import gzip
-import json
 import os
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from hf_rlhf.errors import DataError
-
-LONGEST_CSV_FIELD = 1 << 28
-"""Characters. Python's own limit of 131,072 is less than one page of tool output."""
+from hf_rlhf.formats import READERS
 
 _SPLIT_WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -110,15 +104,16 @@ def read_rows(
 def read_file(path: Path) -> Iterator[Row]:
     """Yield the rows of one file, by its suffix. Raise DataError with file and line or row."""
     suffix = _suffix(path)
-    if suffix not in _READERS:
+    if suffix not in READERS:
         raise DataError(
             f"{path}: {suffix or 'a name without suffix'} is not a format that is read here. "
-            f"Expected one of {', '.join(_READERS)}; all but Parquet may be gzipped (.gz)."
+            f"Expected one of {', '.join(READERS)}; all but Parquet may be gzipped (.gz)."
         )
     try:
         if path.stat().st_size == 0:
             raise DataError(f"{path}: is empty (0 bytes). Expected at least one row.")
-        yield from _READERS[suffix](path)
+        for where, values in READERS[suffix](path):
+            yield Row(values, where)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
 
@@ -177,12 +172,12 @@ def _folder(path: Path, columns: Mapping[str, str]) -> Source:
     try:
         for file in sorted(path.rglob("*")):
             hidden = any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
-            if not hidden and _suffix(file) in _READERS and file.is_file():
+            if not hidden and _suffix(file) in READERS and file.is_file():
                 files.setdefault(_split_of(file.relative_to(path)), []).append(file)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
     if not files:
-        raise DataError(f"{path}: this folder holds no data files ({', '.join(_READERS)}).")
+        raise DataError(f"{path}: this folder holds no data files ({', '.join(READERS)}).")
     splits = {
         split: Rows(f"{path} ({split})", _chained(members), columns)
         for split, members in files.items()
@@ -215,7 +210,7 @@ def _saved_dataset(path: Path, columns: Mapping[str, str]) -> Source:
 
 def _hub(name: str, revision: str | None, subset: str | None, columns: Mapping[str, str]) -> Source:
     # A file that was mistyped must not become a search on the internet.
-    if not _HUB_ID.fullmatch(name) or _suffix(Path(name)) in _READERS:
+    if not _HUB_ID.fullmatch(name) or _suffix(Path(name)) in READERS:
         folder = Path(name).expanduser().parent
         known = [entry.name for entry in folder.iterdir()] if os.path.isdir(folder) else []
         raise DataError(f"{name}: no such file or folder{near(Path(name).name, known)}.")
@@ -256,145 +251,3 @@ def _of_datasets(
         return rows
 
     return {split: Rows(f"{name} ({split})", opener(split), columns) for split in splits}
-
-
-def _binary(path: Path) -> IO[bytes] | gzip.GzipFile:
-    if path.name.lower().endswith(".gz"):
-        return gzip.open(path, "rb")
-    return path.open("rb")
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    number = 0
-    try:
-        with _binary(path) as file:
-            for number, raw in enumerate(file, start=1):
-                data = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-                yield number, _utf8(data, f"{path}:{number}")
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(
-            f"{path}:{number + 1}: the gzip data breaks off or is damaged ({error}). "
-            "Get the file again."
-        ) from error
-
-
-def _utf8(data: bytes, where: str) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        hint = " It looks like UTF-16." if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
-        raise DataError(
-            f"{where}: is not UTF-8: byte 0x{data[error.start]:02x} at byte {error.start + 1} of "
-            f"the line.{hint} Convert it: iconv -f ENCODING -t utf-8 FILE."
-        ) from error
-
-
-def _json_lines(path: Path) -> Iterator[Row]:
-    for number, text in _lines(path):
-        if text.strip():
-            where = f"{path}:{number}"
-            yield Row(_object(_parsed(text, path, number), where), where)
-
-
-def _parsed(text: str, path: Path, line: int) -> Any:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        said = f"{error.msg.removesuffix(' at')} at column {error.colno}"
-        cut = "" if text.endswith("\n") else " The last line has no end: was the file cut off?"
-        where = f"{path}:{line + error.lineno - 1}"
-        raise DataError(f"{where}: is not valid JSON: {said}.{cut} Mend that line.") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}:{line}: is not usable JSON: {error}.") from error
-    if "\\ud" in text or "\\uD" in text:
-        _refuse_half_characters(value, f"{path}:{line}")
-    return value
-
-
-def _refuse_half_characters(value: Any, where: str) -> None:
-    """Half of a surrogate pair is legal in JSON, but no UTF-8 file or Arrow table can hold it."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{where}: holds half of a surrogate pair (such as \\ud83d alone), which is no "
-            "character: some text was cut inside an emoji. Remove it."
-        ) from error
-
-
-def _object(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise DataError(
-            f"{where}: is {type(value).__name__}, expected a JSON object with one key per column."
-        )
-    return value
-
-
-def _json(path: Path) -> Iterator[Row]:
-    first = next((text for _, text in _lines(path) if text.strip()), "")
-    if first.lstrip().startswith("{"):
-        # Many tools write JSON Lines into files called .json.
-        yield from _json_lines(path)
-        return
-    values = _parsed("".join(text for _, text in _lines(path)), path, 1)
-    if not isinstance(values, list):
-        raise DataError(f"{path}: is {type(values).__name__}, expected an array of objects.")
-    for number, value in enumerate(values, start=1):
-        where = f"{path}, row {number}"
-        yield Row(_object(value, where), where)
-
-
-def _delimited(path: Path, delimiter: str) -> Iterator[Row]:
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CSV_FIELD))
-    lines = (text for _, text in _lines(path))
-    reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
-    start = 1
-    try:
-        names = reader.fieldnames or []
-        start = reader.line_num + 1
-        for values in reader:
-            where = f"{path}:{start}"
-            start = reader.line_num + 1
-            yield Row(_complete(values, where, names), where)
-    except csv.Error as error:
-        raise DataError(
-            f"{path}:{start}: is not valid CSV: {error}. A quote may be open, or the file cut off."
-        ) from error
-
-
-def _complete(values: dict[Any, Any], where: str, names: Iterable[str]) -> dict[str, Any]:
-    missing = [name for name in names if values.get(name) is None]
-    if missing or None in values:
-        trouble = f"lacks {', '.join(missing)}" if missing else "has more fields than the header"
-        raise DataError(
-            f"{where}: {trouble}; the header names {', '.join(names)}. "
-            "Quote fields that hold the separator or a line break."
-        )
-    return values
-
-
-def _parquet(path: Path) -> Iterator[Row]:
-    import pyarrow
-    import pyarrow.parquet
-
-    number = 0
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=256):
-                for values in batch.to_pylist():
-                    number += 1
-                    yield Row(values, f"{path}, row {number}")
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(
-            f"{path}, row {number + 1}: is not readable Parquet: {error}. Get the file again."
-        ) from error
-
-
-_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    ".jsonl": _json_lines,
-    ".ndjson": _json_lines,
-    ".json": _json,
-    ".parquet": _parquet,
-    ".csv": lambda path: _delimited(path, ","),
-    ".tsv": lambda path: _delimited(path, "\t"),
-}

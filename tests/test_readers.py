@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hf_rlhf import formats
 from hf_rlhf.errors import DataError
 from hf_rlhf.readers import Row, read_file, read_rows, rename, require
 
@@ -20,6 +21,7 @@ ROWS: list[dict[str, Any]] = [
     {"question": "Où? 日本 🙂", "note": ""},
     {"question": "Why?", "note": "x" * 200_000},
 ]
+ARRAY = json.dumps(ROWS[:2], indent=1, ensure_ascii=False).encode()
 JSONL = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS[:2]).encode()
 
 
@@ -172,6 +174,69 @@ def test_damaged_parquet_and_json_arrays_are_data_errors(tmp_path: Path) -> None
     element = write(tmp_path / "element.json", b'[{"a": 1}, 2]')
     with pytest.raises(DataError, match=r"element\.json, row 2: is int"):
         list(read_file(element))
+
+
+@given(
+    values=st.lists(st.dictionaries(st.text(), st.integers() | st.floats(allow_nan=False))),
+    indent=st.sampled_from([None, 1]),
+    piece=st.integers(1, 40),
+)
+@example(values=[{"a": "\n\\ud83d\\ude42 \U0001f642"}], indent=None, piece=1)  # type: ignore[dict-item]
+@settings(max_examples=60, deadline=None)
+def test_an_array_is_the_same_whatever_is_read_at_a_time(
+    tmp_path_factory: Any, values: list[dict[str, Any]], indent: int | None, piece: int
+) -> None:
+    path = tmp_path_factory.mktemp("array") / "rows.json"
+    path.write_text(json.dumps(values, indent=indent) + "\n", encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formats, "PIECE", piece)
+        assert [row.values for row in read_file(path)] == values
+
+
+@given(cut=st.integers(1, len(ARRAY) - 1), piece=st.integers(1, 40))
+@settings(max_examples=60, deadline=None)
+def test_an_array_cut_at_any_byte_gives_its_first_rows_and_then_the_line(
+    tmp_path_factory: Any, cut: int, piece: int
+) -> None:
+    path = write(tmp_path_factory.mktemp("cut") / "rows.json", ARRAY[:cut])
+    rows: list[dict[str, Any]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formats, "PIECE", piece)
+        with pytest.raises(DataError, match=r"rows\.json:\d+: is (not valid JSON|not UTF-8)"):
+            rows.extend(row.values for row in read_file(path))
+    assert rows == ROWS[: len(rows)]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (
+            b'[{"a": 1},\n {"a": 2}\n {"a": 3}]',
+            r"rows\.json:3: .*Expecting ',' or ']' at column 2\.",
+        ),
+        (b'[{"a": 1}]\n]', r"rows\.json:2: .*Extra data"),
+        (b'[{"a": 1},\n]', r"rows\.json:2: is not valid JSON"),
+        (b'[{"a": "\xff"}]', r"rows\.json:1: is not UTF-8: byte 0xff at byte 9 of"),
+        (b'[{"a": "\\ud83d"}]', r"rows\.json:1: holds half of a surrogate pair"),
+        (b'"abc"', r"""rows\.json: begins with '"', expected an array"""),
+    ],
+)
+def test_a_fault_in_an_array_is_placed(tmp_path: Path, data: bytes, said: str) -> None:
+    path = write(tmp_path / "rows.json", data)
+    with pytest.raises(DataError, match=said):
+        list(read_file(path))
+
+
+def test_memory_stays_flat_on_an_array_in_one_line(tmp_path: Path) -> None:
+    item = json.dumps({"text": "x" * 10_000})
+    path = write(tmp_path / "long.json", ("[" + ",".join([item] * 2_000) + "]").encode())  # 20 MB
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read_file(path)) == 2_000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 6 * formats.PIECE
 
 
 def test_a_source_without_rows_is_an_error_when_read(tmp_path: Path) -> None:
