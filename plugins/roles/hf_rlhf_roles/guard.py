@@ -35,10 +35,7 @@ def base_folder(workspace: Workspace) -> Path:
     """
     with workspace.inside():
         path = Path(resolve_model_path(workspace.base))
-        if path.is_dir():
-            folder = path.resolve()
-        else:
-            folder = _from_hub(workspace)
+        folder = path.resolve() if path.is_dir() else _from_hub(workspace)
     if not any(folder.glob("*.safetensors")):
         raise ModelError(
             f"the base {workspace.base!r} ({folder}) holds no *.safetensors. Is the workspace "

@@ -1,0 +1,352 @@
+"""`evidence_reliability`: does an answer of `data_insight` say what its evidence says, and no more?
+
+For each completion, with every part in [0, 1]::
+
+    0                                                  if the answer is malformed
+    insights * (0.3 + 0.7 conclusion) * (0.5 + 0.5 uncertainty)    otherwise
+
+* insights: the mean over the insights, and over at least `min_insights` of them (as far as there is
+  evidence for as many). An insight is 0 unless it cites 1 to `max_refs` pieces of evidence that the
+  prompt has, its figures agree with them (`hf_rlhf_roles.figures`), and it is neither a copy of a
+  passage nor a repetition; then it is the judge's support by the cited passages, times the share of
+  the citations that matter: that support the claim alone, that the support falls without, or that a
+  figure needs. Half of it where it hedges and its evidence does not.
+* conclusion: judged as an insight is; 0 if it cites evidence that no supported insight cites.
+* uncertainty: where the conclusion rests on fewer than `thin_refs` pieces, or the evidence
+  conflicts, something must be said; elsewhere "none" will do. What is said must be about the
+  evidence, in at most 60 words and 3 sentences, without figures of its own; a judge
+  that is a model is asked whether it names a real limit.
+
+The reward is None where the judge failed, and where the prompt holds no evidence (a mixed dataset:
+`on_none: skip`). Evidence is read from the prompt alone.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from typing import Any
+
+from hf_rlhf.contracts import Judge, Question, Score, Verdict
+from hf_rlhf.errors import ConfigError, JudgeError, Problem
+from hf_rlhf.messages import text_of
+from hf_rlhf_roles.figures import disagreements, figures_of, wrong_direction
+from hf_rlhf_roles.insights import Answer, Claim, evidence_of, parse_answer, words_of
+
+LABEL = "evidence_reliability"
+COMPONENTS = ("insights", "conclusion", "uncertainty", "well_formed")
+LIMIT = "The statement names a real limit of the evidence for the conclusion given in the context."
+CONFLICT = "Two of the passages contradict each other, or give different values for the same thing."
+_COPIED = 0.9
+"""Share of a claim's words that may not stand in a row in one passage."""
+_SHORT = 4
+"""Words up to which a claim cannot be told from a copy."""
+_MOST_WORDS, _MOST_SENTENCES = 60, 3
+_HEDGE_WORDS = "may might could possibly perhaps maybe probably seemingly apparently"
+_STOP_WORDS = """a an the and or of in on at to by for from with as is are was were be been it its
+    this that than then there not no nothing none only one may so"""
+_HEDGES, _STOP = frozenset(_HEDGE_WORDS.split()), frozenset(_STOP_WORDS.split())
+LogMetric = Callable[[str, float], None]
+
+
+@dataclass
+class EvidenceReliability:
+    """Score insights, conclusion and uncertainty by their evidence; in [0, 1], None if unjudged.
+
+    See docs/roles.md for what scores what. The `lexical` judge knows equal words only: offline it
+    accepts a rearranged quotation and nothing that infers, so it is for trying things out.
+    """
+
+    judge: Judge | None = None
+    max_refs: int = 4
+    """References for one claim; more cite everything."""
+    min_insights: int = 2
+    """Insights that a full score needs, where the prompt has evidence for as many."""
+    thin_refs: int = 2
+    """A conclusion on fewer pieces of evidence is thin, and its uncertainty is to be stated."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_refs", "min_insights", "thin_refs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    [
+                        Problem(
+                            LABEL, f"{name} is {getattr(self, name)}.", "It should be at least 1."
+                        )
+                    ]
+                )
+
+    async def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        log_metric: LogMetric | None = None,
+        **_: Any,
+    ) -> list[Score]:
+        """Return one score for each completion."""
+        judged = await self.components(prompts, completions)
+        if log_metric:
+            for name in COMPONENTS:
+                known = [one[name] for one in judged if one and one[name] is not None]
+                if known:
+                    log_metric(f"{LABEL}/{name}", math.fsum(known) / len(known))
+        return [one["total"] if one else None for one in judged]
+
+    async def components(
+        self, prompts: Sequence[Any], completions: Sequence[Any]
+    ) -> list[dict[str, Any] | None]:
+        """Return `total`, each of COMPONENTS, and `malformations` of each completion.
+
+        None where the prompt holds no evidence; a part that could not be judged is None. Raises
+        JudgeError where there is no judge, or it breaks its contract.
+        """
+        if self.judge is None:
+            raise JudgeError(
+                f"reward {LABEL} needs a judge and was given none. Name one in the run file: "
+                "`judges: {main: {name: lexical}}`; from Python, pass judge=LexicalJudge()."
+            )
+        model = bool(self.judge.describe().get("model"))
+        sheets = []
+        for prompt, completion in zip(prompts, completions, strict=True):
+            evidence = evidence_of(prompt) if prompt else None
+            text = _last_text(completion)
+            sheets.append(_Sheet(parse_answer(text), evidence, self, model) if evidence else None)
+        asked = [question for sheet in sheets if sheet for question in sheet.questions]
+        verdicts = await self.judge.judge(asked) if asked else []
+        _check(verdicts, len(asked))
+        start = 0
+        for sheet in sheets:
+            if sheet:
+                sheet.hear(verdicts[start : start + len(sheet.questions)])
+                start += len(sheet.questions)
+        return [sheet.score() if sheet else None for sheet in sheets]
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return what the card says of this reward."""
+        return {"max_refs": self.max_refs, "min_insights": self.min_insights} | {
+            "thin_refs": self.thin_refs
+        }
+
+
+def _last_text(completion: Any) -> str:
+    if isinstance(completion, str):
+        return completion
+    return text_of([turn for turn in completion if turn.get("role") == "assistant"][-1:])
+
+
+def _check(verdicts: Sequence[Verdict], questions: int) -> None:
+    if len(verdicts) != questions:
+        raise JudgeError(f"the judge gave {len(verdicts)} verdicts on {questions} questions.")
+    for verdict in verdicts:
+        if verdict.score is not None and not 0.0 <= verdict.score <= 1.0:
+            raise JudgeError(f"the judge gave {verdict.score!r}; expected 0 to 1 or None.")
+
+
+@dataclass
+class _Sheet:
+    """What is asked about one answer, and what follows from the verdicts."""
+
+    answer: Answer
+    evidence: Mapping[str, str]
+    reward: EvidenceReliability
+    model: bool
+    """Whether the judge reads prose, or compares words."""
+    questions: list[Question] = field(default_factory=list)
+    verdicts: Sequence[Verdict] = ()
+    _places: dict[tuple[str, frozenset[str]], int] = field(default_factory=dict)
+    """Of the question whether a claim is supported by some evidence."""
+    _limit: int | None = None
+    _conflict: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.answer.malformations or self.answer.conclusion is None:
+            return
+        asked = [claim for claim in self._counted() if not self._refused(claim)]
+        if not asked:
+            return  # the total is 0, whatever a judge says
+        if not self._refused(self.answer.conclusion):
+            asked.append(self.answer.conclusion)
+        for claim in asked:
+            self._ask_support(claim)
+        if self.model:
+            self._ask_about_limits()
+
+    def hear(self, verdicts: Sequence[Verdict]) -> None:
+        """Take the verdicts, in the order of `questions`."""
+        self.verdicts = verdicts
+
+    def score(self) -> dict[str, Any]:
+        """Return total, components and malformations."""
+        answer = self.answer
+        parts: dict[str, Any] = dict.fromkeys(COMPONENTS, 0.0)
+        parts |= {"total": 0.0, "malformations": answer.malformations}
+        if answer.malformations or answer.conclusion is None:
+            return parts
+        each = [(claim, self._claim(claim)) for claim in self._counted()]
+        parts["well_formed"] = 1.0
+        parts["insights"] = self._mean([score for _, score in each])
+        parts["conclusion"] = self._conclusion(answer.conclusion, each)
+        parts["uncertainty"] = self._uncertainty()
+        insights, conclusion, uncertainty = (parts[name] for name in COMPONENTS[:3])
+        if None in (insights, conclusion, uncertainty):
+            parts["total"] = None
+        else:
+            parts["total"] = insights * (0.3 + 0.7 * conclusion) * (0.5 + 0.5 * uncertainty)
+        return parts
+
+    def _counted(self) -> list[Claim]:
+        """Return the insights without those that say again what an earlier one says."""
+        seen: set[frozenset[str]] = set()
+        kept = []
+        for claim in self.answer.insights:
+            said = frozenset(claim.words) - _STOP
+            if not any(said <= other for other in seen):
+                kept.append(claim)
+            seen.add(said)
+        return kept
+
+    def _mean(self, scores: Sequence[Score]) -> Score:
+        if None in scores:
+            return None
+        wanted = min(self.reward.min_insights, len(self.evidence))
+        # Repetitions stay in the denominator: saying a thing twice is no insight.
+        count = max(len(self.answer.insights), wanted)
+        return math.fsum(score for score in scores if score is not None) / count
+
+    def _refused(self, claim: Claim) -> bool:
+        """Tell whether a claim earns nothing whatever a judge says."""
+        ids = claim.ids
+        if not 1 <= len(ids) <= self.reward.max_refs or not set(ids) <= self.evidence.keys():
+            return True
+        passages = self._passages(ids)
+        return (
+            bool(disagreements(claim.text, passages))
+            or wrong_direction(claim.text, passages)
+            or any(_is_copy(claim, passage) for passage in self.evidence.values())
+        )
+
+    def _ask_support(self, claim: Claim) -> None:
+        whole = frozenset(claim.ids)
+        alone = [frozenset([one]) for one in claim.ids]
+        rest = [whole - one for one in alone if len(whole) > 2]
+        for ids in dict.fromkeys((whole, *alone, *rest)):
+            key = (claim.text, ids)
+            if key not in self._places:
+                self._places[key] = len(self.questions)
+                passages = "\n\n".join(self._passages([one for one in claim.ids if one in ids]))
+                self.questions.append(
+                    Question("support", claim.text, context=passages, label=LABEL)
+                )
+
+    def _ask_about_limits(self) -> None:
+        conclusion, said = self.answer.conclusion, self.answer.uncertainty
+        assert conclusion is not None
+        if said is not None and self._says_something(said):
+            context = "\n".join([*self.evidence.values(), f"Conclusion: {conclusion.text}"])
+            self._limit = len(self.questions)
+            self.questions.append(Question("quality", said.text, LIMIT, context, LABEL))
+        passages = self._passages(self._cited())
+        if len(passages) > 1:
+            self._conflict = len(self.questions)
+            self.questions.append(Question("presence", "\n\n".join(passages), CONFLICT, "", LABEL))
+
+    def _support(self, claim: Claim, ids: frozenset[str]) -> Score:
+        place = self._places.get((claim.text, ids))
+        return 0.0 if place is None else self.verdicts[place].score
+
+    def _claim(self, claim: Claim) -> Score:
+        if self._refused(claim):
+            return 0.0
+        whole = frozenset(claim.ids)
+        keys = [key for key in self._places if key[0] == claim.text and key[1] <= whole]
+        if any(self.verdicts[self._places[key]].score is None for key in keys):
+            return None
+        support = self._support(claim, whole) or 0.0
+        matter = sum(self._matters(claim, one, whole, support) for one in claim.ids)
+        passages = self._passages(claim.ids)
+        hedged = _hedges(claim.text) and not any(_hedges(passage) for passage in passages)
+        return support * matter / len(claim.ids) * (0.5 if hedged else 1.0)
+
+    def _matters(self, claim: Claim, one: str, whole: frozenset[str], support: float) -> bool:
+        if len(whole) == 1 or (self._support(claim, frozenset([one])) or 0.0) >= 0.5:
+            return True
+        rest = whole - {one}
+        without = self._passages([other for other in claim.ids if other in rest])
+        return bool(disagreements(claim.text, without)) or (
+            (self._support(claim, rest) or 0.0) < support
+        )
+
+    def _conclusion(self, conclusion: Claim, each: Sequence[tuple[Claim, Score]]) -> Score:
+        grounded = {one for claim, score in each if score != 0.0 for one in claim.ids}
+        if not conclusion.ids or not set(conclusion.ids) <= grounded:
+            return 0.0
+        return self._claim(conclusion)
+
+    def _uncertainty(self) -> Score:
+        conclusion, said = self.answer.conclusion, self.answer.uncertainty
+        assert conclusion is not None
+        assert said is not None
+        conflict = self.verdicts[self._conflict].score if self._conflict is not None else 0.0
+        if conflict is None:
+            return None
+        thin = len(conclusion.ids) < self.reward.thin_refs or conflict >= 0.5
+        thin |= not self.model and self._conflicting()
+        if said.words in (("none",), ("nothing",)):
+            return 0.0 if thin else 1.0
+        if not self._says_something(said):
+            return 0.0
+        return 1.0 if self._limit is None else self.verdicts[self._limit].score
+
+    def _says_something(self, said: Claim) -> bool:
+        """Tell whether a statement of uncertainty is about this evidence, and short."""
+        sentences = re.split(r"(?<=[.!?;])\s+", said.text)
+        if not 4 <= len(said.words) <= _MOST_WORDS or len(sentences) > _MOST_SENTENCES:
+            return False
+        passages = list(self.evidence.values())
+        if not set(said.ids) <= self.evidence.keys() or disagreements(said.text, passages):
+            return False
+        known = {_stem(word) for passage in passages for word in words_of(passage)} - _STOP
+        shared = {_stem(word) for word in said.words} & known - _STOP
+        return len(shared) + bool(said.ids) >= 2
+
+    def _conflicting(self) -> bool:
+        """Tell whether two cited passages say the same of a thing but for a figure."""
+        cited = [(_plain_words(text), _values(text)) for text in self._passages(self._cited())]
+        return any(
+            one and one == other and values != others
+            for place, (one, values) in enumerate(cited)
+            for other, others in cited[:place]
+        )
+
+    def _cited(self) -> list[str]:
+        claims = [*self.answer.insights, *([self.answer.conclusion] * bool(self.answer.conclusion))]
+        ids = dict.fromkeys(one for claim in claims if claim for one in claim.ids)
+        return [one for one in ids if one in self.evidence]
+
+    def _passages(self, ids: Sequence[str]) -> list[str]:
+        return [self.evidence[one] for one in ids if one in self.evidence]
+
+
+def _is_copy(claim: Claim, passage: str) -> bool:
+    words, there = claim.words, words_of(passage)
+    if len(words) <= _SHORT:
+        return False
+    match = SequenceMatcher(None, words, there, autojunk=False).find_longest_match()
+    return match.size >= _COPIED * len(words)
+
+
+def _hedges(text: str) -> bool:
+    return bool(_HEDGES & set(words_of(text)))
+
+
+def _stem(word: str) -> str:
+    return word[:-1] if word.endswith("s") and len(word) > 3 else word
+
+
+def _plain_words(text: str) -> frozenset[str]:
+    return frozenset(word for word in words_of(text) if not word[0].isdigit()) - _STOP
+
+
+def _values(text: str) -> tuple[float, ...]:
+    return tuple(figure.value for figure in figures_of(text))

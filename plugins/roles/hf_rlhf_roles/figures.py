@@ -1,0 +1,168 @@
+"""Figures in a claim against those in its evidence: stated there, or one step of arithmetic away.
+
+A figure agrees when the evidence states it (in the same kind: 12% is not 12; in the same currency,
+where both have one; 4.2 million is 4,200,000), or when two of the evidence's figures give it by
+
+* sum or difference, for a plain figure, and between percentages (percentage points);
+* the change or the share in percent, for a percentage;
+* the quotient, for "2.5 times";
+
+rounded as the claim writes it. Numbers written as words are not read.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+_SCALES = {
+    **dict.fromkeys(("thousand", "k"), 1e3),
+    **dict.fromkeys(("million", "m", "mn"), 1e6),
+    **dict.fromkeys(("billion", "bn"), 1e9),
+}
+_FIGURE = re.compile(
+    r"(?<![\w.,])(?P<currency>[$€£])?\s?(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)"
+    r"(?:\s?(?P<percent>%|percent\b|per\ cent\b|percentage\ points?\b)"
+    r"|\s(?P<times>times\b)|(?P<x>x\b|-?fold\b)"
+    r"|\s?(?P<scale>thousand|million|billion|bn|mn|k|m)\b)?(?![\w])",
+    re.IGNORECASE,
+)
+_MIXED = re.compile(r"\b(?=\w*\d)(?=\w*[^\W\d_])\w+\b")
+_RANGE = re.compile(r"\s*(?:to|and|or|-|–)\s*", re.IGNORECASE)
+_MOST = 16
+"""Figures of the evidence from which others are derived: pairs grow with the square."""
+
+_UP = """rose rise rises risen grew grow grows grown increase increases increased gained gain gains
+    climbed raised up higher improved doubled tripled"""
+_DOWN = """fell fall falls fallen declined decline declines decreased decrease decreases dropped
+    drop drops lost shrank down lower lowered halved worsened"""
+UP, DOWN = frozenset(_UP.split()), frozenset(_DOWN.split())
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a text."""
+
+    text: str
+    value: float
+    kind: str
+    """`%`, `x` (times) or nothing."""
+    precision: float
+    """Half of the last place that is written."""
+    currency: str = ""
+
+    def is_close(self, value: float) -> bool:
+        """Tell whether `value`, rounded as this is written, is this."""
+        return abs(abs(value) - self.value) <= self.precision * (1 + 1e-9) + 1e-12
+
+
+def figures_of(text: str) -> list[Figure]:
+    """Return the figures of a text; in "50 to 56 million" both are millions."""
+    matches = list(_FIGURE.finditer(text))
+    scales = [_SCALES.get((match["scale"] or "").lower(), 1.0) for match in matches]
+    kinds = [_kind(match) for match in matches]
+    for here in range(len(matches) - 2, -1, -1):
+        between = text[matches[here].end() : matches[here + 1].start()]
+        plain = scales[here] == 1.0 and not kinds[here]
+        if plain and _RANGE.fullmatch(between) and scales[here + 1] != 1.0:
+            scales[here] = scales[here + 1]
+        elif plain and _RANGE.fullmatch(between) and kinds[here + 1] == "%":
+            kinds[here] = "%"
+    return [
+        _figure(match, scale, kind)
+        for match, scale, kind in zip(matches, scales, kinds, strict=True)
+    ]
+
+
+def _kind(match: re.Match[str]) -> str:
+    if match["percent"]:
+        return "%"
+    return "x" if match["times"] or match["x"] else ""
+
+
+def _figure(match: re.Match[str], scale: float, kind: str) -> Figure:
+    number = match["number"].replace(",", "")
+    decimals = len(number.partition(".")[2])
+    return Figure(
+        match[0].strip(),
+        float(number) * scale,
+        kind,
+        0.5 * 10**-decimals * scale,
+        match["currency"] or "",
+    )
+
+
+def disagreements(claim: str, passages: Sequence[str]) -> list[str]:
+    """Return the figures of a claim that its evidence neither states nor gives, as written."""
+    stated = [figure for passage in passages for figure in figures_of(passage)]
+    known = {token.casefold() for passage in passages for token in _mixed(passage)}
+    wrong = [figure.text for figure in figures_of(claim) if not _agrees(figure, stated)]
+    wrong += [token for token in _mixed(claim) if token.casefold() not in known]
+    return wrong
+
+
+def _mixed(text: str) -> Iterator[str]:
+    """Yield tokens of letters and digits, such as Q3, which stand in the evidence or do not."""
+    taken = [match.span() for match in _FIGURE.finditer(text)]
+    for match in _MIXED.finditer(text):
+        if not any(start < match.end() and match.start() < end for start, end in taken):
+            yield match[0]
+
+
+def _agrees(figure: Figure, stated: Sequence[Figure]) -> bool:
+    for other in stated:
+        same_currency = not (figure.currency and other.currency) or (
+            figure.currency == other.currency
+        )
+        # What is stated may be rounded, not made finer.
+        if figure.kind == other.kind and same_currency and figure.is_close(other.value):
+            return True
+    return any(
+        figure.is_close(value)
+        for one, other in permutations(stated[:_MOST], 2)
+        for value in _derived(figure.kind, one, other)
+    )
+
+
+def _derived(kind: str, one: Figure, other: Figure) -> Iterator[float]:
+    if "x" in (one.kind, other.kind) or one.kind != other.kind:
+        return
+    if kind == "%" and one.kind == "%":
+        yield one.value - other.value
+    elif kind == "%" and other.value:
+        yield 100 * (one.value - other.value) / other.value
+        yield 100 * one.value / other.value
+    elif kind == "x" and other.value:
+        yield one.value / other.value
+    elif kind == "" and one.kind == "":
+        yield one.value + other.value
+        yield one.value - other.value
+
+
+def wrong_direction(claim: str, passages: Sequence[str]) -> bool:
+    """Tell whether a claim says up where its evidence says only down, or the other way round.
+
+    Also where it says "rose from 9 to 4".
+    """
+    said = _directions(claim)
+    if len(said) != 1:
+        return False
+    shown = set().union(*(_directions(passage) for passage in passages))
+    if shown and not said & shown:
+        return True
+    return any((end > start) != ("up" in said) for start, end in _spans(claim) if start != end)
+
+
+def _directions(text: str) -> set[str]:
+    words = set(re.findall(r"[^\W\d_]+", text.casefold()))
+    return {name for name, known in (("up", UP), ("down", DOWN)) if words & known}
+
+
+def _spans(claim: str) -> Iterator[tuple[float, float]]:
+    """Yield A and B of each "from A to B"."""
+    for match in re.finditer(r"\bfrom\b(.{1,60}?)\bto\b(.{1,40})", claim, re.IGNORECASE):
+        start, end = figures_of(match[1]), figures_of(match[2])
+        if start and end and start[0].kind == end[0].kind:
+            # In "from 50 to 56 million" the first number has its scale only beside the second.
+            whole = figures_of(match[0])
+            yield whole[0].value, whole[len(start)].value

@@ -1,0 +1,155 @@
+"""The form of a `data_insight` answer, and the evidence of its prompt.
+
+    Insights:
+    - A fact or insight, in one line. [E1]
+    - Another, from two pieces of evidence. [E1][E2]
+    Conclusion: One or two sentences. [E1][E2]
+    Uncertainty: What is open, or "none". [E2]
+
+Evidence stands in the last user turn of the prompt, each piece from `[E1]` at the start of a line
+to the next such line or an empty one. What an answer itself calls evidence is none.
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_rlhf.messages import text_of
+
+MOST_INSIGHTS = 12
+_EVIDENCE = re.compile(r"^\[(E\d+)\][ \t]*(.*)$")
+_REFS = re.compile(r"\[\s*(E\d+(?:\s*[,;]\s*E\d+)*)\s*\]")
+_HEAD = re.compile(r"^(insights|conclusion|uncertainty):[ \t]*(.*)$", re.IGNORECASE)
+_BULLET = re.compile(r"^\s*[-*•][ \t]+(.*)$")
+_MARKUP = re.compile(r"<[^\s<>\d][^<>]*>|<!--|\[//\]|\]\(|```")
+_PARTS = ("insights", "conclusion", "uncertainty")
+_HIDDEN = frozenset(
+    "\u200b\u2060\ufeff\u00ad\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+)
+_WORD = re.compile(r"[^\W_]+(?:[.,]\d+)*", re.UNICODE)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One insight, or the conclusion: what is said, and which evidence is cited for it."""
+
+    text: str
+    """Without its references."""
+    ids: tuple[str, ...]
+    """Each once, in order."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Its words and numbers, case folded."""
+        return words_of(self.text)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A parsed answer; with malformations the rest is what could be read."""
+
+    insights: tuple[Claim, ...]
+    conclusion: Claim | None
+    uncertainty: Claim | None
+    malformations: tuple[str, ...]
+
+
+def evidence_of(prompt: Any) -> dict[str, str] | None:
+    """Return the evidence of a prompt by id; None for none, or an id given to two texts."""
+    text = prompt
+    if not isinstance(prompt, str):
+        turns = [turn for turn in prompt or () if turn.get("role") == "user"]
+        text = text_of(turns[-1:]) if turns else ""
+    found: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for line in str(text).splitlines():
+        if match := _EVIDENCE.match(line):
+            if match[1] in found:
+                return None
+            current = found.setdefault(match[1], [match[2]])
+        elif not line.strip():
+            current = None
+        elif current is not None:
+            current.append(line.strip())
+    pieces = {key: " ".join(lines).strip() for key, lines in found.items()}
+    return pieces if pieces and all(pieces.values()) else None
+
+
+def parse_answer(text: str) -> Answer:
+    """Parse one completion, without a leading `<think>` block. Never raises."""
+    body = _without_thinking(text)
+    wrong = set(_hidden(body))
+    sections = _sections(body, wrong)
+    bullets = []
+    for line in sections.get("insights", ()):
+        match = _BULLET.match(line)
+        if match and words_of(_REFS.sub("", match[1])):
+            bullets.append(_claim(match[1]))
+        elif line.strip():
+            wrong.add("no_bullet")
+    if not bullets:
+        wrong.add("no_insights")
+    if len(bullets) > MOST_INSIGHTS:
+        wrong.add("too_many_insights")
+    single = {}
+    for name in _PARTS[1:]:
+        claim = _claim(" ".join(sections.get(name, ())))
+        if not claim.words:
+            wrong.add(f"no_{name}")
+        else:
+            single[name] = claim
+    return Answer(
+        tuple(bullets[:MOST_INSIGHTS]),
+        single.get("conclusion"),
+        single.get("uncertainty"),
+        tuple(sorted(wrong)),
+    )
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Return the words and numbers of a text, case folded, in order."""
+    return tuple(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
+
+
+def _sections(body: str, wrong: set[str]) -> Mapping[str, Sequence[str]]:
+    """Return the lines of each part, noting parts that are out of order or repeated."""
+    sections: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for line in body.splitlines():
+        if head := _HEAD.match(line.strip()):
+            name = head[1].lower()
+            if name in sections or len(sections) != _PARTS.index(name):
+                wrong.add("parts_out_of_order")
+            current = sections.setdefault(name, [])
+            current.append(head[2])
+        elif _EVIDENCE.match(line.strip()) or line.strip().casefold() == "evidence:":
+            # Lines that look like the prompt's evidence are not the policy's to write.
+            wrong.add("evidence_in_answer")
+        elif current is not None:
+            current.append(line)
+        elif line.strip():
+            wrong.add("text_outside")
+    return sections
+
+
+def _claim(text: str) -> Claim:
+    ids = [one.strip() for found in _REFS.findall(text) for one in re.split(r"[,;]", found)]
+    said = " ".join(_REFS.sub(" ", text).split())
+    return Claim(re.sub(r"\s+([.,;:!?])", r"\1", said), tuple(dict.fromkeys(ids)))
+
+
+def _hidden(body: str) -> Sequence[str]:
+    found = []
+    if _MARKUP.search(body):
+        found.append("markup")
+    if any(char in _HIDDEN or 0xE0000 <= ord(char) <= 0xE007F for char in body):
+        found.append("hidden_characters")
+    return found
+
+
+def _without_thinking(text: str) -> str:
+    """Drop a leading `<think>` block, whose opening may stand in the chat template's prompt."""
+    before, closed, after = text.partition("</think>")
+    return after if closed and not _HEAD.search(before) else text
