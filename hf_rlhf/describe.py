@@ -263,7 +263,7 @@ def _by_origin(config: type) -> dict[type, list["Field[Any]"]]:
     """
     from trl import ModelConfig
 
-    from hf_rlhf.prepare import OWNED
+    from hf_rlhf.specs import OWNED
 
     groups: dict[type, list[Field[Any]]] = {}
     seen = set(OWNED)

@@ -16,6 +16,7 @@ from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.contracts import Score
 from hf_rlhf.errors import DataError, HfRlhfError, RunFolderError
 from hf_rlhf.files import atomic_write_text
+from hf_rlhf.generation import generate
 from hf_rlhf.messages import text_of
 from hf_rlhf.policy import model_class
 from hf_rlhf.processes import whole_weights
@@ -77,6 +78,37 @@ class Evaluation:
             ) from error
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of one model, before training or after it."""
+
+    text: Evaluation | None = None
+    """Of generated completions: the rewards' scores, or only samples where there are no rewards."""
+    own: Evaluation | None = None
+    """What the trainer's `held_out` measures; one row of metrics for each row of the dataset."""
+
+    @property
+    def parts(self) -> tuple[Evaluation, ...]:
+        """What there is of the two."""
+        return tuple(part for part in (self.text, self.own) if part is not None)
+
+    @property
+    def samples(self) -> list[Mapping[str, Any]]:
+        """Completions to be looked at."""
+        return [sample for part in self.parts for sample in part.samples]
+
+    def means(self) -> dict[str, Interval] | None:
+        """Return each metric's mean and interval, None when nothing has a metric."""
+        measured = [part for part in self.parts if part.rows]
+        return {k: v for part in measured for k, v in part.means().items()} if measured else None
+
+    def since(self, before: "Measured") -> dict[str, Interval] | None:
+        """Return the paired differences to what was measured `before`, None if none was."""
+        pairs = [(before.text, self.text), (before.own, self.own)]
+        both = [(one, two) for one, two in pairs if one and two and one.rows and two.rows]
+        return {k: v for pair in both for k, v in paired_difference(*pair).items()} or None
+
+
 def paired_difference(before: Evaluation, after: Evaluation) -> dict[str, Interval]:
     """Return each metric's mean of after minus before, over rows that both could score.
 
@@ -134,38 +166,20 @@ def evaluate(
         DataError: there are no rows.
         RewardError: as `ComposedReward.score` does.
     """
-    from accelerate import PartialState
-    from accelerate.utils.memory import clear_device_cache
-    from transformers import AutoModelForCausalLM
-
     count = len(rows) if spec.rows is None else min(spec.rows, len(rows))
     if count == 0:
         raise DataError(f"The held-out split {spec.split!r} has no rows to evaluate on.")
-    indices = [row for row in range(count) for _ in range(spec.completions_per_prompt)]
-    with whole_weights():
-        policy = AutoModelForCausalLM.from_pretrained(model, **(model_kwargs or {}))
-    policy = policy.to(device).eval()
-    done: list[_Completion] = []
-    with PartialState().split_between_processes(list(enumerate(indices))) as share:
-        for chunk in _chunks(share, spec.batch_size):
-            prompts = [rows[row]["prompt"] for _, row in chunk]
-            texts = _generate(
-                policy,
-                tokenizer,
-                prompts,
-                spec,
-                spec.max_new_tokens or max_new_tokens,
-                # A seed per chunk keeps a sampled evaluation the same from run to run.
-                seed=spec.seed + chunk[0][0],
-                chat_template_kwargs=chat_template_kwargs or {},
-            )
-            done += [
-                _Completion(place, row, *text)
-                for (place, row), text in zip(chunk, texts, strict=True)
-            ]
-    # The optimizer comes next; what evaluating took must be free by then.
-    del policy
-    clear_device_cache(garbage_collection=True)
+    done = _completions(
+        model,
+        tokenizer,
+        lambda row: rows[row]["prompt"],
+        [row for row in range(count) for _ in range(spec.completions_per_prompt)],
+        spec,
+        max_new_tokens=max_new_tokens,
+        device=device,
+        model_kwargs=model_kwargs or {},
+        chat_template_kwargs=chat_template_kwargs or {},
+    )
     try:
         mine = _score(rows, done, reward, spec.samples)
     except HfRlhfError as error:
@@ -177,6 +191,44 @@ def evaluate(
         [sample for _, _, sample in scored if sample is not None],
         spec.completions_per_prompt,
     )
+
+
+def show(
+    model: str | Path,
+    tokenizer: Any,
+    prompts: Sequence[Any],
+    spec: EvaluationSpec,
+    *,
+    max_new_tokens: int,
+    device: str = "cpu",
+    model_kwargs: Mapping[str, Any] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> Evaluation:
+    """Generate one completion for each of `prompts`, to be looked at: nothing is scored.
+
+    The arguments are those of `evaluate`, whose `rows` the prompts come from.
+    """
+    done = _completions(
+        model,
+        tokenizer,
+        lambda place: prompts[place],
+        list(range(len(prompts))),
+        spec,
+        max_new_tokens=max_new_tokens,
+        device=device,
+        model_kwargs=model_kwargs or {},
+        chat_template_kwargs=chat_template_kwargs or {},
+    )
+    shown = [
+        {
+            "prompt": text_of(prompts[one.row]),
+            "completion": one.text,
+            "reward": None,
+            "components": {},
+        }
+        for one in sorted(gather_rows(done), key=lambda one: one.place)
+    ]
+    return Evaluation([], shown)
 
 
 def held_out_rows(run: "Run") -> Any:
@@ -255,6 +307,49 @@ class _Completion:
     truncated: bool
 
 
+def _completions(
+    model: str | Path,
+    tokenizer: Any,
+    prompt_of: Callable[[int], Any],
+    rows: Sequence[int],
+    spec: EvaluationSpec,
+    *,
+    max_new_tokens: int,
+    device: str,
+    model_kwargs: Mapping[str, Any],
+    chat_template_kwargs: Mapping[str, Any],
+) -> list[_Completion]:
+    """Generate for this process's share of `rows`; the model is loaded for it, and freed."""
+    from accelerate import PartialState
+    from accelerate.utils.memory import clear_device_cache
+    from transformers import AutoModelForCausalLM
+
+    with whole_weights():
+        policy = AutoModelForCausalLM.from_pretrained(model, **model_kwargs)
+    policy = policy.to(device).eval()
+    done: list[_Completion] = []
+    with PartialState().split_between_processes(list(enumerate(rows))) as share:
+        for chunk in _chunks(share, spec.batch_size):
+            texts = generate(
+                policy,
+                tokenizer,
+                [prompt_of(row) for _, row in chunk],
+                spec,
+                spec.max_new_tokens or max_new_tokens,
+                # A seed per chunk keeps a sampled evaluation the same from run to run.
+                seed=spec.seed + chunk[0][0],
+                chat_template_kwargs=chat_template_kwargs,
+            )
+            done += [
+                _Completion(place, row, *text)
+                for (place, row), text in zip(chunk, texts, strict=True)
+            ]
+    # The optimizer comes next; what evaluating took must be free by then.
+    del policy
+    clear_device_cache(garbage_collection=True)
+    return done
+
+
 def _score(
     rows: Any, done: Sequence[_Completion], reward: ComposedReward, samples: int
 ) -> list[tuple[int, dict[str, Score], dict[str, Any] | None]]:
@@ -286,63 +381,6 @@ def _score(
         }
         result.append((one.place, metrics, sample if one.place < samples else None))
     return result
-
-
-def _generate(
-    policy: Any,
-    tokenizer: Any,
-    prompts: Sequence[Any],
-    spec: EvaluationSpec,
-    max_new_tokens: int,
-    *,
-    seed: int,
-    chat_template_kwargs: Mapping[str, Any],
-) -> list[tuple[str, int, bool]]:
-    """Return text, number of tokens, and whether it was cut, for each prompt."""
-    import torch
-
-    if isinstance(prompts[0], str):
-        texts = list(prompts)
-    else:
-        texts = [
-            tokenizer.apply_chat_template(
-                prompt, add_generation_prompt=True, tokenize=False, **chat_template_kwargs
-            )
-            for prompt in prompts
-        ]
-    # The chat template already holds the special tokens.
-    special = isinstance(prompts[0], str)
-    batch = tokenizer(
-        texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=special
-    ).to(policy.device)
-    sampling = (
-        {"do_sample": True, "temperature": spec.temperature, "top_p": spec.top_p, "top_k": 0}
-        if spec.temperature > 0
-        else {"do_sample": False}
-    )
-    torch.manual_seed(seed)
-    with torch.inference_mode():
-        output = policy.generate(
-            input_ids=batch["input_ids"],
-            attention_mask=batch["attention_mask"],
-            max_new_tokens=max_new_tokens,
-            pad_token_id=tokenizer.pad_token_id,
-            # Under ZeRO-3 generate would wait for the other processes, which have other rows.
-            synced_gpus=False,
-            **sampling,
-        )
-    result = []
-    ends = {tokenizer.eos_token_id, *_end_tokens(policy)}
-    for tokens in output[:, batch["input_ids"].shape[1] :].tolist():
-        stop = next((place for place, token in enumerate(tokens) if token in ends), None)
-        kept = tokens if stop is None else tokens[: stop + 1]
-        result.append((tokenizer.decode(kept, skip_special_tokens=True), len(kept), stop is None))
-    return result
-
-
-def _end_tokens(policy: Any) -> list[int]:
-    ends = policy.generation_config.eos_token_id
-    return ends if isinstance(ends, list) else [] if ends is None else [ends]
 
 
 def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

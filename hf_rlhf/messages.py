@@ -1,6 +1,16 @@
 """Prompts and completions as text, whichever of TRL's two shapes they have."""
 
+from collections.abc import Mapping
 from typing import Any
+
+
+def prompt_in(row: Mapping[str, Any]) -> Any:
+    """Return what a row asks: its `prompt`, or its `messages` without a last answer; else None."""
+    if row.get("prompt"):
+        return row["prompt"]
+    messages: Any = row.get("messages") or ()
+    answered = bool(messages) and messages[-1].get("role") == "assistant"
+    return list(messages[:-1] if answered else messages) or None
 
 
 def text_of(turns: Any) -> str:

@@ -30,18 +30,7 @@ from hf_rlhf.policy import find_adapter
 from hf_rlhf.preflight import problems_of
 from hf_rlhf.processes import is_planned, rank
 from hf_rlhf.run import Run, resolve_model_path
-
-# Settings of TrainingArguments that the run itself decides, and what to write instead.
-OWNED = {
-    "push_to_hub": "Set `publish.repo_id`: a run is pushed once, whole, after training.",
-    "hub_model_id": "Set `publish.repo_id`.",
-    "hub_token": "Set the HF_TOKEN environment variable: an argument ends in training_args.bin.",
-    "push_to_hub_token": "Set the HF_TOKEN environment variable.",
-    "hub_private_repo": "Set `publish.private`.",
-    "hub_strategy": "Remove it: a run is pushed once, whole, after training.",
-    "resume_from_checkpoint": "Remove it: the same command resumes from the newest valid "
-    "checkpoint, and another `output_dir` starts anew.",
-}
+from hf_rlhf.specs import OWNED
 
 
 def prepare(file: RunFile, *, plugin: str | None = None) -> Run:

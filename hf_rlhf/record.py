@@ -4,15 +4,11 @@ Written as the run goes and when it ends, however it ends. A field that is not k
 nothing is guessed. The card is rendered from this file alone.
 """
 
-import dataclasses
-import enum
 import json
-import math
 import os
 import uuid
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping
-from datetime import UTC, date, datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_origin, get_type_hints
@@ -22,6 +18,7 @@ from typing_extensions import TypedDict, is_typeddict  # pydantic reads these be
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.files import atomic_write_json
 from hf_rlhf.machine import environment as environment
+from hf_rlhf.pure_json import as_json as as_json
 from hf_rlhf.scrub import scrub as scrub
 
 SCHEMA = 1
@@ -57,7 +54,8 @@ class ConfigFile(TypedDict, total=False):
 
 # In functional form because `class` is a keyword. `base` is as asked for: a Hub id, a folder, or
 # package://…; `lineage` goes from the oldest ancestor to the base; `adapter` is the LoRA
-# configuration, or null for full fine-tuning; counts are of parameters.
+# configuration, or null for full fine-tuning; `continues` names the adapter that training began
+# from; `identity` is what `hf_rlhf.base_identity` says of the base; counts are of parameters.
 Model = TypedDict(
     "Model",
     {
@@ -65,6 +63,10 @@ Model = TypedDict(
         "base_is_hub_id": bool | None,
         "revision": str | None,
         "class": str | None,
+        "task": str | None,
+        "num_labels": int | None,
+        "continues": dict[str, Json] | None,
+        "identity": dict[str, Json] | None,
         "parameters": int | None,
         "trainable_parameters": int | None,
         "dtype": str | None,
@@ -119,7 +121,8 @@ class RewardSection(TypedDict, total=False):
 
 
 class Training(TypedDict, total=False):
-    """How far training got. `history` has one entry per logging: `step` and metrics."""
+    """How far training got. `history` has one entry per logging: `step` and metrics; `report` is
+    what the trainer tells beside it, under a title each."""
 
     steps: int | None
     planned_steps: int | None
@@ -129,6 +132,7 @@ class Training(TypedDict, total=False):
     distributed: Json
     final: dict[str, Json]
     history: list[dict[str, Json]]
+    report: dict[str, Json]
 
 
 class Session(TypedDict, total=False):
@@ -349,52 +353,3 @@ def problems_of(record: Mapping[str, Any]) -> list[str]:
             for one in error.errors()[:10]
         ]
     return []
-
-
-def as_json(value: Any) -> tuple[Any, list[str]]:
-    """Return `value` as pure JSON, and a note for each place where something was lost.
-
-    Numbers of numpy and torch become Python's; NaN and infinities become null; enums, dates,
-    paths and dataclasses their plain form; anything else its text.
-    """
-    lost: Counter[tuple[str, str]] = Counter()
-    result = _plain(value, "", lost)
-    notes = [f"{where}: {count} {what}" for (where, what), count in lost.items()]
-    return result, notes
-
-
-def _plain(value: Any, where: str, lost: Counter[tuple[str, str]]) -> Any:
-    if isinstance(value, enum.Enum):
-        return _plain(value.value, where, lost)
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        if math.isfinite(value):
-            return float(value)
-        lost[where, f"not finite ({float(value)}), written as null"] += 1
-        return None
-    if isinstance(value, Mapping):
-        return {
-            str(_plain(key, where, lost)): _plain(item, f"{where}.{key}".lstrip("."), lost)
-            for key, item in value.items()
-        }
-    if isinstance(value, (list, tuple, deque, set, frozenset)):
-        items: Iterable[Any] = value
-        if isinstance(value, (set, frozenset)):
-            items = sorted(value, key=str)
-        return [_plain(item, f"{where}[]", lost) for item in items]
-    return _plain_object(value, where, lost)
-
-
-def _plain_object(value: Any, where: str, lost: Counter[tuple[str, str]]) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return _plain(fields, where, lost)
-    if isinstance(value, (date, datetime)):
-        return value.isoformat()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if callable(getattr(value, "tolist", None)):  # numpy arrays and scalars, torch tensors
-        return _plain(value.tolist(), where, lost)
-    lost[where, f"of type {type(value).__name__}, written as text"] += 1
-    return str(value)

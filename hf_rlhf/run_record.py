@@ -1,5 +1,6 @@
 """What the record says of a resolved run, section by section."""
 
+import hashlib
 import inspect
 import os
 import shlex
@@ -8,8 +9,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf.base_identity import identify
 from hf_rlhf.compose import Part
-from hf_rlhf.evaluate import METHOD, Evaluation, paired_difference
+from hf_rlhf.evaluate import METHOD, Measured
 from hf_rlhf.preflight import completion_length, model_config
 from hf_rlhf.processes import distributed_type
 from hf_rlhf.record import as_json, environment, new_record, now
@@ -73,7 +75,15 @@ def training_section(run: Run, trainer: Any, seconds: float) -> dict[str, Any]:
         "distributed": distribution(run),
         "final": logged[-1] if logged else {},
         "history": history,
+        "report": _report(trainer),
     }
+
+
+def _report(trainer: Any) -> dict[str, Any]:
+    """Return what a trainer that has more to tell than its log tells."""
+    own = getattr(trainer, "report", None)
+    told: dict[str, Any] = as_json(dict(own()) if own is not None else {})[0]
+    return told
 
 
 def sessions(record: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:
@@ -105,28 +115,26 @@ def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return result
 
 
-def evaluation_section(
-    run: Run, before: Evaluation | None, after: Evaluation | None
-) -> dict[str, Any] | None:
+def evaluation_section(run: Run, before: Measured, after: Measured) -> dict[str, Any] | None:
     """Return held-out results with intervals, or None when nothing was measured."""
-    if before is None and after is None:
-        return None
+    parts = [part for part in (*after.parts, *before.parts) if part.rows]
     spec = run.spec.evaluation
-    assert spec is not None
-    some = after or before
-    assert some is not None
+    if spec is None or not parts:
+        return None
     keep = ("temperature", "top_p", "seed", "completions_per_prompt")
+    scored = any(m.text is not None and m.text.rows for m in (before, after))
+    sampling = {
+        **{key: value for key, value in asdict(spec).items() if key in keep},
+        "max_new_tokens": spec.max_new_tokens or completion_length(run),
+    }
     return {
         "split": spec.split,
-        "rows": len(some.rows) // spec.completions_per_prompt,
-        "sampling": {
-            **{key: value for key, value in asdict(spec).items() if key in keep},
-            "max_new_tokens": spec.max_new_tokens or completion_length(run),
-        },
-        "before": _json(before.means()) if before else None,
-        "after": _json(after.means()) if after else None,
-        "difference": _json(paired_difference(before, after)) if before and after else None,
-        "method": METHOD + "; differences are paired by prompt",
+        "rows": len(parts[0].rows) // parts[0].completions_per_prompt,
+        "sampling": sampling if scored else {},
+        "before": _json(before.means()),
+        "after": _json(after.means()),
+        "difference": _json(after.since(before)),
+        "method": METHOD + "; differences are paired by row",
     }
 
 
@@ -142,23 +150,19 @@ def distribution(run: Run) -> dict[str, Any]:
 
 
 def samples_section(
-    before: Evaluation | None, after: Evaluation | None, trained: Sequence[Mapping[str, Any]]
+    before: Measured, after: Measured, trained: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return completions to be looked at, from before, during and after training."""
     return [
-        *(
-            {"stage": "before", "step": 0, **sample}
-            for sample in (before.samples if before else ())
-        ),
+        *({"stage": "before", "step": 0, **sample} for sample in before.samples),
         *({"stage": "train", **sample} for sample in trained),
-        *(
-            {"stage": "after", "step": None, **sample}
-            for sample in (after.samples if after else ())
-        ),
+        *({"stage": "after", "step": None, **sample} for sample in after.samples),
     ]
 
 
-def _json(intervals: Mapping[str, Any]) -> dict[str, Any]:
+def _json(intervals: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if intervals is None:
+        return None
     return {name: interval.as_json() for name, interval in intervals.items()}
 
 
@@ -185,12 +189,38 @@ def model_section(run: Run) -> dict[str, Any]:
         "base": asked,
         "base_is_hub_id": is_hub_id,
         "revision": getattr(config, "_commit_hash", None) or run.model.model_revision,
-        "class": (config.architectures or [None])[0],
+        "class": _class(run, config),
+        "task": run.task,
+        "continues": _continues(run),
         "dtype": run.model.dtype,
         "license": card.get("license"),
         "license_name": card.get("license_name"),
         "license_link": card.get("license_link"),
         "lineage": [*([parents] if isinstance(parents, str) else parents), asked],
+    }
+
+
+def _class(run: Run, config: Any) -> str | None:
+    """Return the class of the model that is trained, which need not be the base's."""
+    if run.task == "text-classification":
+        from transformers.models.auto.modeling_auto import (
+            MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as NAMES,
+        )
+
+        if name := NAMES.get(config.model_type):
+            return str(name)
+    return str((config.architectures or [None])[0] or "") or None
+
+
+def _continues(run: Run) -> dict[str, Any] | None:
+    """Return which adapter training continues, and the checksum of its weights."""
+    if run.adapter is None:
+        return None
+    weights = (run.adapter / "adapter_model.safetensors").read_bytes()
+    return {
+        "adapter": run.spec.adapter,
+        "revision": run.spec.adapter_revision,
+        "sha256": hashlib.sha256(weights).hexdigest(),
     }
 
 
@@ -214,11 +244,19 @@ def weights(trainer: Any, run: Run) -> dict[str, Any]:
     names, parameters = zip(*model.named_parameters(), strict=True)
     # Under ZeRO-3 a parameter is empty here and carries its size in ds_numel.
     size = [int(getattr(item, "ds_numel", item.numel())) for item in parameters]
-    adapter = getattr(model, "peft_config", {}).get("default")
+    adapters = getattr(model, "peft_config", {})
+    # Beside it there may be a frozen reference, or a value function of its own.
+    active = getattr(model, "active_adapter", None)
+    adapter = adapters.get("default", adapters.get(active) if isinstance(active, str) else None)
     lora = adapter.to_dict() if adapter is not None else {}
     # The record names the base itself; here it may be a path of this machine.
     lora.pop("base_model_name_or_path", None)
+    labels = getattr(model.config, "num_labels", None)
     return {
+        "identity": identify(
+            run.model_path, name=run.model.model_name_or_path, revision=run.model.model_revision
+        ),
+        "num_labels": labels if run.task == "text-classification" else None,
         # Of the model that is published: what the adapter adds is merged into it.
         "parameters": sum(
             count
@@ -345,6 +383,9 @@ def differences(recorded: Mapping[str, Any], run: Run) -> list[str]:
     rows = {name: len(split) for name, split in run.dataset.items()}
     old = {**(recorded.get("config") or {}), "rows": recorded["data"]["splits"]}
     new = scrub(as_json({**run.spec.plain, "rows": rows})[0])
+    # What lies under an adapter's name may have changed, too.
+    then, now_ = recorded["model"].get("continues") or {}, _continues(run) or {}
+    old["adapter's weights"], new["adapter's weights"] = then.get("sha256"), now_.get("sha256")
     keys = sorted((old.keys() | new.keys()) - ignored)
     return [
         f"{key}: {old.get(key)!r} -> {new.get(key)!r}"

@@ -1,16 +1,14 @@
 """One process's way through a run: evaluate, train, save, merge, evaluate again, publish."""
 
-import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
 from transformers import PrinterCallback, ProgressCallback, Trainer
 from transformers.utils import logging
 
@@ -20,7 +18,6 @@ from hf_rlhf.checkpoints import (
     SealCheckpoints,
     StopIfTrained,
     discard_unsealed,
-    is_valid,
     newest_valid,
     step_of,
     valid_checkpoints,
@@ -28,11 +25,10 @@ from hf_rlhf.checkpoints import (
 from hf_rlhf.cycle import Cycle
 from hf_rlhf.disk import disk_error
 from hf_rlhf.errors import DiskError, HfRlhfError, JudgeError, PublishError, RewardError
-from hf_rlhf.evaluate import Evaluation, evaluate
-from hf_rlhf.files import whole_folder
-from hf_rlhf.merge import merge_adapter
+from hf_rlhf.evaluate import Measured
+from hf_rlhf.measuring import measure, measured_before, without_revision
 from hf_rlhf.pickles import refuse_code
-from hf_rlhf.preflight import advice, completion_length
+from hf_rlhf.preflight import advice
 from hf_rlhf.progress import (
     SAMPLES_NAME,
     AfterSave,
@@ -54,7 +50,9 @@ from hf_rlhf.run_record import (
     training_section,
     weights,
 )
+from hf_rlhf.saving import save_boundary, save_weights
 from hf_rlhf.stopping import Stopping, Terminated
+from hf_rlhf.together import main_does
 from hf_rlhf.trackers import one_run, track_new_steps
 
 
@@ -89,10 +87,10 @@ class Session:
         Raises Terminated when the process was asked to end.
         """
         with ExitStack() as held, self.stopping:
-            self._main_does(lambda: held.enter_context(claimed(self.run.folder)))
+            main_does(lambda: held.enter_context(claimed(self.run.folder)))
             self.recorder.open(argv)
             finished = self.record["status"] == "finished"
-            self._main_does(self.recorder.refresh if finished else self.recorder.write)
+            main_does(self.recorder.refresh if finished else self.recorder.write)
             if self.main:
                 spec = self.run.spec.publish
                 self.pushes = CheckpointPushes.of(self.run.folder, spec, self.record)
@@ -103,17 +101,6 @@ class Session:
                 self._show()
                 self._publish()
             return load_record(self.run.folder)
-
-    def _main_does(self, work: Callable[[], object]) -> None:
-        """Let the main process do `work` while the others wait. If it fails, all of them do."""
-        failure: Exception | None = None
-        if self.main:
-            try:
-                work()
-            except Exception as error:  # noqa: BLE001 - the others would wait for ever
-                failure = error
-        if broadcast_object_list([failure is not None])[0]:
-            raise failure or HfRlhfError("stopped, because the main process did; it says why.")
 
     def _recorded(self) -> None:
         """Train and measure, and leave a true record and card however it ends."""
@@ -135,7 +122,7 @@ class Session:
             try:
                 if self.agreed:
                     # A process that has ended makes the launcher end the others.
-                    self._main_does(close)
+                    main_does(close)
                 elif self.main:
                     close()
             except HfRlhfError as second:
@@ -179,8 +166,10 @@ class Session:
 
     def _train_and_measure(self) -> None:
         run = self.run
-        before = self._evaluated_before()
-        self.record["evaluation"] = evaluation_section(run, before, None)
+        # A trainer may change what `model_kwargs` is made of.
+        kwargs = without_revision(run.model_kwargs())
+        before = measured_before(run, self._say)
+        self.record["evaluation"] = evaluation_section(run, before, Measured())
         for said in advice(run):
             self._say(f"note: {said}")
         self._say(f"training {run.spec.plugin} in {run.folder}")
@@ -189,17 +178,16 @@ class Session:
                 trainer = self._fit()
         finally:
             trained = evenly(read_samples(run.folder / SAMPLES_NAME), 6)
-            self.record["samples"] = samples_section(before, None, trained)
-        self._save(trainer)
+            self.record["samples"] = samples_section(before, Measured(), trained)
+        save_weights(run, trainer, self.record["model"]["identity"], self._say)
         # The optimizer's memory is needed for evaluating.
         trainer.accelerator.free_memory()
         del trainer
-        kwargs = {key: value for key, value in run.model_kwargs().items() if key != "revision"}
-        after = self._evaluate("after", run.folder / "merged", kwargs)
+        after = measure(run, "after", run.folder / "merged", kwargs, self._say)
         self.record["evaluation"] = evaluation_section(run, before, after)
         self.record["samples"] = samples_section(before, after, trained)
         self.recorder.gather_usage()
-        self._main_does(lambda: self.recorder.close("finished"))
+        main_does(lambda: self.recorder.close("finished"))
 
     def _fit(self) -> Any:
         """Train from the newest valid checkpoint; record how far it got, however it ends."""
@@ -212,7 +200,7 @@ class Session:
         newest = newest_valid(Path(run.training.output_dir))
         resumed_at = step_of(newest) if newest else 0
         if newest:
-            self._main_does(partial(refuse_code, newest))
+            main_does(partial(refuse_code, newest))
             self._say(f"resuming from {newest}")
         earlier = (self.record["training"] or {}).get("seconds") or 0.0
         started = time.monotonic()
@@ -234,7 +222,7 @@ class Session:
         except AlreadyTrained:
             self._say("every step is done")
         except (KeyboardInterrupt, RewardError, JudgeError) as error:
-            self._save_boundary(trainer, cycle, error)
+            save_boundary(run, trainer, cycle, error, self._say)
             raise
         finally:
             self.stopping.time_to_save = None
@@ -259,94 +247,6 @@ class Session:
             AfterSave(after_save),
             StopIfTrained(),
         )
-
-    def _save_boundary(self, trainer: Any, cycle: Cycle, error: BaseException) -> None:
-        """Keep the steps since the last checkpoint, if training was stopped between two cycles.
-
-        A judge that fails does so there: the weights are those of the last step, and with that
-        step's random states the same completions come again.
-        """
-        together = isinstance(error, HfRlhfError) or self.state.num_processes == 1
-        if not (together and isinstance(trainer, Trainer)):
-            return
-        state, boundary = trainer.state, cycle.boundary
-        if boundary is None or not cycle.stands_at_boundary(state):
-            return
-        if is_valid(Path(self.run.training.output_dir) / f"checkpoint-{boundary.step}"):
-            return
-        self._say(f"saving step {boundary.step} before stopping")
-        boundary.put_back(state)
-        try:
-            # No public method saves what a checkpoint holds.
-            trainer._save_checkpoint(trainer.model_wrapped, trial=None)
-            trainer.callback_handler.on_save(trainer.args, state, trainer.control)
-        except (OSError, RuntimeError, HfRlhfError) as second:
-            print(f"step {boundary.step} could not be saved: {second}", file=sys.stderr)
-
-    def _save(self, trainer: Any) -> None:
-        """Write the weights, each folder whole or not at all."""
-        folder = self.run.folder
-        written = folder / ".trained"
-        self._main_does(lambda: shutil.rmtree(written, ignore_errors=True))
-        trainer.save_model(str(written))
-        self.state.wait_for_everyone()
-        self._main_does(lambda: self._place(written))
-
-    def _place(self, written: Path) -> None:
-        folder = self.run.folder
-        adapted = self.run.model.use_peft
-        # Pickled, and transformers writes a `hub_token` into it in clear.
-        (written / "training_args.bin").unlink(missing_ok=True)
-        # What is there is of a session that ended between here and its record.
-        with whole_folder(folder / ("adapter" if adapted else "merged"), overwrite=True) as new:
-            new.rmdir()
-            written.rename(new)
-        if adapted:
-            self._say("merging the adapter into the base")
-            merge_adapter(
-                self.run.model_path,
-                folder / "adapter",
-                folder / "merged",
-                revision=self.run.model.model_revision,
-                overwrite=True,
-            )
-        self.run.tokenizer.save_pretrained(folder / "merged")
-
-    def _evaluated_before(self) -> Evaluation | None:
-        """Evaluate the base once: what was measured before a crash is read back.
-
-        What was measured after training is not, for its weights have been written anew.
-        """
-        path = self.run.folder / "evaluation" / "before.json"
-        found = path.exists()
-        # Every process must have looked before the main one writes.
-        self.state.wait_for_everyone()
-        if found:
-            return Evaluation.load(path)
-        return self._evaluate("before", self.run.model_path, self.run.model_kwargs())
-
-    def _evaluate(
-        self, stage: str, model: str | Path, model_kwargs: Mapping[str, Any]
-    ) -> Evaluation | None:
-        """Evaluate on the held-out split and keep every row's scores; None if not asked to."""
-        run = self.run
-        spec = run.spec.evaluation
-        if spec is None or run.reward is None:
-            return None
-        self._say(f"evaluating {stage} training on {spec.split!r}")
-        result = evaluate(
-            model,
-            run.tokenizer,
-            run.dataset[spec.split],
-            run.reward,
-            spec,
-            max_new_tokens=completion_length(run),
-            device=str(run.training.device),
-            model_kwargs=model_kwargs,
-            chat_template_kwargs=getattr(run.training, "chat_template_kwargs", None),
-        )
-        self._main_does(lambda: result.save(run.folder / "evaluation" / f"{stage}.json"))
-        return result
 
     def _show(self) -> None:
         from rich.console import Console

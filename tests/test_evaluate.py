@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.evaluate import Evaluation, _generate, paired_difference
+from hf_rlhf.evaluate import Evaluation, paired_difference
+from hf_rlhf.generation import generate
 from hf_rlhf.specs import EvaluationSpec
 
 
@@ -89,7 +90,7 @@ class Policy:
 def test_an_answer_ends_at_any_of_the_models_end_tokens_and_one_without_is_truncated():
     policy = Policy()
     spec = EvaluationSpec(temperature=0.7)
-    found = _generate(policy, Tokenizer(), ["p"] * 3, spec, 3, seed=0, chat_template_kwargs={})
+    found = generate(policy, Tokenizer(), ["p"] * 3, spec, 3, seed=0, chat_template_kwargs={})
     assert found == [("b", 2, False), ("cg", 2, False), ("ddd", 3, True)]
     # Each process has its own rows; under ZeRO-3 the default is to keep in step with the others.
     assert policy.asked["synced_gpus"] is False

@@ -1,0 +1,152 @@
+"""Measure a run's model before and after training: its text by rewards, and what the trainer knows.
+
+What was measured before training is read back when a run goes on. What was measured after is not,
+for its weights have been written anew.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+
+from hf_rlhf.errors import BrokenPlugin
+from hf_rlhf.evaluate import Evaluation, Measured, evaluate, held_out_rows, show
+from hf_rlhf.merge import merge_adapter
+from hf_rlhf.messages import prompt_in
+from hf_rlhf.preflight import completion_length
+from hf_rlhf.run import Run
+from hf_rlhf.together import main_does
+
+Say = Callable[[str], None]
+_START = ".start"
+
+
+def measured_before(run: Run, say: Say) -> Measured:
+    """Measure what training starts from; all processes must call this."""
+    if run.spec.evaluation is None:
+        return Measured()
+    folder = run.folder / "evaluation"
+    paths = {part: folder / f"before{end}.json" for part, end in _PARTS.items()}
+    found = {part: Evaluation.load(path) for part, path in paths.items() if path.exists()}
+    # Every process must have looked before the main one writes.
+    PartialState().wait_for_everyone()
+    asked = {part for part in _PARTS if _asks(run, part)}
+    if asked <= found.keys():
+        return _named_once(run, Measured(**found))
+    with _start(run, say) as (model, kwargs):
+        return measure(run, "before", model, kwargs, say, found)
+
+
+def measure(
+    run: Run,
+    stage: str,
+    model: str | Path,
+    model_kwargs: Mapping[str, Any],
+    say: Say,
+    known: Mapping[str, Evaluation] | None = None,
+) -> Measured:
+    """Measure a saved model on the held-out split, and keep every row; all processes call this.
+
+    Args:
+        run: says what is measured; without an `evaluation` section, nothing.
+        stage: `before` or `after`, the name of the file in `evaluation/`.
+        model: a folder or Hub id with whole weights.
+        model_kwargs: for `from_pretrained`.
+        say: prints a line.
+        known: the parts, `text` or `own`, that need not be measured again.
+    """
+    spec = run.spec.evaluation
+    if spec is None:
+        return Measured()
+    result = dict(known or {})
+    if _asks(run, "text") and "text" not in result:
+        shown = run.reward is None
+        say(f"{'sampling' if shown else 'evaluating'} {stage} training on {spec.split!r}")
+        result["text"] = _text(run, model, model_kwargs)
+        _keep(run, f"{stage}.json", result["text"])
+    if _asks(run, "own") and "own" not in result:
+        say(f"measuring {stage} training on {spec.split!r}")
+        own = run.trainer_class.held_out(run, model, model_kwargs)
+        if own is not None:
+            result["own"] = own
+            _keep(run, f"{stage}{_PARTS['own']}.json", own)
+    return _named_once(run, Measured(**result))
+
+
+_PARTS = {"text": "", "own": "_held_out"}
+"""Part of a `Measured` -> what its file's name ends in."""
+
+
+def _asks(run: Run, part: str) -> bool:
+    spec = run.spec.evaluation
+    if part == "own" or spec is None:
+        return spec is not None and hasattr(run.trainer_class, "held_out")
+    if run.task != "text-generation":
+        return False
+    return run.reward is not None or bool(spec.samples and prompt_in(held_out_rows(run)[0]))
+
+
+def _text(run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
+    spec = run.spec.evaluation
+    assert spec is not None
+    how: dict[str, Any] = {
+        "max_new_tokens": completion_length(run),
+        "device": str(run.training.device),
+        "model_kwargs": model_kwargs,
+        "chat_template_kwargs": getattr(run.training, "chat_template_kwargs", None),
+    }
+    if run.reward is not None:
+        rows = run.dataset[spec.split]
+        return evaluate(model, run.tokenizer, rows, run.reward, spec, **how)
+    rows = held_out_rows(run)
+    prompts = [prompt_in(rows[place]) for place in range(min(spec.samples, len(rows)))]
+    return show(model, run.tokenizer, prompts, spec, **how)
+
+
+def _keep(run: Run, name: str, found: Evaluation) -> None:
+    main_does(lambda: found.save(run.folder / "evaluation" / name))
+
+
+def _named_once(run: Run, measured: Measured) -> Measured:
+    """Raise BrokenPlugin for a metric of the trainer that a reward has the name of."""
+    if measured.text is not None and measured.own is not None:
+        both = sorted({*measured.text.metrics()} & {*measured.own.metrics()})
+        if both:
+            raise BrokenPlugin(
+                f"trainer {run.spec.plugin!r} measures {', '.join(both)}, and so do the rewards. "
+                "Give the reward another `label`."
+            )
+    return measured
+
+
+@contextmanager
+def _start(run: Run, say: Say) -> Iterator[tuple[str | Path, Mapping[str, Any]]]:
+    """Give the model that training starts from: the base, with the adapter that is continued."""
+    if run.adapter is None:
+        yield run.model_path, run.model_kwargs()
+        return
+    folder, adapter = run.folder / _START, run.adapter
+    say("merging the adapter that training continues, to measure it")
+    main_does(
+        lambda: merge_adapter(
+            run.model_path,
+            adapter,
+            folder,
+            revision=run.model.model_revision,
+            overwrite=True,
+        )
+    )
+    try:
+        yield folder, without_revision(run.model_kwargs())
+        PartialState().wait_for_everyone()
+    finally:
+        if PartialState().is_main_process:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def without_revision(model_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments for `from_pretrained` of a folder, which has no revisions."""
+    return {key: value for key, value in model_kwargs.items() if key != "revision"}
