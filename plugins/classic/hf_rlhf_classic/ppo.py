@@ -12,7 +12,7 @@ is under way. See docs/decisions/0010-ppo-loop.md.
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,15 +25,15 @@ from transformers import Trainer
 from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import disable_dropout_in_model
 
-from hf_rlhf.compose import TOTAL, ComposedReward, Part
-from hf_rlhf.errors import ModelError
+from hf_rlhf.compose import TOTAL
+from hf_rlhf.errors import ModelError, Problem
 from hf_rlhf.files import atomic_write_text
-from hf_rlhf.policy import policy_arguments
-from hf_rlhf.progress import ShowProgress
+from hf_rlhf.policy import find_adapter, policy_arguments
 from hf_rlhf.run import Run
-from hf_rlhf_classic import ppo_math, ppo_models
+from hf_rlhf_classic import ppo_math, ppo_models, ppo_preflight
 from hf_rlhf_classic.ppo_config import PPOConfig
-from hf_rlhf_classic.ppo_rollout import Sampling, complete, noise
+from hf_rlhf_classic.ppo_rewards import AdapterScore, composed_reward
+from hf_rlhf_classic.ppo_rollout import Sampling, complete, noise, until, vllm_generation
 
 STATE_NAME = "ppo_state.json"
 VALUE_NAME = "value.safetensors"
@@ -93,6 +93,13 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
     default_run = "tiny"
     columns = frozenset({"prompt"})
 
+    control: Any
+
+    @classmethod
+    def preflight(cls, run: Run) -> Iterable[Problem]:
+        """Yield what would stop or spoil training, before weights load."""
+        return list(ppo_preflight.problems(run))
+
     @classmethod
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes; this is where the weights are loaded."""
@@ -103,14 +110,15 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
         policy = _load_policy(run)
         disable_dropout_in_model(policy)
         self.reference = ppo_models.Reference.of(policy, run)
+        learned = None
         self.score_head = None
-        learned = _Given()
         if training.reward_adapter:
-            folder = Path(training.reward_adapter)
+            folder = find_adapter(training.reward_adapter)
             self.score_head = ppo_models.load_reward_adapter(policy, folder)
+            learned = AdapterScore(run.tokenizer)
+            learned.score = self.adapter_scores
+        self.reward = composed_reward(run, learned)
         ppo_models.add_value(policy, run)
-        self.learned_score = learned
-        self.reward = _composed(run, learned)
         self.run_folder = run.folder
         super().__init__(
             model=policy,
@@ -132,6 +140,7 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
         )
         self.pad_id = tokenizer.pad_token_id
         self.metrics: dict[str, list[float]] = {}
+        self.vllm = vllm_generation(self) if training.use_vllm else None
         if self.reference.kind == "model":
             self.reference.model = _placed(self.reference.model, self)
         if self.score_head is not None:
@@ -173,26 +182,8 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
         args = self.args
         prompts = self.tokenized([row["prompt"] for row in rows])
         first = args.process_index * len(rows)
-        sampling = Sampling(
-            args.temperature,
-            args.max_completion_length,
-            self.stop_id,
-            self.pad_id,
-            args.rollout_micro_batch_size or len(rows),
-        )
-        numbers = noise(
-            args.seed,
-            self.state.global_step,
-            range(first, first + len(rows)),
-            args.max_completion_length,
-        )
-        with unwrap_model_for_generation(
-            model, self.accelerator, gather_deepspeed3_params=args.ds3_gather_for_generation
-        ) as unwrapped:
-            completions = complete(unwrapped, prompts, sampling, numbers)
+        completions = self.answers(model, prompts, first)
         lengths = torch.tensor([len(ids) for ids in completions])
-        if self.score_head is not None:
-            self.learned_score.scores = self.reward_scores(model, prompts, completions)
         scores = self.composed_scores(rows, completions)
         scored = torch.tensor([score is not None for score in scores])
         mask = torch.arange(int(lengths.max())) < lengths[:, None]
@@ -307,7 +298,7 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
                 f"step {self.state.global_step + 1}: the loss is {loss}, so the training has "
                 "diverged. Resume from an earlier checkpoint with a lower learning_rate."
             )
-        return loss
+        return float(loss)
 
     def loss(self, model: Any, experience: Experience, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """Return the summed loss of some completions, and the sums of `_UPDATE_METRICS`."""
@@ -349,6 +340,36 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
             return loss, torch.stack([each.double().sum() for each in sums])
 
     # What the passes are made of.
+
+    def answers(self, model: Any, prompts: list[list[int]], first: int) -> list[list[int]]:
+        """Sample a completion of each prompt; `first` is the number of the first among all."""
+        args = self.args
+        if self.vllm is not None:
+            with ppo_models.without_value(self.unwrapped):
+                self.vllm.sync_weights()
+            return [
+                until(list(ids), self.stop_id) for ids in self.vllm.generate(prompts, None, 1)[1]
+            ]
+        sampling = Sampling(
+            args.temperature,
+            args.max_completion_length,
+            self.stop_id,
+            self.pad_id,
+            args.rollout_micro_batch_size or len(prompts),
+        )
+        rows = range(first, first + len(prompts))
+        numbers = noise(args.seed, self.state.global_step, rows, args.max_completion_length)
+        # In evaluation mode nothing is recomputed, so only ZeRO-3 needs anything done.
+        sharded = self.is_deepspeed_enabled and args.deepspeed_plugin.zero_stage == 3
+        context = (
+            unwrap_model_for_generation(
+                model, self.accelerator, gather_deepspeed3_params=args.ds3_gather_for_generation
+            )
+            if sharded
+            else nullcontext(self.unwrapped)
+        )
+        with context as unwrapped:
+            return complete(unwrapped, prompts, sampling, numbers)
 
     def policy_and_value(
         self, model: Any, rollout: Rollout, rows: Sequence[int] | np.ndarray, *, entropy: bool
@@ -392,6 +413,7 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
                     del logits
             lengths = torch.tensor(self.lengths(rollout, rows).tolist())
             places = torch.arange(shape[2]) < lengths[:, None]
+            assert entropy is not None
             for part, found in enumerate((logprobs, reference, entropy, values)):
                 block = torch.zeros(places.shape, device=result.device)
                 block[places.to(result.device)] = found.float()
@@ -399,26 +421,26 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
         logprobs, reference, entropy, values = result
         return logprobs, reference, entropy, values
 
-    def reward_scores(
-        self, model: Any, prompts: list[list[int]], completions: list[list[int]]
-    ) -> list[float]:
-        """Return the reward adapter's score of each completion, read at its last token."""
+    def adapter_scores(self, texts: list[list[int]]) -> list[float]:
+        """Return the reward adapter's score of each text, read at its last token."""
         head, policy = self.score_head, self.unwrapped
         assert head is not None
-        scores: list[float] = []
-        size = self.args.micro_batch_size or len(prompts)
-        with ppo_models.active(policy, ppo_models.REWARD):
-            for start in range(0, len(prompts), size):
-                part = slice(start, start + size)
-                tokens = ppo_models.packed(
-                    prompts[part], completions[part], self.pad_id, self.args.device
-                )
-                at_last = torch.zeros_like(tokens.predicts)
-                at_last[torch.arange(len(tokens.last)), tokens.last] = True
+        limit = getattr(policy.config.get_text_config(), "max_position_embeddings", None)
+        size = self.args.micro_batch_size or len(texts)
+        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+        scores = dict.fromkeys(order, 0.0)
+        with ppo_models.active(policy, ppo_models.REWARD), torch.no_grad():
+            for start in range(0, len(order), size):
+                rows = order[start : start + size]
+                whole = [texts[row][-limit:] if limit else texts[row] for row in rows]
+                tokens = ppo_models.packed(whole, [[] for _ in rows], self.pad_id, self.args.device)
                 with self.compute_loss_context_manager():
-                    hidden = ppo_models.hidden_pass(model, policy, tokens, at_last)
-                scores += head(hidden.to(head.weight.dtype)).squeeze(-1).float().tolist()
-        return scores
+                    hidden = ppo_models.hidden_pass(
+                        self.model_wrapped, policy, tokens, tokens.at_last
+                    )
+                found = head(hidden.to(head.weight.dtype)).squeeze(-1).float().tolist()
+                scores.update(zip(rows, found, strict=True))
+        return [scores[row] for row in range(len(texts))]
 
     def composed_scores(
         self, rows: Sequence[Mapping[str, Any]], completions: list[list[int]]
@@ -426,14 +448,18 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
         """Return the composed reward of each completion; raises RewardError as it does."""
         texts = self.processing_class.batch_decode(completions, skip_special_tokens=True)
         as_messages = not isinstance(rows[0]["prompt"], str)
-        columns = {name: [row[name] for row in rows] for name in rows[0] if name != "completion"}
+        columns: dict[str, Any] = {
+            name: [row[name] for row in rows]
+            for name in rows[0]
+            if name not in ("prompt", "completion", "completions")
+        }
         scores = self.reward(
-            columns.pop("prompt") and [row["prompt"] for row in rows],
+            [row["prompt"] for row in rows],
             [[{"role": "assistant", "content": text}] for text in texts] if as_messages else texts,
             log_metric=lambda name, value: self.note({name: value}),
             completion_ids=completions,
             trainer_state=self.state,
-            **{name: values for name, values in columns.items() if name not in ("completions",)},
+            **columns,
         )
         return list(scores)
 
@@ -470,7 +496,8 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Return the sum of a tensor over all processes; all of them must call this."""
-        return self.accelerator.reduce(tensor, reduction="sum")
+        total: Tensor = self.accelerator.reduce(tensor, reduction="sum")
+        return total
 
     def tokenized(self, prompts: list[Any]) -> list[list[int]]:
         """Return prompts as ids: texts as the tokenizer has them, messages by its template."""
@@ -606,38 +633,6 @@ _UPDATE_METRICS = (
     "ratio",
 )
 """Summed over the tokens of an update, then divided by the first."""
-
-
-class _Given:
-    """A reward whose scores the trainer has computed itself, with the model it trains."""
-
-    def __init__(self) -> None:
-        self.scores: list[float] = []
-
-    def __call__(self, completions: Sequence[Any], **_: Any) -> list[float]:
-        """Score by the reward adapter on the policy's base."""
-        return self.scores
-
-
-def _composed(run: Run, learned: _Given) -> ComposedReward:
-    """Return the run's rewards and gates, and the learned reward among them if there is one."""
-    rewards, gates = (run.reward.rewards, run.reward.gates) if run.reward else ((), ())
-    training = run.training
-    extra: tuple[Part, ...] = ()
-    weight = training.learned_reward_weight
-    if training.reward_adapter:
-        extra = (Part("reward_adapter", learned, weight),)
-    elif training.reward_model_path:
-        from hf_rlhf_classic.scoring import RewardModel
-
-        extra = (Part("reward_model", RewardModel(training.reward_model_path), weight),)
-    if run.reward is not None and not extra:
-        return run.reward
-    composed = ComposedReward((*rewards, *extra), gates)
-    for callback in run.callbacks:
-        if isinstance(callback, ShowProgress):
-            callback.reward = composed  # it keeps samples of what is really rewarded
-    return composed
 
 
 def _as_they_are(rows: list[Any]) -> list[Any]:

@@ -39,6 +39,11 @@ class Tokens:
     """The position of each row's last token, (rows,)."""
 
     @property
+    def at_last(self) -> Tensor:
+        """True at each row's last token: (rows, length)."""
+        return torch.arange(self.ids.shape[1], device=self.ids.device) == self.last[:, None]
+
+    @property
     def targets(self) -> Tensor:
         """The completions' tokens, all rows one after the other: (tokens,)."""
         return self.ids[:, 1:][self.predicts[:, :-1]]

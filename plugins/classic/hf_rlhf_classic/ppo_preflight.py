@@ -1,0 +1,218 @@
+"""What can be known to go wrong with a PPO run before weights load."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.base_identity import check_base
+from hf_rlhf.errors import ModelError, Problem
+from hf_rlhf.lora import read_adapter
+from hf_rlhf.policy import find_adapter
+from hf_rlhf.preflight import model_config
+from hf_rlhf.processes import distributed_type, processes
+from hf_rlhf.run import Run, resolve_model_path
+from hf_rlhf_classic.ppo_models import hidden_size, no_head, score_names
+
+SHARED = "Write `use_peft: true`, or"
+
+
+def problems(run: Run) -> Iterator[Problem]:
+    """Yield everything that stands against a run."""
+    for check in _CHECKS:
+        yield from check(run)
+
+
+def _rows(run: Run) -> Iterator[Problem]:
+    rows, batch = len(run.dataset["train"]), run.training.per_device_train_batch_size * processes()
+    if rows < batch:
+        yield Problem(
+            "dataset",
+            f"{rows} training rows, but one step answers {batch} prompts.",
+            "Add rows, or lower rollout_batch_size.",
+        )
+
+
+def _rewarded(run: Run) -> Iterator[Problem]:
+    training = run.training
+    learned = [training.reward_adapter, training.reward_model_path]
+    if all(learned):
+        yield Problem(
+            "reward_adapter",
+            "and reward_model_path are both given.",
+            "Keep one; the other can be one of the `rewards`, as `reward_model`.",
+        )
+    elif not any(learned) and (
+        run.reward is None or all(part.weight == 0 for part in run.reward.rewards)
+    ):
+        yield Problem(
+            "rewards",
+            "no reward has a weight other than 0, so nothing is trained.",
+            "Add one, or name a reward_adapter or reward_model_path.",
+        )
+    labels = {part.label for part in (*run.reward.rewards, *run.reward.gates)} if run.reward else ()
+    for key, label in (("reward_adapter",) * 2, ("reward_model_path", "reward_model")):
+        if getattr(training, key) and label in labels:
+            yield Problem("rewards", f"{label!r} is the label of what {key} scores.", "Rename it.")
+
+
+def _reward_adapter(run: Run) -> Iterator[Problem]:
+    name = run.training.reward_adapter
+    if not name:
+        return
+    where = "reward_adapter"
+    if not run.model.use_peft:
+        yield Problem(
+            where,
+            "needs the base as it was trained on, which full fine-tuning changes.",
+            f"{SHARED} name a whole reward model as `reward_model_path`.",
+        )
+        return
+    try:
+        folder = find_adapter(name)
+        adapter = read_adapter(folder)
+        check_base(
+            folder,
+            run.model_path,
+            name=run.model.model_name_or_path,
+            revision=run.model.model_revision,
+        )
+    except ModelError as error:
+        yield Problem(where, str(error))
+        return
+    heads = [adapter.replacements[key] for key in score_names(adapter.replacements)]
+    weights = [head for head in heads if len(head.shape) == 2]
+    if len(weights) != 1:
+        yield Problem(where, no_head(folder))
+        return
+    labels, width = weights[0].shape
+    wanted = hidden_size(model_config(run))
+    if width != wanted:
+        yield Problem(
+            where,
+            f"{folder} was made for another base: its score head reads {width} numbers, "
+            f"{run.model.model_name_or_path} has a hidden size of {wanted}.",
+            "Name an adapter that was trained on this base.",
+        )
+    elif labels != 1:
+        yield Problem(where, f"{folder} gives {labels} scores, not one.", "It is a classifier.")
+
+
+def _reference(run: Run) -> Iterator[Problem]:
+    training, path = run.training, run.training.reference_model_path
+    if path is None:
+        if training.reference != "none" and not run.model.use_peft:
+            yield Problem(
+                "reference",
+                "the KL is to be measured against the weights that full fine-tuning changes, and "
+                "there is no second model.",
+                f"{SHARED} `reference_model_path: {run.model.model_name_or_path}` (a second copy "
+                "in memory), or `reference: none` with `kl_coef: 0`.",
+            )
+        return
+    if training.reference == "base":
+        yield Problem(
+            "reference_model_path", "is given, and reference is `base`.", "Leave one of them out."
+        )
+        return
+    yield from _same_tokens(run, "reference_model_path", path)
+
+
+def _same_tokens(run: Run, where: str, name: str) -> Iterator[Problem]:
+    """Another model reads the policy's token ids, so that they must mean the same to it."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    try:
+        path = resolve_model_path(name)
+        config = AutoConfig.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (ModelError, OSError, ValueError, KeyError) as error:
+        yield Problem(where, f"{name!r} does not load: {str(error).splitlines()[0]}")
+        return
+    if (Path(path) / "adapter_config.json").exists():
+        yield Problem(where, f"{name!r} is an adapter.", "Merge it first: `hf-rlhf merge`.")
+        return
+    own, other = run.tokenizer.get_vocab(), tokenizer.get_vocab()
+    if own != other:
+        differ = [token for token, number in own.items() if other.get(token) != number]
+        yield Problem(
+            where,
+            f"{name!r} has another tokenizer than the policy ({len(other)} tokens and {len(own)}; "
+            f"{differ[:3]} differ), so the policy's tokens mean other things to it.",
+            "Use a model of the same tokenizer. A reward model may have another: "
+            "`reward_model_path` meets the policy in text.",
+        )
+    elif config.get_text_config().vocab_size < len(own):
+        yield Problem(where, f"{name!r} has no embedding for every token of the tokenizer.")
+
+
+def _reward_model(run: Run) -> Iterator[Problem]:
+    """`RewardModel` looks at a folder as soon as it is made."""
+    if run.training.reward_model_path:
+        from hf_rlhf_classic.scoring import RewardModel
+
+        try:
+            RewardModel(run.training.reward_model_path)
+        except ModelError as error:
+            yield Problem("reward_model_path", str(error))
+
+
+def _value(run: Run) -> Iterator[Problem]:
+    training = run.training
+    if training.value == "own_adapter" and not run.model.use_peft:
+        yield Problem(
+            "value",
+            "own_adapter: full fine-tuning has no adapters.",
+            f"{SHARED} `value: policy_adapter` or `own_model`.",
+        )
+    if training.value_model_path is None:
+        return
+    if training.value != "own_model":
+        yield Problem("value_model_path", f"is not used with `value: {training.value}`.")
+    else:
+        yield from _same_tokens(run, "value_model_path", training.value_model_path)
+
+
+def _dropout(run: Run) -> Iterator[Problem]:
+    asked: Any = run.spec.settings.get("lora_dropout")
+    if asked:
+        yield Problem(
+            "lora_dropout",
+            f"is {asked}, but PPO trains without dropout: with it, the ratio of new and old "
+            "probabilities would be noise.",
+            "Leave it out, or write 0.",
+        )
+
+
+def _stop(run: Run) -> Iterator[Problem]:
+    token, tokenizer = run.training.stop_token, run.tokenizer
+    if token is None and tokenizer.eos_token_id is None:
+        yield Problem(
+            "model_name_or_path",
+            "its tokenizer has no eos token, so no completion would end by itself.",
+            "Name one as `stop_token`.",
+        )
+    if token is not None and token not in tokenizer.get_vocab():
+        yield Problem("stop_token", f"{token!r} is no token of the model's tokenizer.")
+
+
+def _distributed(run: Run) -> Iterator[Problem]:
+    if distributed_type(run.training) == "FSDP":
+        yield Problem(
+            "plugin",
+            "ppo has never been run under FSDP: its passes with adapters off and on are not known "
+            "to work on sharded weights.",
+            "Launch it with DDP or DeepSpeed (`hf-rlhf launch-configs`).",
+        )
+
+
+_CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
+    _rows,
+    _rewarded,
+    _reward_adapter,
+    _reward_model,
+    _reference,
+    _value,
+    _dropout,
+    _stop,
+    _distributed,
+)
