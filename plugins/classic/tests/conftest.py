@@ -1,0 +1,65 @@
+"""Fixtures of the classic stages' tests: runs on given rows, and a model shaped like GPT-2."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def prepared(offer: Callable[..., None], tmp_path: Path) -> Callable[..., Any]:
+    """Return a function from rows, held-out rows and settings to a prepared run.
+
+    Its dataset adapter is `given_rows`; each call has an output folder of its own.
+    """
+    from datasets import Dataset, DatasetDict
+
+    from hf_rlhf.config import RunFile
+    from hf_rlhf.prepare import prepare
+
+    given: dict[str, Any] = {}
+    offer("datasets", given_rows=lambda: given["rows"])
+
+    def make(train: Any, test: Any, **settings: Any) -> Any:
+        splits = {"train": train, "test": test}
+        given["rows"] = DatasetDict(
+            {name: Dataset.from_list(list(rows)) for name, rows in splits.items()}
+        )
+        given["count"] = given.get("count", 0) + 1
+        folder = {"output_dir": str(tmp_path / f"run{given['count']}")}
+        content = {"dataset": {"name": "given_rows"}, **folder, **settings}
+        return prepare(RunFile.from_mapping(content))
+
+    return make
+
+
+@pytest.fixture
+def gpt2(tmp_path: Path) -> Callable[..., str]:
+    """Return a function that writes a random tiny GPT-2, and returns its folder.
+
+    Its tokenizer is that of the tiny models, with the attributes that are given: GPT-2's own has
+    no pad token and no chat template.
+    """
+    import torch
+    from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+    from hf_rlhf.run import resolve_model_path
+
+    def make(name: str = "gpt2", positions: int = 256, **attributes: Any) -> str:
+        source = resolve_model_path("package://hf_rlhf_classic/tiny_sft")
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        for key, value in attributes.items():
+            setattr(tokenizer, key, value)
+        config = GPT2Config(
+            **{"vocab_size": len(tokenizer), "n_positions": positions, "n_embd": 32},
+            **{"n_layer": 2, "n_head": 2},
+            **{"bos_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id},
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            GPT2LMHeadModel(config).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        return str(tmp_path / name)
+
+    return make

@@ -1,0 +1,223 @@
+"""Supervised fine-tuning: what it trains on, what it measures, what it refuses."""
+
+import math
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from hf_rlhf.errors import ConfigError
+from hf_rlhf_classic.likelihood import likelihoods
+from hf_rlhf_classic.sft import SupervisedTrainer, encoder
+
+MODEL = "package://hf_rlhf_classic/tiny_sft"
+SETTINGS = {
+    "plugin": "sft",
+    "model_name_or_path": MODEL,
+    "max_steps": 1,
+    "per_device_train_batch_size": 4,
+    "max_length": 64,
+    **{"use_cpu": True, "bf16": False, "activation_checkpointing": False},
+    **{"dataloader_pin_memory": False, "save_strategy": "no"},
+}
+TEXT = [{"prompt": f"{n}+{n}=", "completion": str(2 * n)} for n in range(1, 9)]
+CHAT = [
+    {
+        "prompt": [{"role": "user", "content": row["prompt"]}],
+        "completion": [{"role": "assistant", "content": row["completion"]}],
+    }
+    for row in TEXT
+]
+TURNS = [
+    {
+        "messages": [
+            {"role": "user", "content": "1+1="},
+            {"role": "assistant", "content": "2"},
+            {"role": "user", "content": f"{n}+1="},
+            {"role": "assistant", "content": str(n + 1)},
+        ]
+    }
+    for n in range(1, 9)
+]
+
+
+@pytest.fixture
+def run(prepared):
+    """Return a function from rows and settings to a prepared run."""
+
+    def make(rows=TEXT, **settings):
+        return prepared(rows, rows[:4], **{**SETTINGS, **settings})
+
+    return make
+
+
+def trained_text(trainer) -> list[str]:
+    """Return what the labels of each row say; all other tokens are -100."""
+    decode = trainer.processing_class.decode
+    return [
+        decode([token for token in row["labels"] if token != -100]) for row in trainer.train_dataset
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (TEXT, [f"{2 * n}<end>" for n in range(1, 9)]),
+        (CHAT, [f"{2 * n}<end>" for n in range(1, 9)]),
+        (TURNS, [f"2<end>{n + 1}<end>" for n in range(1, 9)]),
+    ],
+    ids=["text", "chat", "messages"],
+)
+def test_only_what_the_assistant_says_is_trained(run, rows, expected):
+    prepared = run(rows)
+    trainer = SupervisedTrainer.from_run(prepared)
+    assert trained_text(trainer) == expected
+    # And what is measured on held-out rows is what is trained.
+    encode = encoder(prepared)
+    for row, done in zip(rows, trainer.train_dataset, strict=True):
+        mine = encode(row)
+        assert list(mine.ids) == done["input_ids"]
+        assert list(mine.counted) == [label != -100 for label in done["labels"]]
+
+
+def test_prompts_stay_out_of_the_loss_when_rows_are_packed(run):
+    prepared = run(TEXT, packing=True, max_length=32)
+    trainer = SupervisedTrainer.from_run(prepared)
+    assert len(trainer.train_dataset) < len(TEXT)
+    said = "".join(trained_text(trainer))
+    assert sorted(said.split("<end>")) == sorted(["", *(str(2 * n) for n in range(1, 9))])
+    batch = next(iter(trainer.get_train_dataloader()))
+    assert (batch["labels"] == -100).sum() > 0
+    starts = batch["position_ids"] == 0
+    assert starts.sum() > 1
+    # The first token of a row is never a target: it would be predicted from the row before.
+    assert (batch["labels"][starts] == -100).all()
+
+
+def test_the_loss_is_the_mean_over_the_tokens_of_responses(run):
+    prepared = run(CHAT, per_device_train_batch_size=8)
+    trainer = SupervisedTrainer.from_run(prepared)
+    model, encode = trainer.model.eval(), encoder(prepared)
+    with torch.no_grad():
+        loss = trainer.compute_loss(model, next(iter(trainer.get_train_dataloader()))).item()
+    found = likelihoods(model, [encode(row) for row in CHAT], prepared.tokenizer)
+    by_token = [value for one in found for value in one.log_probs]
+    assert loss == pytest.approx(-sum(by_token) / len(by_token), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_packed_rows_do_not_see_each_other(run, kind, gpt2):
+    """The loss of a packed sequence is that of its rows apart."""
+    model = MODEL if kind == "llama" else gpt2()
+    losses = []
+    for packing in (False, True):
+        prepared = run(
+            TEXT, model_name_or_path=model, packing=packing, per_device_train_batch_size=8
+        )
+        trainer = SupervisedTrainer.from_run(prepared)
+        trainer.model.eval()
+        with torch.no_grad():
+            batches = list(trainer.get_train_dataloader())
+            assert len(batches) == 1
+            losses.append(trainer.compute_loss(trainer.model, batches[0]).item())
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+
+
+def test_held_out_metrics_are_those_of_the_models_own_loss(run):
+    prepared = run(TEXT, evaluation={"rows": 4, "batch_size": 3})
+    found = SupervisedTrainer.held_out(prepared, prepared.model_path, {})
+    model = AutoModelForCausalLM.from_pretrained(prepared.model_path).eval()
+    encode = encoder(prepared)
+    for row, metrics in zip(TEXT[:4], found.rows, strict=True):
+        one = encode(row)
+        ids = torch.tensor([one.ids])
+        labels = ids.masked_fill(~torch.tensor([one.counted]), -100)
+        with torch.no_grad():
+            output = model(ids, labels=labels)
+        assert metrics["loss"] == pytest.approx(output.loss.item(), abs=1e-5)
+        assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]))
+        right = output.logits[0, :-1].argmax(-1) == labels[0, 1:]
+        assert metrics["token_accuracy"] == pytest.approx(
+            right[labels[0, 1:] != -100].float().mean().item()
+        )
+
+
+def test_rows_that_are_cut_or_dropped_are_counted(run):
+    long = {"prompt": "1" * 30 + "=", "completion": "2"}
+    half = {"prompt": "1+1=", "completion": "3" * 40}
+    trainer = SupervisedTrainer.from_run(run([TEXT[0], long, half], max_length=16))
+    assert trainer.report() == {
+        "Training rows": {
+            "given": 3,
+            "cut at max_length": 2,
+            "dropped, as nothing of the response was left": 1,
+        }
+    }
+    assert len(trainer.train_dataset) == 2
+
+
+def test_a_held_out_row_without_a_response_in_reach_has_no_metrics(run):
+    long = {"prompt": "1" * 30 + "=", "completion": "2"}
+    prepared = run([TEXT[0], long], max_length=16, evaluation={"rows": 2})
+    found = SupervisedTrainer.held_out(prepared, prepared.model_path, {})
+    assert found.rows[1] == {"loss": None, "token_accuracy": None, "perplexity": None}
+    assert found.rows[0]["loss"] > 0
+
+
+UNMARKED = "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "said"),
+    [
+        ([{"text": "1+1=2"}], {}, "sft needs `prompt` and `completion`, or `messages`"),
+        (
+            [{"prompt": "1+1=", "completion": CHAT[0]["completion"]}],
+            {},
+            "`prompt` is text, `completion` is messages",
+        ),
+        (TEXT, {"assistant_only_loss": True}, "is for rows of messages, and these are text"),
+        (TEXT, {"max_length": 2}, "no row has anything of its response within that"),
+        (TEXT, {"max_length": None, "packing": True}, "is null, and packing fills"),
+        (TEXT, {"padding_free": True}, "padding_free"),
+        (TEXT, {"truncation_mode": "middle"}, "'middle' is unknown. Known: keep_start, keep_end"),
+        (TEXT, {"loss_type": "ce"}, "'ce' is unknown. Known: nll, dft"),
+        (TEXT, {"eval_strategy": "steps", "eval_steps": 1}, "a run evaluates before and after"),
+        (
+            [{"prompt": "1+" * 600, "completion": "2"}, *TEXT],
+            {"max_length": None},
+            "row 0 of train has 1202 tokens: over the model's 512 positions",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_weights_load(run, rows, settings, said):
+    with pytest.raises(ConfigError) as refused:
+        run(rows, **settings)
+    assert said in str(refused.value)
+
+
+def test_a_template_that_does_not_mark_the_assistant_is_refused(run, gpt2):
+    model = gpt2(chat_template=UNMARKED)
+    with pytest.raises(ConfigError, match="chat template does not mark them"):
+        run(TURNS, model_name_or_path=model)
+    # Said otherwise, every turn is trained.
+    trainer = SupervisedTrainer.from_run(
+        run(TURNS, model_name_or_path=model, assistant_only_loss=False)
+    )
+    assert trained_text(trainer)[0].startswith("<user>1+1=")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("lora", [False, True])
+def test_it_keeps_the_contract_and_resumes_exactly(packing, lora):
+    from hf_rlhf.testing import check_trainer
+
+    peft = {"use_peft": True, "lora_target_modules": ["all-linear"], "lora_dropout": 0.1}
+    check_trainer(
+        SupervisedTrainer,
+        settings={
+            **{"activation_checkpointing": False, "max_length": 128, "packing": packing},
+            **(peft if lora else {}),
+        },
+    )
