@@ -110,6 +110,8 @@ class Settings:
 
 def assemble(form: str, table: Sequence[Schema], settings: Settings) -> Loaded:
     """Load what `settings` name, as rows of TRL's `form` (a key of `shape.COLUMNS`)."""
+    from hf_rlhf_classic.data.tables import tables  # it imports the adapters, and they this
+
     templates = ("template", "response_template", "system_template", "chat_template_kwargs")
     given = {name: getattr(settings, name) for name in templates}
     shape = Shape.of(form, settings.format, settings.tokenizer, given)
@@ -125,6 +127,7 @@ def assemble(form: str, table: Sequence[Schema], settings: Settings) -> Loaded:
         schema=settings.schema,
         columns=settings.columns or {},
         tolerance=settings.max_rejected_share,
+        elsewhere=tables,
     )
     _say(f"{source.name}: {form} rows, schema {chosen.schema.name}: {chosen.why}; as {shape}.")
     with _workplace() as (cache, folder):
@@ -222,6 +225,7 @@ class _Conversion:
     skipped: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
     turn_keys: Counter[str] = field(default_factory=Counter)
+    found: set[str] = field(default_factory=set)
     rejected: Rejected = field(init=False)
 
     def run(self, name: str, sides: Sequence[Rows]) -> list[Spool]:
@@ -234,15 +238,22 @@ class _Conversion:
                     spool.add(batch)
                 spool.close()
             self.rejected.finish()
+        self._judge(name)
+        return spools
+
+    def _judge(self, name: str) -> None:
         self.rejected.judge(name, self.read, self.settings.max_rejected_share)
         if not self.usable:
             raise DataError(f"{name}: all {self.read} rows are left out: {dict(self.skipped)}.")
+        if lost := sorted(set(self.settings.keep or ()) - self.found):
+            raise DataError(
+                f"{name}: `keep` names {', '.join(lost)}, which no row has. Remove or correct it."
+            )
         if self.margins not in (0, self.usable):
             raise DataError(
                 f"{name}: {self.usable - self.margins} of {self.usable} rows have no `margin`, and "
                 "the others have one. Fill it, or leave it out with `margin: none`."
             )
-        return spools
 
     def _batches(self, rows: Rows) -> Iterator[list[SpoolRow]]:
         waiting: list[tuple[Row, Example]] = []
@@ -313,6 +324,7 @@ class _Conversion:
     def _kept(self, row: Row, made: Mapping[str, Any]) -> dict[str, Any]:
         keep, used = self.settings.keep, self.chosen.schema.columns
         if keep is not None:
+            self.found.update(row.values.keys() & set(keep))
             return {name: row.values.get(name) for name in keep}
         others = {name: row.values[name] for name in row.values if name not in used}
         self.left_out.update(name for name in others if name in READ_BY_TRL)

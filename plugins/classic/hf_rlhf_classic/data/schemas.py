@@ -17,6 +17,8 @@ from hf_rlhf_classic.data.values import NOTHING, BadRow, kind_of, said
 
 SAMPLE = 1000
 """Rows of each split that detection looks at."""
+SOME = 5
+"""Rows that are shown to the tables of other adapters, where none fits."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,18 @@ class Schema:
     """Columns that are used where they are there."""
     unless: tuple[str, ...] = ()
     """Columns whose presence says that a row is of another form."""
+    about: str = ""
+    """What such rows are, and what becomes of them."""
 
     def fits(self, values: Mapping[str, Any]) -> bool:
         """Say whether a row has this form."""
-        return all(kind_of(values.get(name)) in kinds for name, kinds in self.needs.items()) and (
-            all(values.get(name) is None for name in self.unless)
-        )
+        return self.has_needs(values) and all(values.get(name) is None for name in self.unless)
+
+    def has_needs(self, values: Mapping[str, Any]) -> bool:
+        """Say whether a row has the columns of this form, of the right kinds."""
+        if not self.needs.keys() <= values.keys():  # most rivals end here, for each row
+            return False
+        return all(kind_of(values[name]) in kinds for name, kinds in self.needs.items())
 
     @property
     def columns(self) -> frozenset[str]:
@@ -70,9 +78,7 @@ class Chosen:
     def make(self, row: Row) -> Example:
         """Return the row as an Example. Raises BadRow, with the reason, if it cannot be used."""
         rivals = [other.name for other in self.others if other.fits(row.values)]
-        own = all(
-            kind_of(row.values.get(name)) in kinds for name, kinds in self.schema.needs.items()
-        )
+        own = self.schema.has_needs(row.values)
         if rivals:
             reason = "fits_two_schemas" if own else f"other_schema:{rivals[0]}"
             raise BadRow(
@@ -124,6 +130,7 @@ def choose(
     schema: str | None,
     columns: Mapping[str, str],
     tolerance: float,
+    elsewhere: Callable[[], Mapping[str, Sequence[Schema]]] = dict,
 ) -> Chosen:
     """Return the schema that rows have.
 
@@ -134,6 +141,7 @@ def choose(
         schema: the name of the one to use, whatever the rows look like.
         columns: the column map of the user; only schemas that use all that it gives are tried.
         tolerance: the share of rows that may fit another schema, or two (they are rejected).
+        elsewhere: the tables of other adapters, to say where the rows would fit.
 
     Raises:
         DataError: no schema fits, or more than one does.
@@ -147,7 +155,7 @@ def choose(
         for row in islice(rows, SAMPLE):
             survey.see(row, columns)
     if not survey.votes:
-        raise DataError(survey.fault or survey.nothing_fits(name))
+        raise DataError(survey.fault or survey.nothing_fits(name, elsewhere()))
     (best, count), *rivals = survey.votes.most_common()
     if rivals and (rivals[0][1] == count or rivals[0][1] > tolerance * survey.rows):
         raise DataError(survey.several_fit(name))
@@ -175,6 +183,7 @@ class _Survey:
         self.votes: Counter[str] = Counter()
         self.first: dict[tuple[str, ...], str] = {}
         self.fault = ""
+        self.some: list[Row] = []
 
     def see(self, raw: Row, columns: Mapping[str, str]) -> None:
         self.rows += 1
@@ -183,6 +192,8 @@ class _Survey:
         except BadRow as bad:
             self.fault = self.fault or str(bad)
             return
+        if len(self.some) < SOME:
+            self.some.append(row)
         for column, value in row.values.items():
             self.found.setdefault(column, Counter())[kind_of(value)] += 1
         fitting = tuple(schema.name for schema in self.tried if schema.fits(row.values))
@@ -224,8 +235,15 @@ class _Survey:
     def _is(self, column: str) -> bool:
         return any(kind != NOTHING for kind in self.found.get(column, ()))
 
-    def nothing_fits(self, name: str) -> str:
+    def nothing_fits(self, name: str, elsewhere: Mapping[str, Sequence[Schema]]) -> str:
         lines = [f"  {schema.name}: {self.lacks(schema)}" for schema in self.tried]
+        lines += [
+            f"The adapter `{adapter}` would read these rows as {schema.name}"
+            + (f": {schema.about}." if schema.about else ".")
+            for adapter, table in elsewhere.items()
+            for schema in table
+            if all(schema.fits(row.values) for row in self.some)
+        ]
         return "\n".join(
             [
                 f"{name}: no known schema fits. Columns found: {self.columns()}.",

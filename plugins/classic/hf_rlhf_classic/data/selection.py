@@ -20,12 +20,17 @@ DEFAULT_TEST_SHARE = 0.1
 
 def hashes_of(example: Example) -> tuple[int, int, int]:
     """Return the hashes named in `HASHES`."""
-    turns = [f"{turn['role']}\x1f{turn['content']}" for turn in example.history]
-    whole = "\x1e".join([*turns, *example.answers])
-    spoken = (turn for turn in example.history if turn["role"] != "system")
-    prompt = "\x1e".join(_plain(turn["content"]) for turn in spoken)
-    normalised = "\x1e".join(_plain(part) for part in [*turns, *example.answers])
-    return _hash(whole), _hash(normalised), _hash(prompt)
+    marks = [turn["role"] for turn in example.history] + ["answer"] * len(example.answers)
+    texts = [turn["content"] for turn in example.history] + list(example.answers)
+    plain = [_plain(text) for text in texts]
+    spoken = [
+        text for mark, text in zip(marks, plain, strict=True) if mark in ("user", "assistant")
+    ]
+    return (
+        _hash("\x1e".join([*marks, *texts])),
+        _hash("\x1e".join([*marks, *plain])),
+        _hash("\x1e".join(spoken)),
+    )
 
 
 def _plain(text: str) -> str:

@@ -125,12 +125,19 @@ def schemas() -> tuple[Schema, ...]:
                 needs={**one.needs, "label": (FLAG, TEXT, NUMBER)},
                 make=_labelled(one.make),
                 unless=_PAIR,
+                about="judged responses, of which those with label true are learnt; they are no "
+                "pairs",
             )
             for one in plain
             if one.name in judged
         ),
         *(
-            replace(one, name=f"{one.name}:chosen", make=_first_answer(one.make))
+            replace(
+                one,
+                name=f"{one.name}:chosen",
+                make=_first_answer(one.make),
+                about="preferences, of which the chosen answer is learnt",
+            )
             for one in preference.schemas()
         ),
     )

@@ -65,7 +65,9 @@ def turn_of(value: Any, where: str) -> Turn:
     role, content = value[keys[0]], value.get(keys[1])
     if role in TOOL_ROLES or value.get("tool_calls") or value.get("function_call"):
         raise BadRow(
-            "tool_turn", f"{where}: is a tool call or its result, which is not trained on here."
+            "tool_turn",
+            f"{where}: is a tool call or its result, and tools are not trained on here. Leave "
+            "such rows out: raise `max_rejected_share`.",
         )
     if not isinstance(role, str) or role.lower() not in ROLES:
         raise BadRow(
@@ -87,6 +89,8 @@ def _text(content: Any, where: str) -> str:
 
 def left_out_keys(value: Any) -> Counter[str]:
     """Count the keys of turns that are not read, such as `weight` or `reasoning_content`."""
+    if isinstance(value, str):
+        return Counter()
     turns = value if isinstance(value, list) else [value]
     known = {key for keys in SPELLINGS for key in keys}
     return Counter(

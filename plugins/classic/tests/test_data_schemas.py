@@ -1,0 +1,409 @@
+"""Schemas: each is told from many rows, none is guessed at, and all give the same conversation."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_rlhf.errors import DataError, ModelError
+from hf_rlhf_classic.data.preference import preference
+from hf_rlhf_classic.data.prompts import prompts
+from hf_rlhf_classic.data.sft import sft
+from hf_rlhf_classic.data.tables import tables
+from hf_rlhf_classic.data.turns import split_pair
+
+ADAPTERS: dict[str, Callable[..., Any]] = {
+    "sft": sft,
+    "preference": preference,
+    "prompts": prompts,
+}
+Turns = list[dict[str, str]]
+
+
+class Tokenizer:
+    """As far as an adapter looks that measures nothing."""
+
+    chat_template = "{{ messages }}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: Any) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
+        yield
+
+
+def write(folder: Path, rows: list[Any], name: str = "rows.jsonl") -> str:
+    path = folder / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def load(adapter: str, path: str, **arguments: Any) -> Any:
+    return ADAPTERS[adapter](path, **{"tokenizer": Tokenizer(), "test_rows": 0, **arguments})
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+def sharegpt(turns: Turns) -> list[dict[str, str]]:
+    names = {"user": "human", "assistant": "gpt", "system": "system"}
+    return [{"from": names[turn["role"]], "value": turn["content"]} for turn in turns]
+
+
+def transcript(turns: Turns) -> str:
+    names = {"user": "Human", "assistant": "Assistant"}
+    return "".join(f"\n\n{names[turn['role']]}: {turn['content']}" for turn in turns)
+
+
+def last(turns: Turns) -> str:
+    return turns[-1]["content"]
+
+
+# How a conversation is written in each form. `h` is the history without a system turn, `a` the
+# answers, the better one first. What stands under SINGLE can hold one user turn only.
+Written = Callable[[Turns, tuple[str, ...]], dict[str, Any]]
+SINGLE: dict[str, dict[str, Written]] = {
+    "sft": {
+        "instruction_output": lambda h, a: {"instruction": last(h), "output": a[0]},
+    },
+    "preference": {
+        "question_response_chosen_rejected": lambda h, a: {
+            "question": last(h),
+            "response_chosen": a[0],
+            "response_rejected": a[1],
+        },
+        "instruction_chosen_rejected": lambda h, a: {
+            "instruction": last(h),
+            "chosen": a[0],
+            "rejected": a[1],
+        },
+    },
+    "prompts": {"instruction": lambda h, a: {"instruction": last(h)}},
+}
+ANY: dict[str, dict[str, Written]] = {
+    "sft": {
+        "prompt_response": lambda h, a: {"prompt": h, "response": a[0]},
+        "prompt_completion": lambda h, a: {"prompt": h, "completion": [assistant(a[0])]},
+        "question_answer": lambda h, a: {
+            "question": transcript(h) + "\n\nAssistant:",
+            "answer": a[0],
+        },
+        "messages": lambda h, a: {"messages": [*h, assistant(a[0])]},
+        "conversations": lambda h, a: {"conversations": sharegpt([*h, assistant(a[0])])},
+        "messages_label": lambda h, a: {"messages": [*h, assistant(a[0])], "label": True},
+        "conversations_label": lambda h, a: {
+            "conversations": sharegpt([*h, assistant(a[0])]),
+            "label": "true",
+        },
+        "prompt_completion_label": lambda h, a: {"prompt": h, "completion": a[0], "label": 1},
+    },
+    "preference": {
+        "prompt_chosen_rejected": lambda h, a: {
+            "prompt": h,
+            "chosen": [*h, assistant(a[0])],
+            "rejected": [assistant(a[1])],
+        },
+        "question_chosen_rejected": lambda h, a: {
+            "question": h,
+            "chosen": a[0],
+            "rejected": a[1],
+        },
+        "hh_transcripts": lambda h, a: {
+            "chosen": transcript([*h, assistant(a[0])]),
+            "rejected": transcript([*h, assistant(a[1])]),
+        },
+        "pku_saferlhf": lambda h, a: {
+            "prompt": h,
+            "response_0": a[1],
+            "response_1": a[0],
+            "better_response_id": 1,
+            "safer_response_id": 0,
+        },
+        "conversations_pair": lambda h, a: {
+            "conversations": sharegpt(h),
+            "chosen": sharegpt([assistant(a[0])])[0],
+            "rejected": sharegpt([assistant(a[1])])[0],
+        },
+        "messages_pair": lambda h, a: {
+            "messages": h,
+            "chosen": assistant(a[0]),
+            "rejected": a[1],
+        },
+        "message_pair": lambda h, a: {
+            "chosen": json.dumps([*h, assistant(a[0])]),
+            "rejected": [*h, assistant(a[1])],
+        },
+    },
+    "prompts": {
+        "prompt": lambda h, a: {"prompt": h},
+        "question": lambda h, a: {"question": sharegpt(h)},
+        "messages": lambda h, a: {"messages": [*h, assistant(a[0])]},
+        "conversations": lambda h, a: {"conversations": sharegpt(h)},
+        "hh_transcripts": lambda h, a: {
+            "chosen": transcript([*h, assistant(a[0])]),
+            "rejected": transcript([*h, assistant(a[1])]),
+        },
+    },
+}
+WRITTEN: dict[str, Mapping[str, Written]] = {name: {**SINGLE[name], **ANY[name]} for name in ANY}
+WRITTEN["sft"] = {
+    **WRITTEN["sft"],
+    **{f"{name}:chosen": written for name, written in WRITTEN["preference"].items()},
+}
+CASES = [(adapter, name) for adapter, forms in WRITTEN.items() for name in forms]
+
+
+def is_single(adapter: str, name: str) -> bool:
+    return name in SINGLE[adapter] or name.removesuffix(":chosen") in SINGLE["preference"]
+
+
+def shown(adapter: str, history: Turns, answers: tuple[str, ...]) -> dict[str, Any]:
+    names = {"sft": ["completion"], "preference": ["chosen", "rejected"], "prompts": []}[adapter]
+    parts = [[assistant(text)] for text in answers[: len(names)]]
+    return {"prompt": history, **dict(zip(names, parts, strict=True))}
+
+
+def test_every_schema_of_the_tables_is_tested_here() -> None:
+    assert {name: {one.name for one in table} for name, table in tables().items()} == {
+        name: set(forms) for name, forms in WRITTEN.items()
+    }
+
+
+words = (
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
+    .map(lambda text: text.replace("\n\n", "\n"))
+    .filter(lambda text: text.strip())
+)
+
+
+@st.composite
+def conversations(draw: Any) -> tuple[str | None, Turns, tuple[str, str]]:
+    texts = draw(st.lists(words, min_size=1, max_size=5).filter(lambda texts: len(texts) % 2))
+    turns = [(user, assistant)[place % 2](text) for place, text in enumerate(texts)]
+    answer = draw(words)
+    return draw(st.none() | words), turns, (answer + " yes", answer + " no")
+
+
+@pytest.mark.parametrize(("adapter", "name"), CASES)
+@given(data=st.data())
+@settings(max_examples=8, deadline=None)
+def test_each_form_gives_back_the_conversation(
+    tmp_path_factory: Any, adapter: str, name: str, data: st.DataObject
+) -> None:
+    talks = data.draw(st.lists(conversations(), min_size=1, max_size=4))
+    rows, wanted = [], []
+    for system, turns, answers in talks:
+        history = turns[-1:] if is_single(adapter, name) else turns
+        row = WRITTEN[adapter][name](history, answers)
+        extra = data.draw(
+            st.fixed_dictionaries({}, optional={"note": words, "score": st.floats(0, 1)})
+        )
+        row |= extra | ({} if system is None else {"system": system})
+        rows.append(dict(data.draw(st.permutations(list(row.items())))))
+        opening = [] if system is None else [{"role": "system", "content": system}]
+        wanted.append({**shown(adapter, [*opening, *history], answers), **extra})
+    loaded = load(adapter, write(tmp_path_factory.mktemp("form"), rows))
+    assert loaded.report["schema"] == name
+    found = loaded.dataset["train"].to_list()
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert {
+            key: value for key, value in one.items() if value is not None and key in other
+        } == other
+
+
+@pytest.mark.parametrize(("adapter", "name"), CASES)
+def test_plain_text_in_each_form(tmp_path: Path, adapter: str, name: str) -> None:
+    row = WRITTEN[adapter][name]([user("Why?")], ("Because.", "No."))
+    loaded = load(adapter, write(tmp_path, [row]), format="text")
+    first = loaded.dataset["train"][0]
+    assert first["prompt"] == "\n\nHuman: Why?\n\nAssistant:"
+    assert [first[key] for key in ("completion", "chosen") if key in first] in ([], [" Because."])
+
+
+def test_an_instruction_and_its_input_are_one_prompt(tmp_path: Path) -> None:
+    rows = [
+        {"instruction": "Sum.", "input": "1 2", "output": "3"},
+        {"instruction": "Sing.", "input": "", "output": "La."},
+        {"instruction": "Hum.", "output": "Hm."},
+    ]
+    loaded = load("sft", write(tmp_path, rows))
+    said = [row["prompt"][0]["content"] for row in loaded.dataset["train"]]
+    assert said == ["Sum.\n\n1 2", "Sing.", "Hum."]
+
+
+def test_of_pku_labels_the_one_asked_for_decides(tmp_path: Path) -> None:
+    row = WRITTEN["preference"]["pku_saferlhf"]([user("Why?")], ("better", "safer"))
+    path = write(tmp_path, [row])
+    for label in ("better", "safer"):
+        chosen = load("preference", path, label=label).dataset["train"][0]["chosen"]
+        assert chosen == [assistant(label)]
+
+
+def test_judged_responses_are_learnt_if_they_are_good_and_are_no_pairs(tmp_path: Path) -> None:
+    rows = [{"messages": [user(f"q{n}"), assistant("a")], "label": n % 2 == 0} for n in range(10)]
+    path = write(tmp_path, rows)
+    loaded = load("sft", path)
+    assert loaded.report["dropped"] == {"label_false": 5}
+    assert loaded.dataset["train"].num_rows == 5
+    with pytest.raises(DataError, match="`sft` would read these rows as messages_label: judged"):
+        load("preference", path)
+
+
+def test_a_label_that_is_no_judgement_is_rejected_until_the_schema_is_named(tmp_path: Path) -> None:
+    rows = [{"messages": [user("q"), assistant("a")], "label": "science"}]
+    path = write(tmp_path, rows)
+    with pytest.raises(DataError, match="label_outside_set: 1"):
+        load("sft", path)
+    loaded = load("sft", path, schema="messages")
+    assert loaded.dataset["train"][0]["label"] == "science"
+
+
+def test_detection_does_not_hang_on_the_first_row(tmp_path: Path) -> None:
+    rows: list[Any] = [{"prompt": "q", "note": "no answer yet"}]
+    rows += [{"prompt": f"q{n}", "response": "a"} for n in range(30)]
+    loaded = load("sft", write(tmp_path, rows))
+    assert loaded.report["schema"] == "prompt_response"
+    assert loaded.report["rejected"] == {"missing_column:response": 1}
+    assert "30 of the 31 rows looked at have prompt, response" in loaded.report["schema_why"]
+
+
+def test_what_was_chosen_and_why_is_said(tmp_path: Path, capsys: Any) -> None:
+    load("sft", write(tmp_path, [{"question": "q", "answer": "a"}]))
+    said = capsys.readouterr().err
+    assert "schema question_answer: 1 of the 1 rows looked at have question, answer" in said
+    assert said.count("\n") == 1
+
+
+def test_two_that_fit_the_same_rows_are_an_error_until_one_is_named(tmp_path: Path) -> None:
+    row = {"prompt": "q", "response": "a", "instruction": "i", "output": "o"}
+    path = write(tmp_path, [row] * 3)
+    with pytest.raises(DataError) as caught:
+        load("sft", path)
+    said = str(caught.value)
+    assert "prompt_response and instruction_output fit" in said
+    assert "rows.jsonl:1" in said
+    assert "Columns found: prompt (a text); response (a text);" in said
+    assert "question_answer: lacks question; lacks answer" in said
+    assert load("sft", path, schema="prompt_response").dataset["train"][0]["prompt"] == [user("q")]
+    named = load("sft", path, columns={"instruction": "instruction", "output": "output"})
+    assert named.report["schema"] == "instruction_output"
+
+
+def test_two_schemas_in_one_file_are_an_error_and_a_few_strays_are_rejected(tmp_path: Path) -> None:
+    ones = [{"prompt": f"q{n}", "response": "a"} for n in range(60)]
+    others = [{"question": f"q{n}", "answer": "a"} for n in range(40)]
+    with pytest.raises(DataError, match=r"60 rows are prompt_response .*40 rows are question_ans"):
+        load("sft", write(tmp_path, [*ones, *others]))
+    loaded = load("sft", write(tmp_path, [*ones, *others[:2]]))
+    assert loaded.report["rejected"] == {"other_schema:question_answer": 2}
+    both = {"prompt": "q", "response": "a", "question": "q", "answer": "a"}
+    loaded = load("sft", write(tmp_path, [*ones, both]))
+    assert loaded.report["rejected"] == {"fits_two_schemas": 1}
+    named = load("sft", write(tmp_path, [*ones, both]), schema="prompt_response")
+    assert named.report["kept"] == 61
+
+
+def test_strays_beyond_the_sample_count_too(tmp_path: Path) -> None:
+    ones = [{"prompt": f"q{n}", "response": "a"} for n in range(1000)]
+    others = [{"question": f"q{n}", "answer": "a"} for n in range(200)]
+    with pytest.raises(DataError, match=r"200 of 1200 rows \(16.7%\).*other_schema:question_answ"):
+        load("sft", write(tmp_path, [*ones, *others]))
+
+
+def test_where_no_schema_fits_all_is_said(tmp_path: Path) -> None:
+    path = write(tmp_path, [{"promt": "q", "chosen": "a", "rejected": None}])
+    with pytest.raises(DataError) as caught:
+        load("preference", path)
+    said = str(caught.value)
+    assert "Columns found: promt (a text); chosen (a text); rejected (null)." in said
+    assert "prompt_chosen_rejected: lacks prompt (did you mean 'promt'?); rejected is null" in said
+    assert "hh_transcripts: chosen is a text and not a transcript" in said
+    assert "columns: {prompt: NAME_IN_THE_FILE" in said
+
+
+def test_columns_are_mapped_even_out_of_an_object(tmp_path: Path) -> None:
+    rows = [{"task": {"text": "q"}, "good": "a", "bad": "b", "chosen": 1}]
+    columns = {"prompt": "task.text", "chosen": "good", "rejected": "bad"}
+    loaded = load("preference", write(tmp_path, rows), columns=columns)
+    assert loaded.dataset["train"][0]["rejected"] == [assistant("b")]
+    with pytest.raises(DataError, match=r"no 'goood' \(did you mean 'good'\?\)"):
+        load("preference", write(tmp_path, rows), columns={**columns, "chosen": "goood"})
+
+
+def test_an_unknown_schema_is_named_with_its_neighbours(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"'promt' \(did you mean 'prompt'\?\), expected one of"):
+        load("prompts", write(tmp_path, [{"prompt": "q"}]), schema="promt")
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_templates_make_the_text(tmp_path: Path, adapter: str) -> None:
+    talk = [user("1+{prompt}?"), assistant("{2}"), user("And?")]
+    written = {"sft": "prompt_response", "preference": "question_chosen_rejected"}
+    row = WRITTEN[adapter][written.get(adapter, "prompt")](talk, ("Yes", "No"))
+    loaded = load(
+        adapter,
+        write(tmp_path, [{**row, "system": "Be brief."}]),
+        format="text",
+        template="<q>{prompt}</q>",
+        response_template="<a>{response}</a>",
+        system_template="<s>{system}</s>",
+    )
+    first = loaded.dataset["train"][0]
+    assert first["prompt"] == "<s>Be brief.</s><q>1+{prompt}?</q><a>{2}</a><q>And?</q>"
+    assert [first[key] for key in ("completion", "chosen") if key in first] in ([], ["<a>Yes</a>"])
+
+
+def test_the_shape_follows_the_tokenizer_and_contradictions_are_errors(tmp_path: Path) -> None:
+    path = write(tmp_path, [{"prompt": "q", "response": "a"}])
+    bare = type("Bare", (), {"chat_template": None})()
+    assert isinstance(load("sft", path, tokenizer=bare).dataset["train"][0]["prompt"], str)
+    with pytest.raises(ModelError, match="needs a tokenizer with a chat template"):
+        load("sft", path, tokenizer=bare, format="conversational")
+    with pytest.raises(DataError, match="`template` is of no use for messages"):
+        load("sft", path, template="{prompt}")
+    with pytest.raises(DataError, match="expected a text that holds {prompt} once"):
+        load("sft", path, format="text", template="Human:")
+    with pytest.raises(DataError, match="`target: every` gives messages"):
+        load("sft", path, format="text", target="every")
+
+
+def test_every_turn_or_the_last(tmp_path: Path) -> None:
+    talk = [user("a"), assistant("b"), user("c"), assistant("d")]
+    path = write(tmp_path, [{"messages": talk}])
+    assert load("sft", path, target="every").dataset["train"][0] == {"messages": talk}
+    final = load("sft", path).dataset["train"][0]
+    assert final == {"prompt": talk[:3], "completion": talk[3:]}
+
+
+def test_the_system_prompt_of_rows_without_one(tmp_path: Path) -> None:
+    own = {"role": "system", "content": "Mine."}
+    rows: list[Any] = [{"prompt": "q", "system": ""}, {"prompt": [own, user("q")]}]
+    loaded = load("prompts", write(tmp_path, rows), system="Yours.")
+    systems = [row["prompt"][0]["content"] for row in loaded.dataset["train"]]
+    assert systems == ["Yours.", "Mine."]
+
+
+@given(
+    conversations(), st.text(alphabet="ab \n", max_size=6), st.text(alphabet="ab \n", max_size=6)
+)
+@settings(max_examples=50, deadline=None)
+def test_transcripts_part_exactly_where_the_answers_begin(
+    talk: tuple[str | None, Turns, Any], first: str, second: str
+) -> None:
+    _, history, _ = talk
+    chosen, rejected = (transcript([*history, assistant(text)]) for text in (first, second))
+    turns, *answers = split_pair(chosen, rejected, "here")
+    assert (turns, answers) == (history, [first, second])
