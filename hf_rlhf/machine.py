@@ -36,6 +36,22 @@ def environment() -> dict[str, Any]:
     }
 
 
+def peak_memory() -> dict[str, Any]:
+    """Return the most memory that this process has held so far: `bytes`, and `of` what.
+
+    On a GPU what torch's allocator held for tensors; elsewhere the process's resident set, with
+    code and libraries.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        return {"bytes": torch.cuda.max_memory_allocated(), "of": "GPU"}
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {"bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, "of": "RSS"}
+
+
 def packages() -> dict[str, str]:
     """Return the installed versions of what a run depends on and of every installed plugin."""
     plugins = {package(point)[0] for kind in KINDS for point in offered(kind) if point.dist}

@@ -122,7 +122,7 @@ class RewardSection(TypedDict, total=False):
 
 class Training(TypedDict, total=False):
     """How far training got. `history` has one entry per logging: `step` and metrics; `report` is
-    what the trainer tells beside it, under a title each."""
+    what the trainer tells beside it, under a title each; `peak_memory` is `bytes` and `of` what."""
 
     steps: int | None
     planned_steps: int | None
@@ -133,6 +133,7 @@ class Training(TypedDict, total=False):
     final: dict[str, Json]
     history: list[dict[str, Json]]
     report: dict[str, Json]
+    peak_memory: dict[str, Json] | None
 
 
 class Session(TypedDict, total=False):
@@ -240,6 +241,7 @@ class Record(TypedDict, total=False):
     evaluation: Evaluation | None
     samples: list[Sample]
     pictures: list[Picture]
+    comparison: dict[str, Json] | None
     environment: Environment
     author: Author
     publish: dict[str, Json] | None

@@ -12,6 +12,7 @@ from typing import Any
 from hf_rlhf.base_identity import identify
 from hf_rlhf.compose import Part
 from hf_rlhf.evaluate import METHOD, Measured
+from hf_rlhf.machine import peak_memory
 from hf_rlhf.preflight import completion_length, model_config
 from hf_rlhf.processes import distributed_type
 from hf_rlhf.record import as_json, environment, new_record, now
@@ -76,6 +77,7 @@ def training_section(run: Run, trainer: Any, seconds: float) -> dict[str, Any]:
         "final": logged[-1] if logged else {},
         "history": history,
         "report": _report(trainer),
+        "peak_memory": peak_memory(),
     }
 
 
