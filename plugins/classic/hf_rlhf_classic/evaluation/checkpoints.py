@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf.base_identity import check_base
 from hf_rlhf.errors import HfRlhfError, ModelError, Problem
 from hf_rlhf.record import RECORD_NAME, load_record
 from hf_rlhf.run import resolve_model_path
@@ -163,8 +164,10 @@ def _adapted(
         )
     if config.get("task_type") == "SEQ_CLS":
         raise ModelError(f"the adapter {adapter} is a reward adapter (SEQ_CLS): it generates none.")
-    model = resolve_model_path(named)
-    return Checkpoint(name, place, asked, model, adapter, revision or config.get("revision"))
+    model, revision = resolve_model_path(named), revision or config.get("revision")
+    if Path(adapter).is_dir():
+        check_base(adapter, model, name=named, revision=revision)
+    return Checkpoint(name, place, asked, model, adapter, revision)
 
 
 def _on_hub(name: str, place: int, asked: str) -> Checkpoint:

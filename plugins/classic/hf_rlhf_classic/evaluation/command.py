@@ -27,6 +27,7 @@ def command(argv: Sequence[str]) -> int:
     from hf_rlhf.run import choose_run_file
     from hf_rlhf_classic.evaluation.measure import evaluate
     from hf_rlhf_classic.evaluation.plan import make_plan
+    from hf_rlhf_classic.evaluation.recording import check_recordable, record
     from hf_rlhf_classic.evaluation.report import notes_of, terminal_table
     from hf_rlhf_classic.evaluation.spec import Options
 
@@ -40,7 +41,9 @@ def command(argv: Sequence[str]) -> int:
     file = file.override(overrides)
     options = Options(chosen.model, chosen.baseline, chosen.reference, chosen.compare)
     plan = make_plan(file, options)
-    out = chosen.out or Path("evals") / Path(file.name).stem.replace(" ", "-")
+    if chosen.record:
+        check_recordable(plan)
+    out = chosen.out or Path("evals") / Path(file.name if config else plan.data_name).stem
     found = evaluate(plan, out, ["hf-rlhf", "eval", *argv])
     if not found:
         return 0  # another process writes and prints
@@ -50,8 +53,6 @@ def command(argv: Sequence[str]) -> int:
         print(f"- {note}")
     print(f"written: {out / 'evaluation.json'}, {out / 'evaluation.md'}")
     if chosen.record:
-        from hf_rlhf_classic.evaluation.recording import record
-
         for folder in record(plan, found, out):
             print(f"recorded: {folder / 'run.json'} and its card")
     return 0
@@ -84,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="BY",
         help="win rate by: total (default), a reward's label, judge, judge:LABEL; repeatable",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: evals/FILE")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="default: evals/FILE, or evals/DATASET"
+    )
     parser.add_argument(
         "--record", action="store_true", help="add the results to the run folders' record and card"
     )

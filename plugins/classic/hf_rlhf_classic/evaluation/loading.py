@@ -1,5 +1,6 @@
 """Tokenizers and weights of a checkpoint, or the reason why not."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,7 +87,10 @@ def _with_adapter(model: Any, checkpoint: Checkpoint) -> Any:
         return model
     from peft import PeftModel
 
-    return PeftModel.from_pretrained(model, checkpoint.adapter).merge_and_unload()
+    with warnings.catch_warnings():
+        # What the adapter lacks would stay at its random start.
+        warnings.filterwarnings("error", message="Found missing adapter keys")
+        return PeftModel.from_pretrained(model, checkpoint.adapter).merge_and_unload()
 
 
 def _first_line(error: Exception) -> str:

@@ -4,8 +4,10 @@ Order: for each checkpoint its completions and their log-probabilities; then eac
 the log-probabilities of the others' completions; then the rewards; then the comparisons.
 """
 
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,8 +41,6 @@ def evaluate(plan: Plan, out: Path, command: Sequence[str]) -> dict[str, Any]:
     Of several launched processes each takes a share of the chunks, and the first one writes.
     Raises RunFolderError when `out` is in use, or holds completions made otherwise.
     """
-    from contextlib import ExitStack
-
     from accelerate import PartialState
 
     state = PartialState(cpu=bool(plan.spec.use_cpu))
@@ -49,6 +49,9 @@ def evaluate(plan: Plan, out: Path, command: Sequence[str]) -> dict[str, Any]:
             held.enter_context(claimed(out))
             for one in plan.checkpoints:
                 claim(_folder(out, one), plan.identity(one))
+                # Cheap beside generating, and a reward may be another than the last time; what a
+                # judge said is in its own cache.
+                shutil.rmtree(_folder(out, one) / "scores", ignore_errors=True)
         state.wait_for_everyone()
         work = _Work(plan, out, state)
         work.generate()
@@ -118,9 +121,8 @@ class _Work:
             return
         for one in self.plan.checkpoints:
             scores, completions = self._scores(one), self.completions(one)
-            if missing := self._missing(scores):
-                self.say(f"{one.label}: scoring")
-            scores.make(missing, partial(self._scored, completions))
+            self.say(f"{one.label}: scoring")
+            scores.make(self._missing(scores), partial(self._scored, completions))
 
     def completions(self, one: Checkpoint) -> Chunks:
         """Return the chunks of completions of a checkpoint."""
@@ -130,8 +132,7 @@ class _Work:
         return Chunks(_folder(self.out, one) / f"log-{under}", len(self.chunks))
 
     def _scores(self, one: Checkpoint) -> Chunks:
-        name = f"scores-{self.plan.scored_by()}"
-        return Chunks(_folder(self.out, one) / name, len(self.chunks))
+        return Chunks(_folder(self.out, one) / "scores", len(self.chunks))
 
     @staticmethod
     def _by(reference: Checkpoint) -> str:

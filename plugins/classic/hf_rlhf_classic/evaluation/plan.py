@@ -46,6 +46,11 @@ class Plan:
         return self.scoring.spec.evaluation or EvaluationSpec()
 
     @property
+    def data_name(self) -> str:
+        """Return the dataset adapter's name, without its package."""
+        return self.scoring.spec.dataset.name.rpartition("/")[2]
+
+    @property
     def checkpoints(self) -> list[Checkpoint]:
         """Return all checkpoints, in order."""
         return [one for some in self.names.values() for one in some]
@@ -97,12 +102,6 @@ class Plan:
             "chat_template_kwargs": self.template,
             "dtype": self.spec.dtype,
         }
-
-    def scored_by(self) -> str:
-        """Return a hash of the rewards, gates and judges, and of the rows that they read."""
-        plain = self.scoring.spec.plain
-        parts = {key: plain.get(key) for key in ("rewards", "gates", "judges", "dataset")}
-        return fingerprint(parts)
 
     def notes(self) -> list[str]:
         """Return what was left out, and why, and what the estimates are worth."""

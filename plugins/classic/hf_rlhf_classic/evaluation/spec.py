@@ -143,7 +143,8 @@ def _named(spec: EvalSpec) -> list[Problem]:
         for name in spec.models
         if not name.replace("-", "").replace("_", "").replace(".", "").isalnum()
     ]
-    for key, name in (("baseline", spec.baseline), ("reference", spec.reference)):
+    asked = {spec.reference: "reference", spec.baseline: "baseline"}
+    for name, key in asked.items():
         if name is None or name in spec.models or (key == "reference" and name == "none"):
             continue
         guess = near(name, list(spec.models))
