@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import ModelError, PublishError
+from hf_rlhf.lora import check_head, read_adapter
 from hf_rlhf.weights import Stored, read_header
 
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -59,7 +60,15 @@ def check_adapter(folder: Path) -> list[str]:
     if config.get("peft_type") != "LORA":
         return []
     _check_pairs(file, tensors, config)
+    _check_head(folder)
     return _notes(file, tensors)
+
+
+def _check_head(folder: Path) -> None:
+    try:
+        check_head(read_adapter(folder))
+    except ModelError as error:
+        raise PublishError(f"{error} Nothing was pushed.") from error
 
 
 def _check_pairs(file: Path, tensors: Iterable[str], config: Mapping[str, Any]) -> None:

@@ -11,8 +11,9 @@ from typing import Any, Literal
 import jinja2
 import yaml
 
-from hf_rlhf.card_facts import during_training, results, settings_of, setup
+from hf_rlhf.card_facts import during_training, optimisation, results, settings_of, setup
 from hf_rlhf.card_metadata import (
+    algorithm_name,
     algorithm_of,
     card_folder,
     hub_base,
@@ -24,6 +25,7 @@ from hf_rlhf.card_metadata import (
 )
 from hf_rlhf.card_notes import known_notes
 from hf_rlhf.card_text import FILTERS
+from hf_rlhf.compose import TOTAL
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.record import as_json, complete
 from hf_rlhf.scrub import scrub
@@ -82,6 +84,10 @@ def render_card(
         "setup": setup(clean),
         "results": results(clean),
         "during": during_training(clean["training"]["history"], clean["reward"]),
+        "optimisation": optimisation(clean["training"]["history"], clean["reward"]),
+        "tables": report_tables(clean["training"]["report"]),
+        "measured_total": any(row["metric"] == TOTAL for row in results(clean)),
+        "auto_class": _auto_class(clean),
         "notes": known_notes(clean, clean["training"]["history"]),
         "samples": sample_groups(clean["samples"]),
         "command": shlex.join(str(word) for word in clean["command"]),
@@ -117,6 +123,7 @@ def as_of_step(record: Mapping[str, Any], step: int) -> dict[str, Any]:
             or (sample["stage"] == "train" and (sample["step"] or 0) <= step)
         ],
         "pictures": [],
+        "comparison": None,
     }
 
 
@@ -161,6 +168,30 @@ def sample_groups(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def report_tables(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what a trainer reports as tables: `title`, `columns` and `rows` of values.
+
+    A list of mappings has a column for each of their keys; a mapping, and a single value, one row
+    for each of its keys.
+    """
+    tables = []
+    for title, told in report.items():
+        rows = told if isinstance(told, list) else None
+        if rows is None or not all(isinstance(row, Mapping) for row in rows):
+            pairs = told if isinstance(told, Mapping) else {"": told}
+            rows = [{"": key, " ": value} for key, value in pairs.items()]
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        table = [[row.get(column) for column in columns] for row in rows]
+        tables.append({"title": title, "columns": columns, "rows": table})
+    return tables
+
+
+def _auto_class(record: Mapping[str, Any]) -> str:
+    """Return the Auto class that loads the trained model."""
+    classifies = record["model"]["task"] == "text-classification"
+    return "AutoModelForSequenceClassification" if classifies else "AutoModelForCausalLM"
+
+
 def _title(record: Mapping[str, Any], kind: Kind, repo_id: str | None, step: int | None) -> str:
     title = record["author"]["title"]
     if not title and repo_id:
@@ -197,5 +228,5 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(FILTERS)
+    environment.filters.update(FILTERS, algorithm_name=algorithm_name)
     return environment

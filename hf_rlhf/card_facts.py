@@ -1,7 +1,8 @@
 """What a card may say of a run: facts read from its record, and nothing that is not in it."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from hf_rlhf.card_metadata import algorithm_of
@@ -10,6 +11,20 @@ from hf_rlhf.compose import TOTAL
 
 Record = Mapping[str, Any]
 ONLINE = ("grpo", "rloo", "ppo")
+_LOSS = (
+    *("loss_type", "scale_rewards", "epsilon", "num_iterations"),
+    *("cliprange", "cliprange_value", "vf_coef", "gamma", "lam", "num_ppo_epochs"),
+)
+_KL = ("kl_coef", "kl_target", "kl_horizon", "kl_estimator")
+_LEADING = ("loss", "accura", "margin", "kl", "entropy", "clip", "explained", "value", "grad_norm")
+"""What names of logged numbers are looked for, the most telling first."""
+_NOT_FACTS = frozenset(
+    {
+        *("step", "epoch", "learning_rate", "num_tokens", "num_input_tokens_seen", "total_flos"),
+        *("step_time", "reward", "reward_std"),
+    }
+)
+FACTS_SHOWN = 24
 
 
 def settings_of(record: Record) -> dict[str, Any]:
@@ -23,7 +38,7 @@ def setup(record: Record) -> list[tuple[str, str]]:
     algorithm = algorithm_of(record)
     lines = [
         ("KL", _kl(settings, algorithm)),
-        ("Loss", _named(settings, "loss_type", "scale_rewards", "epsilon", "num_iterations")),
+        ("Loss", _named(settings, *_LOSS)),
         ("Optimizer", _optimizer(settings)),
         ("Rollouts", _rollouts(record, settings)),
         ("Context", _context(record, settings)),
@@ -34,7 +49,7 @@ def setup(record: Record) -> list[tuple[str, str]]:
         ("Length of the run", _length(record)),
     ]
     if algorithm is not None and algorithm not in ONLINE:
-        lines = [line for line in lines if line[0] not in ("KL", "Rollouts") or line[1]]
+        lines = [line for line in lines if line[0] not in ("KL", "Rollouts", "Loss") or line[1]]
     return [(name, text or NOT_RECORDED) for name, text in lines]
 
 
@@ -59,7 +74,7 @@ def _short(value: Any) -> str:
 def _kl(settings: Mapping[str, Any], algorithm: str | None) -> str:
     beta = settings.get("beta")
     if beta is None:
-        return ""
+        return _named(settings, *_KL)
     if beta == 0:
         return "none (`beta = 0`, so there is no reference model)"
     # TRL's GRPO has no other estimator; elsewhere `beta` is not said to be k3.
@@ -83,7 +98,10 @@ def _optimizer(settings: Mapping[str, Any]) -> str:
 def _rollouts(record: Record, settings: Mapping[str, Any]) -> str:
     samples = settings.get("num_generations")
     if not isinstance(samples, int) or samples < 1:
-        return ""
+        # Other trainers name no group of completions.
+        named = ("prompts_per_iteration", "completions_per_prompt", "rollout_batch_size")
+        own = _named(settings, *named)
+        return f"{own}, {_named(settings, 'temperature', 'top_p')}".strip(", ") if own else ""
     batch = [
         settings.get("per_device_train_batch_size"),
         settings.get("gradient_accumulation_steps"),
@@ -202,6 +220,44 @@ def during_training(history: Sequence[Mapping[str, Any]], reward: Record) -> dic
             }
         )
     return {"rows": rows, "window": window, "logged": len(series(history, f"rewards/{TOTAL}/mean"))}
+
+
+def optimisation(history: Sequence[Mapping[str, Any]], reward: Record) -> dict[str, Any]:
+    """Return a row for each number that the trainer logs of itself: loss, KL, entropy, and so on.
+
+    `first` and `last` are means as in `during_training`. Left out are what the rewards log, counts
+    and rates of the machine, and extremes.
+    """
+    parts = (*reward["rewards"], *reward["gates"])
+    rewards = {part[key] for part in parts for key in ("name", "label")}
+    names = dict.fromkeys(name for entry in history for name in entry if _is_fact(name, rewards))
+    rows = []
+    for name in sorted(names, key=_leading):
+        values = series(history, name)
+        if not values:
+            continue
+        window = max(1, min(10, len(values) // 10))
+        rows.append(
+            {
+                "name": name,
+                "first": mean_of(value for _, value in values[:window]),
+                "last": mean_of(value for _, value in values[-window:]),
+                "logged": len(values),
+            }
+        )
+    return {"rows": rows[:FACTS_SHOWN], "left_out": len(rows[FACTS_SHOWN:])}
+
+
+def _is_fact(name: str, rewards: Collection[str]) -> bool:
+    parts = name.split("/")
+    of_reward = len(parts) > 2 and parts[0] == "rewards"
+    of_reward |= len(parts) > 1 and parts[0] in ("gates", *rewards)
+    extreme = any(word in ("min", "max", "terminated") for word in re.split(r"[/_]", name))
+    return not (name in _NOT_FACTS or of_reward or extreme)
+
+
+def _leading(name: str) -> int:
+    return next((place for place, word in enumerate(_LEADING) if word in name), len(_LEADING))
 
 
 def series(history: Iterable[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:

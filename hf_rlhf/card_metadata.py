@@ -46,6 +46,13 @@ def algorithm_of(record: Mapping[str, Any]) -> str | None:
     return next((word for word in reversed(words) if word in ALGORITHMS), None)
 
 
+def algorithm_name(algorithm: str) -> str:
+    """Return an algorithm's name as it is written in a sentence."""
+    return {"reward": "reward modelling", "prm": "process reward modelling"}.get(
+        algorithm, algorithm.upper()
+    )
+
+
 def metadata(record: Mapping[str, Any], *, adapter: bool) -> dict[str, Any]:
     """Return the card's metadata: only keys with a value, only values that the record supports.
 
@@ -55,9 +62,10 @@ def metadata(record: Mapping[str, Any], *, adapter: bool) -> dict[str, Any]:
     """
     model, author = record["model"], record["author"]
     base = hub_base(record)
-    task = next(
-        (task for end, task in _TASK_OF_CLASS.items() if (model["class"] or "").endswith(end)), None
+    by_class = (
+        task for end, task in _TASK_OF_CLASS.items() if (model["class"] or "").endswith(end)
     )
+    task = model["task"] or next(by_class, None)
     data = {
         **license_of(record),
         "language": author["language"],

@@ -109,7 +109,12 @@ def _measurement(record: Record) -> Iterator[str]:
     if not (record["evaluation"] or {}).get("after"):
         yield "These weights were not evaluated on held-out rows: this card claims no improvement."
         return
-    for row in results(record):
+    rows = results(record)
+    if TOTAL not in {row["metric"] for row in rows} and not any(
+        row["verdict"] in ("rose", "fell") for row in rows
+    ):
+        yield "No change of a held-out metric was shown."
+    for row in rows:
         if row["metric"] == TOTAL and row["verdict"] == "fell":
             yield "The held-out reward fell."
         elif row["metric"] == TOTAL and row["verdict"] != "rose":

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from hf_rlhf.run import Run
 
 METHOD = (
-    "mean over held-out prompts (a prompt's completions averaged first), percentile bootstrap over "
-    "prompts, 10000 resamples, 95%"
+    "mean over held-out rows (a prompt's completions averaged first), percentile bootstrap over "
+    "rows, 10000 resamples, 95%"
 )
 
 

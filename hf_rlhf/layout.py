@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from hf_rlhf.adapter_check import check_adapter
+from hf_rlhf.base_identity import IDENTITY
 from hf_rlhf.bundle import Bundle, as_text
 from hf_rlhf.card import render_card
 from hf_rlhf.card_metadata import validate_card
@@ -29,7 +30,7 @@ from hf_rlhf.scrub import scrub
 from hf_rlhf.specs import PublishSpec
 
 ADAPTER = "adapter"
-_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", IDENTITY)
 
 
 @dataclass(frozen=True)
@@ -147,12 +148,16 @@ def _add_adapter(
     bundle: Bundle, folder: Path, prefix: str, asked: PublishSpec, record: Mapping[str, Any]
 ) -> None:
     """Add an adapter, its base named as others can load it, not as this machine did."""
-    bundle.add_folder(folder, prefix, skip=("adapter_config.json", "config.json"))
+    bundle.add_folder(folder, prefix, skip=("adapter_config.json", "config.json", IDENTITY))
     config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     config["base_model_name_or_path"] = asked.base_model
     model = record["model"]
     config["revision"] = model["revision"] if model["base"] == asked.base_model else None
     bundle.add_text(f"{prefix}adapter_config.json", as_text(config))
+    # From the record, since a checkpoint has none beside it.
+    if identity := model.get("identity"):
+        named = {**identity, "base": asked.base_model, "revision": config["revision"]}
+        bundle.add_text(f"{prefix}{IDENTITY}", as_text(named))
 
 
 def _add_record(

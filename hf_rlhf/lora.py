@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     Change = Callable[[Tensor, slice], Tensor]
     """Takes rows of a parameter, and which they are; returns them changed."""
 
+HEADS = ("score", "classifier")
+"""What transformers and peft call the head of a sequence classification model."""
 _PREFIX = "base_model.model."
 _PART = re.compile(
     r"(?P<module>.+)\.(?:lora_(?P<ab>[AB])\.weight|lora_embedding_(?P<emb>[AB])"
@@ -151,6 +153,28 @@ def read_adapter(folder: Path) -> LoraAdapter:
         raise ModelError(f"{file} holds no tensors. {_GATHER}")
     edits = {module: _edit(file, module, found, config) for module, found in parts.items()}
     return LoraAdapter(folder, config, edits, replacements)
+
+
+def check_head(adapter: LoraAdapter) -> dict[str, Stored]:
+    """Return the parameters of a classification adapter's head; empty for other adapters.
+
+    Raises ModelError when it has none: its scores would be those of a head drawn at random.
+    """
+    if adapter.config.get("task_type") != "SEQ_CLS":
+        return {}
+    head = {
+        name: stored
+        for name, stored in adapter.replacements.items()
+        if name.split(".")[-2:-1] and name.split(".")[-2] in HEADS
+    }
+    if not any(name.endswith("weight") for name in head):
+        raise ModelError(
+            f"{adapter.folder} is an adapter of a classification model without its head: "
+            f"adapter_model.safetensors has no {' or '.join(f'{name}.weight' for name in HEADS)}, "
+            "so it would score by a head drawn at random. Train it with modules_to_save=['score'] "
+            "(lora_task_type SEQ_CLS), and save it again."
+        )
+    return head
 
 
 _GATHER = (

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_rlhf.classifier import Classifier
 from hf_rlhf.errors import ModelError
 from hf_rlhf.files import whole_folder
 from hf_rlhf.lora import LoraAdapter, read_adapter
@@ -27,7 +28,10 @@ _TARGETS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 _FLOATS = ("F64", "F32", "BF16", "F16")
 _COMPANIONS = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".spm")
 """Config, tokenizer and chat template files: what goes along with weights. Never a pickle."""
-_NOT_COMPANIONS = ("adapter_config.json", "trainer_state.json", INDEX, "manifest.json", "run.json")
+_NOT_COMPANIONS = (
+    *("adapter_config.json", "base_identity.json", "trainer_state.json"),
+    *(INDEX, "manifest.json", "run.json"),
+)
 _BASE_PATTERNS = ["*.safetensors", *(f"*{suffix}" for suffix in _COMPANIONS)]
 
 
@@ -64,6 +68,9 @@ def merge_adapter(
     embeddings, which are untied when the adapter changes one side. A tokenizer saved beside the
     adapter replaces the base's. `dtype` (float32, bfloat16, float16) casts all floating weights.
 
+    An adapter of sequence classification on a base of another kind, as of a reward model, brings
+    its score head: what is written is a sequence classification model, without the base's own head.
+
     `out` appears complete or not at all; one that exists is refused unless `overwrite`. Raises
     ModelError for what cannot be merged, RunFolderError for what cannot be written.
     """
@@ -75,7 +82,7 @@ def merge_adapter(
     with whole_folder(out, overwrite=overwrite) as folder:
         write_checkpoint(folder, list(plan.entries.values()), plan.blocks, max_shard_size)
         _copy_companions(source, lora.folder, folder)
-        _write_config(source, folder, dtype, untied=plan.untied)
+        _write_config(source, folder, dtype, untied=plan.untied, classifier=plan.classifier)
     return MergeReport(
         folder=Path(out),
         files=tuple(sorted(path.name for path in Path(out).iterdir())),
@@ -125,11 +132,17 @@ class _Plan:
     transposed: Mapping[str, bool]
     lora: LoraAdapter
     untied: bool
+    classifier: Classifier | None = None
+    """What the model becomes, where the base is of another kind."""
 
     @classmethod
     def make(cls, source: Path, lora: LoraAdapter, dtype: str | None) -> "_Plan":
         stored = open_checkpoint(source)
         model = _skeleton(source)
+        classifier = Classifier.of(model, lora)
+        if classifier is not None:
+            stored = classifier.tensors(stored, _keys_by_parameter(model, stored))
+            model = classifier.model
         keys = _keys_by_parameter(model, stored)
         changed = lora.parameters()
         _check_names(lora, model, changed)
@@ -157,7 +170,7 @@ class _Plan:
             for key, at in sources.items()
         }
         transposed = {name: _is_transposed(model, name) for name in changed}
-        return cls(entries, sources, names, transposed, lora, untied)
+        return cls(entries, sources, names, transposed, lora, untied, classifier)
 
     def blocks(self, key: str) -> "Iterator[Tensor]":
         """Yield what is to be written under `key`, in blocks of rows."""
@@ -317,8 +330,17 @@ def _config_dtype(source: Path) -> str:
     return str(config.get("dtype") or config.get("torch_dtype") or "float32")
 
 
-def _write_config(source: Path, folder: Path, dtype: str | None, *, untied: bool) -> None:
+def _write_config(
+    source: Path,
+    folder: Path,
+    dtype: str | None,
+    *,
+    untied: bool,
+    classifier: Classifier | None,
+) -> None:
     config = _read_config(source)
+    if classifier is not None:
+        classifier.describe(config, folder)
     parts = [config, *(part for part in config.values() if isinstance(part, dict))]
     for part in parts:
         if dtype and ("dtype" in part or part is config):

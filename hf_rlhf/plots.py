@@ -1,11 +1,12 @@
-"""Draw the curve of a run from its record, for the card."""
+"""Draw the curves of a run from its record, for the card."""
 
 import io
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from hf_rlhf.card_facts import series
+from hf_rlhf.card_facts import optimisation, series
 from hf_rlhf.compose import TOTAL
 from hf_rlhf.files import atomic_write_bytes
 
@@ -13,6 +14,7 @@ from hf_rlhf.files import atomic_write_bytes
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 INK = "#222222"
 COMPONENTS_SHOWN = 6
+CURVES_SHOWN = 6
 
 
 def reward_curve(record: Mapping[str, Any], path: str | os.PathLike[str]) -> bool:
@@ -52,10 +54,7 @@ def reward_curve(record: Mapping[str, Any], path: str | os.PathLike[str]) -> boo
         _draw_training(axes[0], record, history, total)
     if held_out:
         _draw_held_out(axes[-1], evaluation, held_out)
-    picture = io.BytesIO()
-    # Without a version or a date, the same record gives the same bytes.
-    figure.savefig(picture, format="png", metadata={"Software": None})
-    atomic_write_bytes(path, picture.getvalue())
+    _write(figure, path)
     return True
 
 
@@ -114,6 +113,45 @@ def _draw_held_out(
     axes.set_title(f"Held out{of}", loc="left", color=INK, fontsize=11)
     axes.set_xlabel("training (bars: 95%)")
     calm(axes)
+
+
+def training_curves(record: Mapping[str, Any], path: str | os.PathLike[str]) -> bool:
+    """Draw what the trainer logged of itself (loss, KL, entropy, ...) over the steps, as a PNG.
+
+    A panel for each of the first `CURVES_SHOWN` rows of the card's table that were logged more
+    than once and are not always the same. Return False, writing nothing, when there is none.
+    """
+    history = record["training"]["history"]
+    facts = optimisation(history, record["reward"])["rows"]
+    curves = [(row["name"], series(history, row["name"])) for row in facts]
+    curves = [(name, points) for name, points in curves if len({y for _, y in points}) > 1]
+    curves = curves[:CURVES_SHOWN]
+    if not curves:
+        return False
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    across = min(len(curves), 3)
+    down = math.ceil(len(curves) / across)
+    figure = Figure(figsize=(3.4 * across, 2.4 * down), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(down, across, squeeze=False).flatten()
+    for axes, (name, points) in zip(panels, curves, strict=False):
+        axes.plot(*zip(*points, strict=True), color=COLOURS[0], lw=1.6)
+        axes.set_title(name, loc="left", color=INK, fontsize=10)
+        axes.set_xlabel("optimizer step", fontsize=9)
+        calm(axes)
+    for axes in panels[len(curves) :]:
+        axes.set_axis_off()
+    _write(figure, path)
+    return True
+
+
+def _write(figure: Any, path: str | os.PathLike[str]) -> None:
+    picture = io.BytesIO()
+    # Without a version or a date, the same record gives the same bytes.
+    figure.savefig(picture, format="png", metadata={"Software": None})
+    atomic_write_bytes(path, picture.getvalue())
 
 
 def calm(axes: Any) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.base_identity import IDENTITY, check_base
 from hf_rlhf.errors import ModelError, Problem
-from hf_rlhf.lora import LoraAdapter, read_adapter
+from hf_rlhf.lora import LoraAdapter, check_head, read_adapter
 from hf_rlhf.processes import whole_weights
 from hf_rlhf.run import Run, resolve_model_path
 
@@ -27,8 +27,6 @@ _SETTINGS = {
     "use_dora": "use_dora",
 }
 """Setting of trl.ModelConfig -> key of adapter_config.json."""
-HEADS = ["score"]
-"""The score head of transformers' sequence classification models."""
 
 
 def policy_arguments(run: Run) -> dict[str, Any]:
@@ -83,7 +81,7 @@ def lora_config(run: Run) -> "LoraConfig | None":
         config = get_peft_config(run.model)
     if run.task == "text-classification":
         config.task_type = "SEQ_CLS"
-        config.modules_to_save = sorted({*(config.modules_to_save or ()), *HEADS})
+        config.modules_to_save = sorted({*(config.modules_to_save or ()), "score"})
     return config
 
 
@@ -115,6 +113,7 @@ def adapter_problems(run: Run) -> Iterator[Problem]:
         return
     try:
         adapter = read_adapter(run.adapter)
+        check_head(adapter)
         check_base(
             run.adapter,
             run.model_path,
@@ -183,7 +182,7 @@ def _continued(run: Run, adapter: Path, quantization: Any) -> Any:
     # Adapters in float32 beside a base in bfloat16 stop ZeRO-3 (huggingface/trl#6089).
     plugin = run.training.deepspeed_plugin
     cast = plugin is None or plugin.zero_stage != 3 or quantization is not None
-    if run.task == "text-classification" and not _has_head(read_adapter(adapter)):
+    if run.task == "text-classification" and not check_head(read_adapter(adapter)):
         model = get_peft_model(base, lora_config(run), autocast_adapter_dtype=cast)
         _load(model, adapter)
         return model
@@ -201,10 +200,6 @@ def _load(model: Any, adapter: Path) -> None:
         raise ModelError(
             f"{adapter} has weights that this model has no place for: {result.unexpected_keys[:3]}."
         )
-
-
-def _has_head(adapter: LoraAdapter) -> bool:
-    return any(name.split(".")[-2:-1] == HEADS for name in adapter.replacements)
 
 
 def _check_shapes(run: Run, adapter: LoraAdapter) -> None:

@@ -15,6 +15,21 @@ from hf_rlhf.scrub import scrub
 SAMPLES_NAME = "samples.jsonl"
 
 
+_FACTS = (
+    ("mean_token_accuracy", "token accuracy", 3),
+    ("accuracy", "accuracy", 3),
+    ("margin", "margin", 3),
+    ("rewards/accuracies", "accuracy", 3),
+    ("rewards/margins", "margin", 3),
+    ("kl", "kl", 4),
+    ("entropy", "entropy", 3),
+    ("clip_ratio/region_mean", "clipped", 3),
+    ("clip_fraction", "clipped", 3),
+    ("explained_variance", "explained variance", 3),
+)
+"""What is shown of a logging beside the rewards, where it is logged: key, name, decimals."""
+
+
 class ShowProgress(TrainerCallback):  # type: ignore[misc]
     """Prints a line for each logging step, and keeps one scored completion of each.
 
@@ -92,10 +107,11 @@ def summary_line(logs: Mapping[str, Any]) -> str:
             label = key.split("/")[1]
             if label != TOTAL:
                 parts.append(f"{label} {value:.2f}")
-    if logs.get("kl") is not None:
-        parts.append(f"kl {logs['kl']:.4f}")
-    if not parts and logs.get("loss") is not None:
+    if total is None and logs.get("loss") is not None:
         parts.append(f"loss {logs['loss']:.4f}")
+    for key, name, places in _FACTS:
+        if isinstance(logs.get(key), (int, float)):
+            parts.append(f"{name} {logs[key]:.{places}f}")
     abstained = logs.get(f"rewards/{TOTAL}/none")
     if abstained:
         parts.append(f"abstained {abstained:g}")
@@ -159,12 +175,13 @@ def samples_table(record: Mapping[str, Any], stages: Sequence[str] = ("before", 
     from rich.table import Table
     from rich.text import Text
 
+    scored = bool(record["reward"]["rewards"])
     table = Table(title="Sample completions", show_lines=True)
-    for heading in ("stage", "reward", "completion"):
+    for heading in ("stage", *("reward",) * scored, "completion"):
         table.add_column(heading, overflow="fold")
     for stage in stages:
         rows = [row for row in record["samples"] if row["stage"] == stage]
         for row in rows[:2]:
             reward = "none" if row["reward"] is None else f"{row['reward']:.2f}"
-            table.add_row(stage, reward, Text(row["completion"][:400]))
+            table.add_row(stage, *(reward,) * scored, Text(row["completion"][:400]))
     return table

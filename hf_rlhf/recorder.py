@@ -6,7 +6,7 @@ from typing import Any
 from hf_rlhf import plain_yaml
 from hf_rlhf.card import render_card
 from hf_rlhf.files import atomic_write_text
-from hf_rlhf.plots import reward_curve
+from hf_rlhf.plots import reward_curve, training_curves
 from hf_rlhf.record import as_json, complete, load_record, now, write_record
 from hf_rlhf.run import Run
 from hf_rlhf.run_folder import previous_record
@@ -89,15 +89,20 @@ class Recorder:
         self.earlier_usage = usage_elsewhere(self.run, self.earlier_usage)
 
     def close(self, status: str) -> None:
-        """Write the record, the curve and the card of a run that ended as `status`."""
+        """Write the record, the curves and the card of a run that ended as `status`."""
         self.record["status"] = status
         self.record["finished"] = now()
         self.record["sessions"][-1] |= {"status": status, "ended": self.record["finished"]}
         self.record["reward"]["judges"] = judges_section(self.run, self.earlier_usage)
-        if reward_curve(self.record, self.run.folder / "reward_curve.png"):
-            self.record["pictures"] = [
-                {"file": "reward_curve.png", "alt": "Reward during training, and held-out reward"}
-            ]
+        pictures = (
+            ("reward_curve.png", reward_curve, "Reward during training, and held-out reward"),
+            ("training_curves.png", training_curves, "What the trainer logged of itself"),
+        )
+        self.record["pictures"] = [
+            {"file": name, "alt": alt}
+            for name, draw, alt in pictures
+            if draw(self.record, self.run.folder / name)
+        ]
         self.record = complete(self.record)
         self.write()
         self._render()

@@ -15,7 +15,7 @@ from hf_rlhf.run_record import differences
 
 OWNER_NAME = ".owner.json"
 WRITTEN = (
-    *("README.md", "config.yaml", "samples.jsonl", "reward_curve.png"),
+    *("README.md", "config.yaml", "samples.jsonl", "reward_curve.png", "training_curves.png"),
     *("evaluation", "checkpoints", "adapter", "merged"),
 )
 """What a run writes beside its record."""
