@@ -1,7 +1,6 @@
 """What every classic stage looks at before weights load."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from hf_rlhf.errors import Problem
 from hf_rlhf.preflight import model_config
@@ -19,6 +18,11 @@ def evaluates_itself(run: Run) -> Iterator[Problem]:
             "Leave it out: a run evaluates before and after training, as its `evaluation` section "
             "says.",
         )
+
+
+def has_columns(run: Run) -> bool:
+    """Return whether the columns that the trainer needs are there; the core says what is not."""
+    return run.trainer_class.columns <= set(run.dataset["train"].column_names)
 
 
 def one_kind(run: Run, *names: str) -> Iterator[Problem]:
@@ -68,8 +72,9 @@ def within_positions(run: Run, lengths: Iterable[int], *, drops: bool = False) -
             return
 
 
-def choice(run: Run, key: str, known: Iterable[Any]) -> Iterator[Problem]:
+def choice(run: Run, key: str, known: Iterable[str]) -> Iterator[Problem]:
     """The setting `key` has one of the values that TRL knows; it looks only when training."""
     value, names = getattr(run.training, key), list(known)
-    if value not in names:
-        yield Problem(key, f"{value!r} is unknown.", f"Known: {', '.join(map(str, names))}.")
+    for one in value if isinstance(value, list) else [value]:
+        if one not in names:
+            yield Problem(key, f"{one!r} is unknown.", f"Known: {', '.join(names)}.")

@@ -12,11 +12,15 @@ from hf_rlhf.errors import Problem
 from hf_rlhf.evaluate import Evaluation, held_out_rows, measure_rows, saved_model
 from hf_rlhf.policy import policy_arguments
 from hf_rlhf.run import Run
-from hf_rlhf_classic.checks import choice, evaluates_itself, one_kind, within_positions
+from hf_rlhf_classic.checks import choice, evaluates_itself, has_columns, one_kind, within_positions
 from hf_rlhf_classic.encoding import encode_response
 from hf_rlhf_classic.likelihood import Likelihood, Metrics, batch_size, likelihoods
 
 SIDES = ("chosen", "rejected")
+LOSS_TYPES = (
+    *("sigmoid", "sigmoid_norm", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair"),
+    *("sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft"),
+)
 REFERENCE = "ref"
 """What TRL calls the frozen copy of an adapter that it goes on training."""
 
@@ -42,7 +46,7 @@ class PreferenceTrainer(DPOTrainer):  # type: ignore[misc]
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
         found = [*evaluates_itself(run), *one_kind(run, "prompt", *SIDES), *_settings(run)]
-        return found or list(_lengths(run))
+        return found or (list(_lengths(run)) if has_columns(run) else [])
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
@@ -134,6 +138,7 @@ def _settings(run: Run) -> Iterator[Problem]:
     """What TRL refuses only when it has loaded the weights, or in the first step."""
     training = run.training
     yield from choice(run, "truncation_mode", ("keep_start", "keep_end"))
+    yield from choice(run, "loss_type", LOSS_TYPES)
     if training.sync_ref_model and run.model.use_peft:
         yield Problem(
             "sync_ref_model",

@@ -116,6 +116,7 @@ def tables(pairs: Sequence[Pair]) -> dict[str, Any]:
         return {}
     return {
         "Pairwise accuracy": accuracy(pairs),
+        "Scores": spread(pairs),
         "Length bias": length_bias(pairs),
         "Calibration": calibration(pairs),
     }
@@ -125,6 +126,12 @@ def accuracy(pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return the share of pairs in the right order, with its 95% interval over pairs."""
     found = bootstrap_mean([pair.right for pair in pairs])
     return {"pairs": found.n, "accuracy": found.mean, "95%": f"{found.low:.3f} to {found.high:.3f}"}
+
+
+def spread(pairs: Sequence[Pair]) -> dict[str, float]:
+    """Return mean and standard deviation of the scores, by which a run may normalise them."""
+    both = np.array([(pair.chosen, pair.rejected) for pair in pairs])
+    return {"mean": float(both.mean()), "std": float(both.std())}
 
 
 def length_bias(pairs: Sequence[Pair]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hf_rlhf.errors import Problem
 from hf_rlhf.evaluate import Evaluation, held_out_rows, measure_rows, saved_model
 from hf_rlhf.policy import policy_arguments
 from hf_rlhf.run import Run
-from hf_rlhf_classic.checks import evaluates_itself, one_kind, within_positions
+from hf_rlhf_classic.checks import evaluates_itself, has_columns, one_kind, within_positions
 from hf_rlhf_classic.encoding import encode_response
 from hf_rlhf_classic.likelihood import Metrics, batch_size
 from hf_rlhf_classic.pairs import Pair, as_metrics, read_pairs, row_metrics, tables
@@ -42,7 +42,7 @@ class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
         found = [*evaluates_itself(run), *one_kind(run, "prompt", "chosen", "rejected")]
-        return found or [*_margins(run), *_lengths(run)]
+        return found or ([*_margins(run), *_lengths(run)] if has_columns(run) else [])
 
     @classmethod
     def from_run(cls, run: Run) -> Self:

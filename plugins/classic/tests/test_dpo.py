@@ -1,0 +1,214 @@
+"""Direct preference optimization: the reference, what is measured, what is refused."""
+
+import inspect
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+from trl import DPOTrainer
+
+from hf_rlhf.errors import ConfigError
+from hf_rlhf_classic.dpo import LOSS_TYPES, PreferenceTrainer
+
+MODEL = "package://hf_rlhf_classic/tiny_sft"
+SETTINGS = {
+    "plugin": "dpo",
+    "model_name_or_path": MODEL,
+    "max_steps": 1,
+    "per_device_train_batch_size": 4,
+    "max_length": 64,
+    "learning_rate": 1e-2,
+    **{"use_cpu": True, "bf16": False, "activation_checkpointing": False},
+    **{"dataloader_pin_memory": False, "save_strategy": "no", "logging_steps": 1},
+}
+LORA = {"use_peft": True, "lora_target_modules": ["all-linear"], "lora_r": 4, "lora_dropout": 0.0}
+PAIRS = [
+    {"prompt": f"{n}+{n}=", "chosen": str(2 * n), "rejected": str(2 * n + 1)} for n in range(1, 9)
+]
+
+
+@pytest.fixture
+def run(prepared):
+    """Return a function from rows and settings to a prepared run."""
+
+    def make(rows=PAIRS, **settings):
+        return prepared(rows, rows[:4], **{**SETTINGS, **settings})
+
+    return make
+
+
+@pytest.fixture
+def adapter(run, tmp_path):
+    """Return the folder of a LoRA adapter that is not 0."""
+    trainer = PreferenceTrainer.from_run(run(**LORA))
+    trainer.train()
+    trainer.save_model(str(tmp_path / "adapter"))
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").exists()
+    return tmp_path / "adapter"
+
+
+def logged(trainer, key):
+    return [entry[key] for entry in trainer.state.log_history if key in entry]
+
+
+@pytest.mark.parametrize("settings", [LORA, {}], ids=["lora", "full"])
+def test_training_starts_at_the_reference(run, settings):
+    """So the implicit rewards are 0, and the loss is log 2, before the first step."""
+    trainer = PreferenceTrainer.from_run(run(max_steps=2, **settings))
+    trainer.train()
+    assert logged(trainer, "loss")[0] == pytest.approx(0.6931, abs=1e-4)
+    assert logged(trainer, "rewards/margins")[0] == pytest.approx(0, abs=1e-5)
+    assert logged(trainer, "rewards/margins")[1] != 0
+
+
+def test_the_reference_of_a_continued_adapter_is_that_adapter(run, adapter):
+    prepared = run(max_steps=2, adapter=str(adapter), use_peft=True)
+    trainer = PreferenceTrainer.from_run(prepared)
+    trainer.train()
+    assert logged(trainer, "loss")[0] == pytest.approx(0.6931, abs=1e-4)
+    model = trainer.model
+    start = load_file(adapter / "adapter_model.safetensors")
+    moved = 0.0
+    for name, value in start.items():
+        reference = model.get_parameter(name.replace(".weight", ".ref.weight"))
+        policy = model.get_parameter(name.replace(".weight", ".default.weight"))
+        assert reference.equal(value)
+        assert not reference.requires_grad
+        moved = max(moved, (policy - value).abs().max().item())
+    assert moved > 0
+
+
+def test_the_reference_is_not_saved(run, adapter, tmp_path):
+    trainer = PreferenceTrainer.from_run(
+        run(adapter=str(adapter), use_peft=True, save_strategy="steps", save_steps=1)
+    )
+    trainer.train()
+    trainer.save_model(str(tmp_path / "saved"))
+    for folder in (tmp_path / "saved", Path(trainer.args.output_dir) / "checkpoint-1"):
+        found = [path.parent for path in folder.rglob("adapter_model.safetensors")]
+        assert found == [folder]
+
+
+def test_a_continued_adapter_resumes_exactly(run, adapter, tmp_path):
+    """Killed after the first of two steps, it ends with the very same weights."""
+    settings = {
+        **{"max_steps": 2, "save_strategy": "steps", "save_steps": 1},
+        **{"adapter": str(adapter), "use_peft": True},
+    }
+    whole = PreferenceTrainer.from_run(run(**settings))
+    whole.train()
+    whole.save_model(str(tmp_path / "whole"))
+    shutil.copytree(f"{whole.args.output_dir}/checkpoint-1", tmp_path / "checkpoint-1")
+    resumed = PreferenceTrainer.from_run(run(**settings))
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    resumed.save_model(str(tmp_path / "resumed"))
+    one, other = (
+        load_file(tmp_path / name / "adapter_model.safetensors") for name in ("whole", "resumed")
+    )
+    assert max((one[name] - other[name]).abs().max().item() for name in one) == 0
+    assert logged(whole, "loss")[-1] == logged(resumed, "loss")[-1]
+
+
+def test_held_out_margins_are_differences_of_log_likelihood(run):
+    prepared = run(evaluation={"rows": 4, "batch_size": 3})
+    found = PreferenceTrainer.held_out(prepared, prepared.model_path, {})
+    model = AutoModelForCausalLM.from_pretrained(prepared.model_path).eval()
+
+    def log_prob(row, side):
+        start = len(prepared.tokenizer(row["prompt"])["input_ids"])
+        ids = torch.tensor([prepared.tokenizer(f"{row['prompt']}{row[side]}<end>")["input_ids"]])
+        with torch.no_grad():
+            logs = model(ids).logits[0, :-1].log_softmax(-1)
+        return logs.gather(1, ids[0, 1:, None])[start - 1 :].sum().item()
+
+    for row, metrics in zip(PAIRS[:4], found.rows, strict=True):
+        chosen, rejected = (log_prob(row, side) for side in ("chosen", "rejected"))
+        assert metrics["chosen_log_prob"] == pytest.approx(chosen, abs=1e-4)
+        assert metrics["preference_margin"] == pytest.approx(chosen - rejected, abs=1e-4)
+        assert metrics["preference_accuracy"] == float(chosen > rejected)
+
+
+def test_what_training_adds_to_the_margin_is_the_implicit_reward(run, tmp_path):
+    """(after - before) * beta is what TRL logs as rewards/margins."""
+    settings = {"max_steps": 3, "per_device_train_batch_size": 8, "beta": 0.2}
+    prepared = run(**settings, evaluation={"rows": None, "split": "train"})
+    trainer = PreferenceTrainer.from_run(prepared)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "after"))
+    before, after = (
+        PreferenceTrainer.held_out(prepared, model, {}).means()["preference_margin"].mean
+        for model in (prepared.model_path, str(tmp_path / "after"))
+    )
+    # Of the weights after the third step: what the loss of a fourth would see.
+    trainer.model.eval()
+    batch = next(iter(trainer.get_train_dataloader()))
+    trainer._metrics["eval"].clear()
+    with torch.no_grad():
+        trainer.compute_loss(trainer.model, batch)
+    margin = trainer._metrics["eval"]["rewards/margins"][0]
+    assert (after - before) * 0.2 == pytest.approx(margin, abs=1e-4)
+
+
+def test_rows_that_are_cut_or_left_out_are_counted(run):
+    rows = [
+        *PAIRS,
+        {"prompt": "1" * 70, "chosen": "2", "rejected": "3"},
+        {"prompt": "1+1=", "chosen": "2", "rejected": "3" * 70},
+    ]
+    trainer = PreferenceTrainer.from_run(run(rows))
+    assert trainer.report() == {
+        "Training pairs": {
+            "given": 10,
+            "prompt over max_length, left out": 1,
+            "a response cut at max_length": 1,
+            "trained on": 9,
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "said"),
+    [
+        ([{"prompt": "a", "completion": "b"}], {}, "chosen, rejected are missing"),
+        (PAIRS, {"sync_ref_model": True, **LORA}, "with LoRA the reference is the same model"),
+        (
+            PAIRS,
+            {"sync_ref_model": True, "precompute_ref_log_probs": True},
+            "is for a reference that stays as it is",
+        ),
+        (PAIRS, {"max_length": 2}, "every prompt is longer"),
+        (PAIRS, {"truncation_mode": "middle"}, "'middle' is unknown"),
+        (PAIRS, {"padding_free": True}, "is not done by this version of TRL"),
+        (PAIRS, {"loss_type": ["sigmoidal"]}, "'sigmoidal' is unknown"),
+        (PAIRS, {"eval_strategy": "epoch"}, "a run evaluates before and after"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_weights_load(run, rows, settings, said):
+    with pytest.raises(ConfigError) as refused:
+        run(rows, **settings)
+    assert said in str(refused.value)
+
+
+def test_our_list_of_losses_is_trls():
+    source = inspect.getsource(DPOTrainer._compute_loss)
+    assert set(re.findall(r'loss_type == "(\w+)"', source)) == set(LOSS_TYPES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [False, True])
+def test_it_keeps_the_contract_and_resumes_exactly(lora):
+    from datasets import Dataset, DatasetDict
+
+    from hf_rlhf.testing import check_trainer
+
+    peft = {**LORA, "lora_dropout": 0.1}
+    rows = DatasetDict(train=Dataset.from_list(PAIRS), test=Dataset.from_list(PAIRS[:4]))
+    check_trainer(
+        PreferenceTrainer,
+        dataset=rows,
+        settings={"activation_checkpointing": False, "max_length": 128, **(peft if lora else {})},
+    )
