@@ -108,7 +108,6 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
     def __init__(self, run: Run) -> None:
         training = run.training
         policy = _load_policy(run)
-        disable_dropout_in_model(policy)
         self.reference = ppo_models.Reference.of(policy, run)
         learned = None
         self.score_head = None
@@ -119,6 +118,9 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
             learned.score = self.adapter_scores
         self.reward = composed_reward(run, learned)
         ppo_models.add_value(policy, run)
+        ppo_models.recompute_alike(policy, training)
+        # Of every adapter and model: with it, the ratio of new and old probabilities is noise.
+        disable_dropout_in_model(policy)
         self.run_folder = run.folder
         super().__init__(
             model=policy,
@@ -170,9 +172,9 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
         self.note(
             {
                 "tokens_per_second": tokens / (time.monotonic() - began),
-                "time/rollout": generated - began,
-                "time/passes": looked - generated,
-                "time/updates": time.monotonic() - looked,
+                "step_time/rollout": generated - began,
+                "step_time/passes": looked - generated,
+                "step_time/updates": time.monotonic() - looked,
             }
         )
         return torch.tensor(losses, device=self.args.device)
@@ -251,54 +253,58 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
         Every token of a mini-batch weighs the same, whichever process, row or micro-batch it is
         in: losses are summed, and divided by the number of tokens of all of them.
         """
-        args, rollout = self.args, experience.rollout
+        args = self.args
         totals = torch.zeros(len(_UPDATE_METRICS), dtype=torch.float64, device=args.device)
         norms: list[float] = []
-        stop = False
-        for epoch in range(args.num_ppo_epochs):
-            order = np.random.default_rng([args.seed, self.state.global_step, epoch]).permutation(
-                len(rollout.prompts)
-            )
-            for rows in np.split(order, args.num_mini_batches):
-                tokens = self.sum(rollout.mask[rows].sum())
-                if not tokens:
-                    continue  # every reward abstained: nothing is known of these
-                sums = torch.zeros_like(totals)
-                micro_batches = list(self.micro_batches(rollout, rows))
-                for number, micro in enumerate(micro_batches):
-                    last = number == len(micro_batches) - 1
-                    self.accelerator.sync_gradients = last
-                    with nullcontext() if last else self.accelerator.no_sync(model):
-                        loss, counts = self.loss(model, experience, micro)
-                        # DDP and ZeRO average over the processes; these are parts of one sum.
-                        scaled = loss * (self.accelerator.num_processes / tokens)
-                        if last:
-                            self.control = self.callback_handler.on_pre_optimizer_step(
-                                args, self.state, self.control
-                            )
-                        self.backward(scaled)
-                    sums += counts
-                sums = self.sum(sums)
-                norms.append(self.optimizer_step(model))
-                totals += sums
-                if args.target_kl is not None and float(sums[1] / sums[0]) > args.target_kl:
-                    stop = True
-                    break
-            if stop:
+        for rows in self.mini_batches(len(experience.rollout.prompts)):
+            tokens = self.sum(experience.rollout.mask[rows].sum())
+            if not tokens:
+                continue  # every reward abstained: nothing is known of these
+            sums = self.accumulate(model, experience, rows, tokens)
+            norms.append(self.optimizer_step(model))
+            totals += sums
+            if args.target_kl is not None and float(sums[1] / sums[0]) > args.target_kl:
                 break
         means = (totals / totals[0].clamp(min=1)).tolist()
         self.note(dict(zip(_UPDATE_METRICS[1:], means[1:], strict=True)))
         self.note({"updates": float(len(norms)), "grad_norm": sum(norms) / max(len(norms), 1)})
-        loss = (
-            means[_UPDATE_METRICS.index("policy_loss")]
-            + args.vf_coef * means[_UPDATE_METRICS.index("value_loss")]
-        )
+        loss = float(means[2] + args.vf_coef * means[3])
         if not math.isfinite(loss):
             raise ModelError(
                 f"step {self.state.global_step + 1}: the loss is {loss}, so the training has "
-                "diverged. Resume from an earlier checkpoint with a lower learning_rate."
+                "diverged. Start from an earlier checkpoint with a lower learning_rate."
             )
-        return float(loss)
+        return loss
+
+    def mini_batches(self, rows: int) -> Iterator[np.ndarray]:
+        """Yield the rows of each optimizer step: every pass in an order of its own."""
+        for epoch in range(self.args.num_ppo_epochs):
+            drawn = np.random.default_rng([self.args.seed, self.state.global_step, epoch])
+            yield from np.split(drawn.permutation(rows), self.args.num_mini_batches)
+
+    def accumulate(
+        self, model: Any, experience: Experience, rows: np.ndarray, tokens: Tensor
+    ) -> Tensor:
+        """Leave the gradients of a mini-batch in the weights; return its sums of metrics.
+
+        `tokens` is the number of its tokens on all processes.
+        """
+        sums = torch.zeros(len(_UPDATE_METRICS), dtype=torch.float64, device=self.args.device)
+        micro_batches = list(self.micro_batches(experience.rollout, rows))
+        for micro in micro_batches:
+            last = micro is micro_batches[-1]
+            self.accelerator.sync_gradients = last
+            with nullcontext() if last else self.accelerator.no_sync(model):
+                loss, counts = self.loss(model, experience, micro)
+                if last:
+                    # From here on the weights are no longer those of the last step's end.
+                    self.control = self.callback_handler.on_pre_optimizer_step(
+                        self.args, self.state, self.control
+                    )
+                # DDP and ZeRO average over the processes; these are parts of one sum.
+                self.backward(loss * (self.accelerator.num_processes / tokens))
+            sums += counts
+        return self.sum(sums)
 
     def loss(self, model: Any, experience: Experience, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """Return the summed loss of some completions, and the sums of `_UPDATE_METRICS`."""

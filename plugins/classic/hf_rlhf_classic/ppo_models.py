@@ -6,7 +6,7 @@ shared base, each role is an adapter, or no adapter at all, and a pass says whic
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,6 +184,26 @@ def add_value(policy: Any, run: Any) -> None:
     policy.value_head = head
 
 
+def recompute_alike(policy: Any, training: Any) -> None:
+    """Let what activation checkpointing recomputes be computed as it was the first time.
+
+    It recomputes in the backward pass, when another adapter is active than the value's own.
+    transformers looks for what to checkpoint in the policy, not in a model beside it.
+    """
+    if not training.activation_checkpointing:
+        return
+    kwargs = dict(training.activation_checkpointing_kwargs or {})
+    if training.value == "own_adapter":
+
+        def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+            return nullcontext(), active(policy, policy.active_adapter)
+
+        kwargs |= {"use_reentrant": False, "context_fn": contexts}
+        training.activation_checkpointing_kwargs = kwargs
+    elif training.value == "own_model":
+        policy.value_model.activation_checkpointing_enable(kwargs or None)
+
+
 def value_tensors(policy: nn.Module) -> dict[str, Tensor]:
     """Return what the value has of its own and trains, by the policy's parameter names."""
     return {
@@ -242,11 +262,6 @@ class Reference:
 def continues_adapter(run: Any) -> bool:
     """Return whether training starts from an adapter, not from the base itself."""
     return run.adapter is not None
-
-
-def value_role(policy: nn.Module, kind: str) -> Any:
-    """Return the context in which a pass of the policy computes what the value head reads."""
-    return active(policy, VALUE) if kind == "own_adapter" else nullcontext()
 
 
 def load_reward_adapter(policy: Any, folder: Path) -> nn.Linear:
