@@ -1,0 +1,97 @@
+"""GRPO: rewards that tell completions apart are what it learns from."""
+
+import pytest
+
+from hf_rlhf.errors import ConfigError
+from hf_rlhf_classic.grpo import GroupTrainer
+
+SETTINGS = {
+    "plugin": "grpo",
+    "model_name_or_path": "package://hf_rlhf_classic/tiny_sft",
+    "rewards": [{"name": "constant"}],
+    **{"max_steps": 2, "per_device_train_batch_size": 8, "num_generations": 4},
+    **{"max_completion_length": 4, "logging_steps": 1, "learning_rate": 1e-3},
+    **{"use_cpu": True, "bf16": False, "activation_checkpointing": False},
+    **{"dataloader_pin_memory": False, "save_strategy": "no"},
+}
+PROMPTS = [{"prompt": f"{n}+{n}="} for n in range(1, 9)]
+
+
+class Constant:
+    """The same for all."""
+
+    def __call__(self, prompts, completions, **_):
+        return [1.0] * len(completions)
+
+
+class Alternating:
+    """0 and 1 in turn."""
+
+    def __call__(self, prompts, completions, **_):
+        return [float(place % 2) for place in range(len(completions))]
+
+
+@pytest.fixture
+def run(prepared, offer):
+    offer("rewards", constant=Constant, alternating=Alternating)
+
+    def make(rows=PROMPTS, **settings):
+        return prepared(rows, rows[:4], **{**SETTINGS, **settings})
+
+    return make
+
+
+def test_rewards_that_never_differ_are_told_at_the_first_step(run, capsys):
+    trainer = GroupTrainer.from_run(run())
+    trainer.train()
+    assert capsys.readouterr().out.count("so nothing is learned") == 1
+    assert trainer.report() == {
+        "Groups with equal rewards": {
+            "first logged step": 1.0,
+            "mean of logged steps": 1.0,
+            "last logged step": 1.0,
+        }
+    }
+
+
+def test_rewards_that_differ_are_not(run, capsys):
+    trainer = GroupTrainer.from_run(run(rewards=[{"name": "alternating"}]))
+    trainer.train()
+    assert "so nothing is learned" not in capsys.readouterr().out
+    assert trainer.report()["Groups with equal rewards"]["mean of logged steps"] == 0.0
+    logged = {key for entry in trainer.state.log_history for key in entry}
+    assert {"entropy", "clip_ratio/region_mean", "reward_std"} <= logged
+
+
+def test_kl_and_entropy_are_logged_where_there_is_a_reference(run):
+    trainer = GroupTrainer.from_run(run(rewards=[{"name": "alternating"}], beta=0.1))
+    trainer.train()
+    first = trainer.state.log_history[0]
+    assert first["kl"] == pytest.approx(0, abs=1e-5)
+    assert first["entropy"] > 0
+    assert trainer.state.log_history[1]["kl"] > 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "said"),
+    [
+        ([{"question": "1+1="}], {}, "so prompt is missing"),
+        (PROMPTS, {"rewards": []}, "no reward has a weight other than 0"),
+        (PROMPTS[:1], {}, "one generation batch takes 2 prompts"),
+        (PROMPTS, {"eval_strategy": "steps", "eval_steps": 1}, "a run evaluates before and after"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_weights_load(run, rows, settings, said):
+    with pytest.raises(ConfigError) as refused:
+        run(rows, **settings)
+    assert said in str(refused.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [False, True])
+def test_it_keeps_the_contract_and_resumes_exactly(lora):
+    from hf_rlhf.testing import check_trainer
+
+    peft = {"use_peft": True, "lora_target_modules": ["all-linear"], "lora_dropout": 0.1}
+    settings = {"activation_checkpointing": False, "beta": 0.1, **(peft if lora else {})}
+    check_trainer(GroupTrainer, settings=settings)

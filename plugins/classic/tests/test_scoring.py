@@ -1,0 +1,219 @@
+"""The reward `reward_model`: a saved reward model, read by text, in any run."""
+
+import math
+import pickle
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from hf_rlhf.errors import ConfigError, ModelError, RewardError
+from hf_rlhf.testing import check_reward
+from hf_rlhf.testing.modules import light_import
+from hf_rlhf_classic.reward import RewardModelTrainer
+from hf_rlhf_classic.scoring import RewardModel
+
+MODEL = "package://hf_rlhf_classic/tiny_sft"
+SETTINGS = {
+    "plugin": "reward",
+    "model_name_or_path": MODEL,
+    **{"max_steps": 2, "per_device_train_batch_size": 4, "max_length": 64, "learning_rate": 1e-2},
+    **{"use_cpu": True, "bf16": False, "activation_checkpointing": False},
+    **{"dataloader_pin_memory": False, "save_strategy": "no"},
+}
+PAIRS = [
+    {"prompt": f"{n}+{n}=", "chosen": str(2 * n), "rejected": str(2 * n + 1)} for n in range(1, 9)
+]
+PROMPTS, ANSWERS = ["1+1=", "2+2=", "3+3="], ["2", "five", "6 and more"]
+
+
+@pytest.fixture(scope="module")
+def scorer(tmp_path_factory):
+    """Return the folder of a reward model with an untrained head."""
+    from hf_rlhf.run import resolve_model_path
+
+    folder = tmp_path_factory.mktemp("scorer")
+    source = resolve_model_path(MODEL)
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=1)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def adapter(prepared, tmp_path):
+    """Return the trainer and the folder of a trained reward adapter."""
+    from hf_rlhf.base_identity import identify, write_identity
+
+    lora = {"use_peft": True, "lora_target_modules": ["all-linear"], "lora_r": 4}
+    trainer = RewardModelTrainer.from_run(prepared(PAIRS, PAIRS, **SETTINGS, **lora))
+    trainer.train()
+    folder = tmp_path / "adapter"
+    trainer.save_model(str(folder))
+    write_identity(folder, identify(MODEL))
+    return trainer, folder
+
+
+def test_it_keeps_the_rules_of_a_reward(scorer):
+    # Scored one by one: in other batches the last digits of a float32 score differ.
+    check_reward(
+        RewardModel(model=scorer, batch_size=1, max_length=200),
+        # Messages are read with the chat template, so that text and messages are different texts.
+        skip=["both_shapes"],
+    )
+
+
+def test_its_module_imports_nothing_heavy():
+    light_import("hf_rlhf_classic.scoring")
+
+
+def test_scores_are_the_models_own(scorer):
+    model = AutoModelForSequenceClassification.from_pretrained(scorer).eval()
+    tokenizer = AutoTokenizer.from_pretrained(scorer)
+    expected = []
+    for prompt, answer in zip(PROMPTS, ANSWERS, strict=True):
+        ids = tokenizer(f"{prompt}{answer}<end>", return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            expected.append(model(ids).logits.item())
+    reward = RewardModel(model=scorer)
+    assert reward(PROMPTS, ANSWERS) == pytest.approx(expected, abs=1e-5)
+    scaled = RewardModel(model=scorer, mean=0.5, std=2.0)
+    wanted = [(value - 0.5) / 2 for value in expected]
+    assert scaled(PROMPTS, ANSWERS) == pytest.approx(wanted, abs=1e-5)
+    copy = pickle.loads(pickle.dumps(reward))
+    assert copy._loaded is None
+    assert copy(PROMPTS, ANSWERS) == reward(PROMPTS, ANSWERS)
+
+
+def test_messages_are_read_with_its_own_chat_template(scorer):
+    reward = RewardModel(model=scorer)
+    prompt = [{"role": "user", "content": "1+1="}]
+    answer = [{"role": "assistant", "content": "2"}]
+    _, tokenizer = reward._model()
+    text = tokenizer.apply_chat_template([*prompt, *answer], tokenize=False)
+    assert text == "<user>1+1=<end><assistant>2<end>"
+    assert reward([prompt], [answer]) == pytest.approx(reward([""], [text]), abs=1e-6)
+
+
+def test_a_reward_adapter_scores_as_the_model_that_was_trained(adapter):
+    trainer, folder = adapter
+    reward = RewardModel(model=MODEL, adapter=str(folder))
+    model, tokenizer = trainer.model.eval(), trainer.processing_class
+    expected = []
+    for prompt, answer in zip(PROMPTS, ANSWERS, strict=True):
+        ids = tokenizer(f"{prompt}{answer}<end>", return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            expected.append(model(input_ids=ids).logits.item())
+    assert reward(PROMPTS, ANSWERS) == pytest.approx(expected, abs=1e-5)
+
+
+def test_an_adapter_without_its_head_is_refused(adapter):
+    from safetensors.torch import load_file, save_file
+
+    _, folder = adapter
+    file = folder / "adapter_model.safetensors"
+    kept = {name: value for name, value in load_file(file).items() if "score" not in name}
+    save_file(kept, file)
+    with pytest.raises(ModelError, match="has no score head"):
+        RewardModel(model=MODEL, adapter=str(folder))
+
+
+def test_an_adapter_of_another_base_is_refused(adapter):
+    _, folder = adapter
+    with pytest.raises(ModelError, match="was made for another base"):
+        RewardModel(model="package://hf_rlhf_classic/tiny_base", adapter=str(folder))
+
+
+def test_a_language_model_is_no_reward_model(adapter):
+    _, folder = adapter
+    with pytest.raises(ModelError, match="LlamaForCausalLM, without a score head"):
+        RewardModel(model=MODEL)
+    with pytest.raises(ModelError, match="is an adapter"):
+        RewardModel(model=str(folder))
+    with pytest.raises(ModelError, match="no folder"):
+        RewardModel(model="./nothing/here")
+    with pytest.raises(ModelError, match="must be above 0"):
+        RewardModel(model=MODEL, std=0.0)
+
+
+def test_a_model_of_several_labels_is_refused(scorer, tmp_path):
+    AutoModelForSequenceClassification.from_pretrained(
+        scorer, num_labels=2, ignore_mismatched_sizes=True
+    ).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(scorer).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="2 labels"):
+        RewardModel(model=str(tmp_path))(PROMPTS, ANSWERS)
+
+
+def test_a_head_that_is_missing_from_the_weights_is_not_drawn_at_random(scorer, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    AutoModelForSequenceClassification.from_pretrained(scorer).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(scorer).save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    del weights["score.weight"]
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="no weights for score.weight"):
+        RewardModel(model=str(tmp_path))(PROMPTS, ANSWERS)
+
+
+def test_messages_need_a_chat_template(scorer, tmp_path):
+    AutoModelForSequenceClassification.from_pretrained(scorer).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(scorer)
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(tmp_path)
+    reward = RewardModel(model=str(tmp_path))
+    with pytest.raises(ModelError, match="has no chat template"):
+        reward([[{"role": "user", "content": "1"}]], [[{"role": "assistant", "content": "2"}]])
+
+
+def test_a_score_that_is_not_a_number_stops_the_run(scorer, tmp_path):
+    model = AutoModelForSequenceClassification.from_pretrained(scorer)
+    with torch.no_grad():
+        model.score.weight.fill_(math.nan)
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(scorer).save_pretrained(tmp_path)
+    with pytest.raises(RewardError, match="gives nan for completion 0, which begins '2'"):
+        RewardModel(model=str(tmp_path))(PROMPTS, ANSWERS)
+
+
+def test_texts_that_are_too_long_are_counted_never_silently_cut(scorer, caplog):
+    long = [*ANSWERS[:2], "6" * 40]
+    logged = {}
+    cut = RewardModel(model=scorer, max_length=16)
+    found = cut(PROMPTS, long, log_metric=logged.__setitem__)
+    assert logged == {"reward_model/too_long": pytest.approx(1 / 3)}
+    # What is kept is the end: the last 16 tokens are digits and the end of the text.
+    assert found[2] == pytest.approx(cut([""], ["6" * 15])[0], abs=1e-5)
+    cut(PROMPTS, long)
+    assert "1 of 3 texts have over 16 tokens; their start is cut" in caplog.text
+    abstains = RewardModel(model=scorer, max_length=16, too_long="abstain")
+    assert [score is None for score in abstains(PROMPTS, long)] == [False, False, True]
+    with pytest.raises(RewardError, match="have over 16 tokens"):
+        RewardModel(model=scorer, max_length=16, too_long="error")(PROMPTS, long)
+
+
+def test_a_tokenizer_without_a_pad_token_pads_by_its_end(gpt2, tmp_path):
+    """As GPT-2's: the score is then read off the token before the end."""
+    folder = gpt2(pad_token=None)
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1)
+    model.config.pad_token_id = None
+    model.save_pretrained(folder)
+    reward = RewardModel(model=folder)
+    assert reward(PROMPTS, ANSWERS) == pytest.approx(
+        [reward([prompt], [answer])[0] for prompt, answer in zip(PROMPTS, ANSWERS, strict=True)],
+        abs=1e-5,
+    )
+
+
+def test_a_run_is_refused_whose_reward_model_is_none(prepared):
+    with pytest.raises(ConfigError, match="without a score head"):
+        prepared(
+            [{"prompt": "1+1="}] * 4,
+            [{"prompt": "1+1="}],
+            **{"plugin": "grpo", "model_name_or_path": MODEL, "bf16": False, "use_cpu": True},
+            rewards=[{"name": "reward_model", "model": MODEL}],
+        )
