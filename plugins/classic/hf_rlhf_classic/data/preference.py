@@ -1,6 +1,7 @@
 """`preference`: pairs of answers in the forms people have them, ready for DPO and reward models."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -130,8 +131,6 @@ def schemas(label: Label = "better") -> tuple[Schema, ...]:
 
 def with_margin(schema: Schema, margin: Margin) -> Schema:
     """Return the schema with a margin read, as `margin` says, from its rows."""
-    from dataclasses import replace
-
     columns = {"column": ("margin",), "scores": ("score_chosen", "score_rejected"), "none": ()}
     used = columns[margin]
 
@@ -149,7 +148,8 @@ def with_margin(schema: Schema, margin: Margin) -> Schema:
             )
         return replace(made, margin=size)
 
-    return replace(schema, make=make, optional=(*schema.optional, *used[:1]))
+    own = used if margin == "column" else ()  # scores stay as columns of their own
+    return replace(schema, make=make, optional=(*schema.optional, *own))
 
 
 def preference(

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jinja2 import TemplateError
+
 from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf_classic.data.schemas import Example
 from hf_rlhf_classic.data.turns import Turn
@@ -131,14 +133,21 @@ class Shape:
             whole += self.answer(answer)
         if not self.conversational:
             return str(whole)
-        return str(
-            self.tokenizer.apply_chat_template(
-                whole,
-                tokenize=False,
-                add_generation_prompt=answer is None,
-                **self.chat_template_kwargs,
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    whole,
+                    tokenize=False,
+                    add_generation_prompt=answer is None,
+                    **self.chat_template_kwargs,
+                )
             )
-        )
+        except (TemplateError, TypeError, ValueError) as error:
+            roles = ", ".join(turn["role"] for turn in whole)
+            raise ModelError(
+                f"the chat template refuses a conversation of {roles}: {error}. Use another "
+                "template, or `format: text`."
+            ) from error
 
     def _count(self, texts: Sequence[str]) -> list[int]:
         if not texts:

@@ -93,7 +93,7 @@ class Spool:
 
         if not self._offsets:
             return
-        with pa.memory_map(str(self.path)) as file:
+        with pa.OSFile(str(self.path)) as file:  # read once: mapped pages would only pile up
             for offset in self._offsets:
                 file.seek(offset)
                 with pa.ipc.open_stream(file) as reader:

@@ -1,0 +1,548 @@
+"""Rows that cannot be used, rows that repeat, rows held out: each is counted, none is lost."""
+
+import csv
+import gzip
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jinja2 import TemplateError
+
+from hf_rlhf.errors import DataError, DiskError, ModelError
+from hf_rlhf.testing import check_dataset, make_tiny_policy
+from hf_rlhf_classic.data.preference import preference
+from hf_rlhf_classic.data.prompts import prompts
+from hf_rlhf_classic.data.sft import sft
+
+
+class Tokenizer:
+    """As far as an adapter looks that measures nothing."""
+
+    chat_template = "{{ messages }}"
+
+
+class Words:
+    """A tokenizer with a token per word, and one more for each turn of a chat."""
+
+    def __init__(self, chat: bool) -> None:
+        self.chat_template = "x" if chat else None
+
+    def __call__(self, texts: list[str], add_special_tokens: bool) -> dict[str, Any]:
+        return {"input_ids": [text.split() + ["s"] * add_special_tokens for text in texts]}
+
+    def apply_chat_template(self, turns: Any, add_generation_prompt: bool, **_: Any) -> str:
+        said = [f"<{turn['role']}> {turn['content']}" for turn in turns]
+        return " ".join([*said, *["<assistant>"] * add_generation_prompt])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: Any) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
+        yield folder
+
+
+def write(folder: Path, rows: list[Any], name: str = "rows.jsonl") -> str:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def load(adapter: Callable[..., Any], path: str, **arguments: Any) -> Any:
+    return adapter(path, **{"tokenizer": Tokenizer(), "test_rows": 0, **arguments})
+
+
+def listed(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+U, A, S = ({"role": role, "content": role} for role in ("user", "assistant", "system"))
+BAD: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
+    "equal": (preference, {"prompt": "q", "chosen": "a", "rejected": "a "}, "chosen_equals_reject"),
+    "empty": (sft, {"prompt": "q", "response": " \n"}, "empty_response"),
+    "no prompt": (sft, {"prompt": "", "response": "a"}, "empty_prompt"),
+    "null": (sft, {"prompt": "q", "response": None}, "null:response"),
+    "number": (sft, {"prompt": "q", "response": 5}, "wrong_type:response"),
+    "missing": (sft, {"prompt": "q"}, "missing_column:response"),
+    "order": (sft, {"prompt": [U, U], "response": "a"}, "role_order"),
+    "assistant first": (sft, {"prompt": [A, U], "response": "a"}, "role_order"),
+    "ends with assistant": (sft, {"prompt": [U, A], "response": "a"}, "ends_with_assistant"),
+    "system later": (sft, {"prompt": [U, S, U], "response": "a"}, "system_in_the_middle"),
+    "only system": (sft, {"prompt": [S], "response": "a"}, "empty_prompt"),
+    "no turns": (sft, {"prompt": [], "response": "a"}, "empty_prompt"),
+    "role": (sft, {"prompt": [{"role": "judge", "content": "x"}], "response": "a"}, "unknown_role"),
+    "tool": (
+        sft,
+        {"prompt": [{"from": "observation", "value": "x"}], "response": "a"},
+        "tool_turn",
+    ),
+    "turn": (sft, {"prompt": [{"text": "x"}], "response": "a"}, "wrong_type:turn"),
+    "content": (
+        sft,
+        {"prompt": [{"role": "user", "content": None}], "response": "a"},
+        "wrong_type:content",
+    ),
+    "empty turn": (
+        sft,
+        {"prompt": [{**U}, {**A, "content": " "}, {**U}], "response": "a"},
+        "empty_turn",
+    ),
+    "picture": (
+        sft,
+        {"prompt": [{**U, "content": [{"type": "image", "image": "x"}]}], "response": "a"},
+        "wrong_type:content",
+    ),
+    "system type": (sft, {"prompt": "q", "response": "a", "system": 5}, "wrong_type:system"),
+    "two systems": (
+        sft,
+        {"prompt": [S, U], "response": "a", "system": "other"},
+        "two_system_prompts",
+    ),
+    "answer turns": (sft, {"prompt": "q", "response": [A, A]}, "answer_not_one_turn"),
+    "user answers": (sft, {"prompt": "q", "response": [U]}, "answer_not_one_turn"),
+    "margin": (
+        preference,
+        {"prompt": "q", "chosen": "a", "rejected": "b", "margin": "x"},
+        "not_a_number:margin",
+    ),
+    "negative": (
+        preference,
+        {"prompt": "q", "chosen": "a", "rejected": "b", "margin": -1},
+        "negative_margin",
+    ),
+}
+GOOD = {
+    sft: {"prompt": "q", "response": "a"},
+    preference: {"prompt": "q", "chosen": "a", "rejected": "b", "margin": 1.0},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_row_is_listed_with_place_and_reason(tmp_path: Path, name: str) -> None:
+    adapter, row, reason = BAD[name]
+    path, rejected = write(tmp_path, [GOOD[adapter], row]), tmp_path / "out" / "rejected.jsonl"
+    loaded = load(adapter, path, rejected_rows=rejected, max_rejected_share=0.5)
+    (line,) = listed(rejected)
+    assert line["reason"].startswith(reason)
+    assert (line["row"], line["values"]) == (2, row)
+    assert line["where"] == f"{path}:2"
+    assert line["said"].startswith(f"{path}:2: ")
+    assert loaded.report["rejected"] == loaded.report["dropped"] == {line["reason"]: 1}
+    assert (loaded.report["rows_read"], loaded.report["kept"]) == (2, 1)
+    assert not list(tmp_path.glob("out/.*")), "nothing temporary is left"
+    with pytest.raises(DataError, match=rf"1 of 2 rows \(50.0%\) .*{line['reason']}: 1.*rejected"):
+        load(adapter, path, rejected_rows=rejected)
+    assert rejected.exists()
+
+
+@pytest.mark.parametrize("label", [2, -1, "first", 1.5])
+def test_a_label_outside_the_set(tmp_path: Path, label: Any) -> None:
+    row = {"prompt": "q", "response_0": "a", "response_1": "b", "better_response_id": 0}
+    path = write(tmp_path, [row, {**row, "better_response_id": label}])
+    loaded = load(preference, path, max_rejected_share=0.5)
+    assert loaded.report["rejected"] == {"label_outside_set": 1}
+
+
+def transcript(*texts: str) -> str:
+    names = ("Human", "Assistant")
+    return "".join(f"\n\n{names[n % 2]}: {text}" for n, text in enumerate(texts))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "reason"),
+    [
+        (transcript("q", "a", "one", "b"), transcript("q", "a", "two", "c"), "different_prompts"),
+        (transcript("q", "a"), transcript("q", "a", "and", "c"), "different_prompts"),
+        (transcript("q", "a"), transcript("p", "b"), "different_prompts"),
+        (transcript("q", "", "r", "a"), transcript("q", "", "r", "b"), "empty_turn"),
+        (transcript("q", " "), transcript("q", "b"), "empty_response"),
+        (transcript("q", "b"), transcript("q", "b"), "chosen_equals_rejected"),
+        (
+            transcript("q", "x\n\nAssistant: a"),
+            transcript("q", "x\n\nAssistant: b"),
+            "ends_with_assistant",
+        ),
+    ],
+)
+def test_transcripts_that_do_not_fit(
+    tmp_path: Path, chosen: str, rejected: str, reason: str
+) -> None:
+    good = {"chosen": transcript("q", "yes"), "rejected": transcript("q", "no")}
+    path = write(tmp_path, [good, {"chosen": chosen, "rejected": rejected}])
+    loaded = load(preference, path, max_rejected_share=0.5)
+    assert loaded.report["rejected"] == {reason: 1}
+
+
+def test_a_list_of_an_earlier_run_goes_when_all_rows_are_good(tmp_path: Path) -> None:
+    rejected = tmp_path / "rejected.jsonl"
+    rejected.write_text("old")
+    load(sft, write(tmp_path, [GOOD[sft]]), rejected_rows=rejected)
+    assert not rejected.exists()
+
+
+def test_huge_values_are_cut_in_the_list_only(tmp_path: Path) -> None:
+    row = {"prompt": "x" * 5000, "response": None}
+    path, rejected = write(tmp_path, [GOOD[sft], row]), tmp_path / "rejected.jsonl"
+    load(sft, path, rejected_rows=rejected, max_rejected_share=0.5)
+    (line,) = listed(rejected)
+    assert line["values"]["prompt"] == "x" * 1000 + "... (5000 characters)"
+
+
+def test_margins_are_of_all_rows_or_of_none(tmp_path: Path) -> None:
+    row = {"prompt": "q", "chosen": "a", "rejected": "b"}
+    rows = [{**row, "margin": 0.5}, {**row, "margin": 2}]
+    loaded = load(preference, write(tmp_path, rows))
+    assert loaded.dataset["train"]["margin"][:] == [0.5, 2.0]
+    path = write(tmp_path, [*rows, row])
+    with pytest.raises(DataError, match="1 of 3 rows have no `margin`"):
+        load(preference, path)
+    left_out = load(preference, path, margin="none")
+    assert "margin" not in left_out.dataset["train"].column_names
+    assert left_out.report["columns_left_out"] == ["margin"]
+    scored = write(tmp_path, [{**row, "score_chosen": 8, "score_rejected": 6.5}])
+    first = load(preference, scored, margin="scores").dataset["train"][0]
+    assert (first["margin"], first["score_chosen"]) == (1.5, 8)
+
+
+def test_other_columns_stay_as_asked(tmp_path: Path) -> None:
+    rows = [
+        {"question": f"q{n}", "answer": "a", "meta": {"n": n}, "tags": ["x"] * n, "text": "t"}
+        for n in range(3)
+    ]
+    path = write(tmp_path, rows)
+    loaded = load(prompts, path)
+    assert loaded.dataset["train"].column_names == ["prompt", "answer", "meta", "tags"]
+    assert loaded.dataset["train"][2]["meta"] == {"n": 2}
+    assert loaded.report["columns_left_out"] == ["text"]
+    assert load(prompts, path, keep=[]).dataset["train"].column_names == ["prompt"]
+    kept = load(prompts, path, keep=["question", "answer"])
+    assert kept.dataset["train"].column_names == ["prompt", "question", "answer"]
+    with pytest.raises(DataError, match="`keep` names anwser, which no row has"):
+        load(prompts, path, keep=["anwser"])
+    with pytest.raises(DataError, match="`keep` names text, to which TRL gives a meaning"):
+        load(prompts, path, keep=["text"])
+
+
+def test_types_of_other_columns_grow_until_they_clash(tmp_path: Path) -> None:
+    rows: list[Any] = [{"prompt": f"q{n}", "x": n, "o": {"a": 1}} for n in range(600)]
+    rows += [{"prompt": "f", "x": 0.5, "o": {"b": "t"}}, {"prompt": "none"}]
+    loaded = load(prompts, write(tmp_path, rows))
+    first, last = loaded.dataset["train"][0], loaded.dataset["train"][600]
+    assert (first["x"], first["o"]) == (0.0, {"a": 1, "b": None})
+    assert (last["x"], last["o"]) == (0.5, {"a": None, "b": "t"})
+    path = write(tmp_path, [*rows, {"prompt": "text", "x": "five"}])
+    with pytest.raises(
+        DataError, match=r"two types, first at \S+rows.jsonl:603: column 'x': .*`keep`"
+    ):
+        load(prompts, path)
+    assert load(prompts, path, keep=["o"]).report["kept"] == 603
+
+
+def test_the_same_rows_from_every_kind_of_source(tmp_path: Path) -> None:
+    rows = [{"prompt": f"q\n{n} 日", "response": f'a "{n}", ü'} for n in range(5)]
+    lines = "".join(json.dumps(row) + "\r\n" for row in rows).encode()
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + lines)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines))
+    (tmp_path / "c.json").write_text(json.dumps(rows))
+    datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "d.parquet"))
+    with (tmp_path / "e.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["prompt", "response", "system"])
+        writer.writeheader()
+        writer.writerows({**row, "system": ""} for row in rows)
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "train-0.jsonl").write_bytes(lines)
+    names = ["a.jsonl", "b.jsonl.gz", "c.json", "d.parquet", "e.csv", "f"]
+    found = [load(sft, str(tmp_path / name)).dataset["train"].to_list() for name in names]
+    assert found[0][4]["completion"] == [{"role": "assistant", "content": 'a "4", ü'}]
+    assert all(one == found[0] for one in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("a.jsonl", b'{"prompt": "\xff"}\n', r"a\.jsonl:1: is not UTF-8"),
+        ("a.jsonl.gz", gzip.compress(b'{"prompt": "q", "response": "a"}\n' * 999)[:60], "breaks"),
+        ("a.json", b'[{"prompt": "q", "response": "a"}', r"a\.json:1: is not valid JSON"),
+        ("a.csv", b'prompt,response\nq,"a\n', r"a\.csv:2: is not valid CSV"),
+        ("a.jsonl", b"", "is empty"),
+    ],
+)
+def test_a_file_that_cannot_be_read_stops(
+    tmp_path: Path, cache: Path, name: str, data: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError, match=said):
+        load(sft, str(tmp_path / name), max_rejected_share=1)
+    assert not list(cache.rglob(".*")), "nothing temporary is left"
+
+
+def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
+    import os
+
+    path = write(tmp_path, [{"prompt": "q", "response": "old"}])
+    stamp = os.stat(path)
+    assert load(sft, path).dataset["train"][0]["completion"][0]["content"] == "old"
+    write(tmp_path, [{"prompt": "q", "response": "new"}])
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # same name, size and time
+    first, again = (load(sft, path).dataset["train"] for _ in range(2))
+    assert first[0]["completion"][0]["content"] == "new"
+    assert first.cache_files == again.cache_files
+    assert first._fingerprint == again._fingerprint, "and later steps of `datasets` are found again"
+
+
+def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "file")
+    with pytest.raises(DiskError, match="Set HF_DATASETS_CACHE"):
+        load(sft, write(tmp_path, [GOOD[sft]]))
+
+
+def test_lengths_are_measured_as_they_are_trained(tmp_path: Path) -> None:
+    rows = [{"prompt": "one " * n, "response": "two " * n} for n in (1, 5, 9)]
+    path = write(tmp_path, rows)
+    loaded = load(sft, path, tokenizer=Words(chat=True), max_prompt_tokens=7)
+    assert loaded.report["dropped"] == {"prompt_too_long": 1}  # 2 marks and 9 words
+    loaded = load(sft, path, tokenizer=Words(chat=True), max_tokens=12)
+    assert loaded.report["dropped"] == {"too_long": 1}  # 2 marks and 18 words
+    loaded = load(sft, path, tokenizer=Words(chat=False), max_prompt_tokens=8)
+    assert loaded.report["dropped"] == {"prompt_too_long": 1}  # 2 marks, 9 words, 1 special
+    pairs = [{"prompt": "q", "chosen": "a", "rejected": "b " * 50}, GOOD[preference]]
+    loaded = load(
+        preference, write(tmp_path, pairs), margin="none", max_tokens=20, tokenizer=Words(True)
+    )
+    assert loaded.report["dropped"] == {"too_long": 1}
+
+
+def test_duplicates_are_counted_and_left_out_if_asked(tmp_path: Path) -> None:
+    rows = [{"prompt": "Why?", "response": "So."}] * 2
+    rows += [{"prompt": "why? ", "response": "SO."}, {"prompt": "Why?", "response": "No."}]
+    path = write(tmp_path, rows)
+    loaded = load(sft, path)
+    assert loaded.report["duplicates"] == {"exact": 1, "normalised": 2}
+    assert loaded.report["kept"] == 4
+    assert load(sft, path, drop_duplicates="exact").report["dropped"] == {"duplicate": 1}
+    assert load(sft, path, drop_duplicates="normalised").report["kept"] == 2
+
+
+def test_held_out_prompts_are_not_trained_on(tmp_path: Path) -> None:
+    train = [{"prompt": f"q{n}", "response": "a"} for n in range(10)]
+    test = [{"prompt": f" Q{n}", "response": "b"} for n in range(8, 12)]
+    write(tmp_path, train, "data/train.jsonl")
+    write(tmp_path, test, "data/test.jsonl")
+    path = str(tmp_path / "data")
+    loaded = load(sft, path, test_rows=None)
+    assert loaded.report["splits"] == {"train": 8, "test": 4}
+    assert loaded.report["dropped"] == {"prompt_is_held_out": 2}
+    assert loaded.report["train_rows_whose_prompt_is_held_out"] == 2
+    assert loaded.report["held_out"].endswith("data (test)")
+    kept = load(sft, path, test_rows=None, drop_overlap=False)
+    assert kept.report["splits"] == {"train": 10, "test": 4}
+    assert kept.report["train_rows_whose_prompt_is_held_out"] == 2
+
+
+def test_a_share_is_held_out_by_prompt_whatever_else_is_there(tmp_path: Path) -> None:
+    rows = [{"prompt": f"q{n % 50}", "response": f"a{n}"} for n in range(200)]
+    asked = load(sft, write(tmp_path, rows), test_rows=None, test_share=0.2)
+    splits = {
+        name: {row["prompt"][0]["content"] for row in part} for name, part in asked.dataset.items()
+    }
+    assert asked.report["splits"] == {"train": 160, "test": 40}
+    assert not splits["train"] & splits["test"]
+    again = load(sft, write(tmp_path, rows[::-1]), test_rows=None, test_share=0.2)
+    assert {row["prompt"][0]["content"] for row in again.dataset["test"]} == splits["test"]
+    other = load(sft, write(tmp_path, rows), test_rows=None, test_share=0.2, seed=7)
+    assert {row["prompt"][0]["content"] for row in other.dataset["test"]} != splits["test"]
+    default = load(sft, write(tmp_path, rows), test_rows=None)
+    assert default.report["splits"] == {"train": 180, "test": 20}
+
+
+def test_no_more_rows_than_asked_for(tmp_path: Path) -> None:
+    rows = [{"prompt": f"q{n}", "response": "a"} for n in range(100)]
+    path = write(tmp_path, rows)
+    asked = {"test_rows": 20, "max_train_rows": 30, "max_test_rows": 5}
+    loaded = load(sft, path, **asked)
+    assert loaded.report["splits"] == {"train": 30, "test": 5}
+    assert loaded.report["dropped"] == {"over_max_train_rows": 50, "over_max_test_rows": 15}
+    numbers = [int(row["prompt"][0]["content"][1:]) for row in loaded.dataset["train"]]
+    assert numbers == sorted(numbers), "in the order of the source"
+    assert numbers != [row for row in range(100) if row in numbers][:30] or numbers[-1] > 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"test_rows": 5, "test_share": 0.5}, "are both given"),
+        ({"test_rows": None, "test_share": 1.0}, "`test_share` is 1.0"),
+        ({"test_rows": -1}, "`test_rows` is -1"),
+        ({"test_rows": 3}, "3 of 3 usable rows (3 different prompts) cannot be held out"),
+        ({"max_train_rows": 0}, "`max_train_rows` is 0"),
+        ({"max_tokens": 0}, "`max_tokens` is 0"),
+        ({"max_rejected_share": 2.0}, "`max_rejected_share` is 2.0"),
+        ({"split": "trian"}, "no split 'trian' (did you mean 'train'?)"),
+        ({"revision": "main"}, "revision cannot be honoured"),
+    ],
+)
+def test_arguments_that_cannot_be_meant(
+    tmp_path: Path, arguments: dict[str, Any], said: str
+) -> None:
+    rows = [{"prompt": f"q{n}", "response": "a"} for n in range(3)]
+    with pytest.raises(DataError, match=re.escape(said)):
+        load(sft, write(tmp_path, rows), **arguments)
+
+
+def test_if_all_rows_overlap_nothing_is_left(tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        write(tmp_path, [{"prompt": "q", "response": "a"}], f"data/{name}.jsonl")
+    with pytest.raises(DataError, match="no row is left to train on"):
+        load(sft, str(tmp_path / "data"), test_rows=None)
+    judged = [{"messages": [U, A], "label": False}]
+    with pytest.raises(DataError, match="all 1 rows are left out: {'label_false': 1}"):
+        load(sft, write(tmp_path, judged))
+
+
+good_rows = st.builds(
+    lambda prompt, chosen, extra: {"prompt": prompt, "chosen": chosen, "rejected": "no", **extra},
+    st.sampled_from(["q1", "q2", " Q2", "q3", "q4", "q5"]),
+    st.sampled_from(["a", "b", "A "]),
+    st.fixed_dictionaries({}, optional={"system": st.just("s"), "note": st.text(max_size=3)}),
+)
+spoilt = st.one_of(
+    st.tuples(good_rows, st.sampled_from(["prompt", "chosen", "rejected"])).map(
+        lambda pair: {key: value for key, value in pair[0].items() if key != pair[1]}
+    ),
+    st.tuples(
+        good_rows,
+        st.sampled_from(["prompt", "chosen", "rejected", "system"]),
+        st.sampled_from([5, True, "", [], {}, [U], "no"]),
+    ).map(lambda parts: {**parts[0], parts[1]: parts[2]}),
+)
+
+
+@given(
+    rows=st.lists(good_rows, min_size=2, max_size=12),
+    others=st.lists(spoilt, max_size=8),
+    order=st.randoms(use_true_random=False),
+    drop=st.sampled_from(["none", "exact", "normalised"]),
+    share=st.sampled_from([None, 0.3]),
+    cap=st.sampled_from([None, 4]),
+)
+@settings(max_examples=60, deadline=None)
+def test_nothing_is_silently_lost(
+    tmp_path_factory: Any,
+    rows: list[Any],
+    others: list[Any],
+    order: Any,
+    drop: str,
+    share: float | None,
+    cap: int | None,
+) -> None:
+    folder = tmp_path_factory.mktemp("lost")
+    every = [*rows, *others]
+    order.shuffle(every)
+    path, rejected = write(folder, every), folder / "rejected.jsonl"
+    try:
+        loaded = load(
+            preference,
+            path,
+            schema="prompt_chosen_rejected",
+            test_rows=None if share else 0,
+            test_share=share,
+            max_train_rows=cap,
+            drop_duplicates=drop,
+            rejected_rows=rejected,
+            max_rejected_share=1.0,
+        )
+    except DataError as error:
+        if "cannot be held out" not in str(error):  # too few different prompts
+            raise
+        return
+    report = loaded.report
+    assert report["rows_read"] == len(every)
+    assert report["rows_read"] == report["kept"] + sum(report["dropped"].values())
+    assert report["kept"] == sum(map(len, loaded.dataset.values()))
+    lines = listed(rejected) if rejected.exists() else []
+    assert Counter(line["reason"] for line in lines) == report["rejected"]
+    assert all(every[line["row"] - 1] == line["values"] for line in lines)
+    bad = {line["row"] - 1 for line in lines}
+    good = [row for place, row in enumerate(every) if place not in bad]
+    contents = [
+        (row["prompt"][-1]["content"], row["chosen"][0]["content"])
+        for part in loaded.dataset.values()
+        for row in part
+    ]
+    asked = (row["prompt"] for row in good)
+    questions = [one if isinstance(one, str) else one[-1]["content"] for one in asked]
+    wanted = Counter(zip(questions, (row["chosen"] for row in good), strict=True))
+    assert not Counter(contents) - wanted, "nothing is made up"
+    if drop == "none" and cap is None:
+        assert Counter(contents) == wanted
+    assert len(good) >= len(rows)
+
+
+@pytest.mark.parametrize("adapter", [sft, preference, prompts])
+@pytest.mark.parametrize("format", ["conversational", "text"])
+def test_conforms(tmp_path: Path, adapter: Any, format: str) -> None:
+    rows = [
+        {"prompt": f"q{n}?", "response": "a", "chosen": "a", "rejected": "b", "score": n}
+        for n in range(20)
+    ]
+    broken = write(tmp_path, [{**rows[0], "prompt": None}, *rows], "broken.jsonl")
+    schema = {"sft": "prompt_response"}.get(adapter.__name__)
+    check_dataset(
+        adapter,
+        {
+            "path": write(tmp_path, rows),
+            "format": format,
+            "schema": schema,
+            "max_rejected_share": 0.0,
+            **({"max_tokens": 50} if adapter is not prompts else {"max_prompt_tokens": 50}),
+        },
+        columns=["score"],
+        bad=[({"path": broken}, "broken.jsonl:1")],
+        tokenizer=Words(chat=True),
+    )
+
+
+def test_a_chat_template_that_refuses_is_a_model_error(tmp_path: Path) -> None:
+    class Strict(Words):
+        def apply_chat_template(self, *_: Any, **__: Any) -> str:
+            raise TemplateError("no system role")
+
+    with pytest.raises(ModelError, match="refuses a conversation of user: no system role"):
+        load(sft, write(tmp_path, [GOOD[sft]]), tokenizer=Strict(True), max_tokens=9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["conversational", "text"])
+def test_trl_learns_the_response_and_nothing_else(tmp_path: Path, format: str) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import SFTConfig, SFTTrainer
+
+    folder = make_tiny_policy(tmp_path / "policy")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    row = {"prompt": [U, A, {"role": "user", "content": "again"}], "response": "the answer"}
+    loaded = load(sft, write(tmp_path, [row]), tokenizer=tokenizer, format=format)
+    settings = SFTConfig(
+        output_dir=str(tmp_path / "out"), use_cpu=True, bf16=False, report_to="none", packing=False
+    )
+    trainer = SFTTrainer(
+        AutoModelForCausalLM.from_pretrained(folder),
+        settings,
+        train_dataset=loaded.dataset["train"],
+        processing_class=tokenizer,
+    )
+    ready = trainer.train_dataset[0]
+    pairs = zip(ready["input_ids"], ready["labels"], strict=True)
+    learnt = tokenizer.decode([token for token, label in pairs if label != -100])
+    assert "the answer" in learnt
+    assert "again" not in learnt
+    assert "again" in tokenizer.decode(ready["input_ids"])
