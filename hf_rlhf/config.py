@@ -63,7 +63,7 @@ _SECTIONS: dict[str, type] = {
     "card": CardSpec,
 }
 _TOP = (
-    *("schema", "plugin", "dataset", "judges", "rewards", "gates", *_SECTIONS),
+    *("schema", "plugin", "dataset", "judges", "rewards", "gates", "pad_token", *_SECTIONS),
     *("adapter", "adapter_revision", "expect_world_size", "expect_distributed", "stop_grace"),
 )
 _ONLY_REWARDS = ("weight", "on_none", "clip")
@@ -213,6 +213,7 @@ class _Checking:
             sha256=hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest(),
             adapter=self._value("adapter", str),
             adapter_revision=self._value("adapter_revision", str),
+            pad_token=self._value("pad_token", str),
         )
         return found, self.problems
 

@@ -141,7 +141,7 @@ def _tokenizer(run: "Run") -> Iterator[Problem]:
         yield Problem(
             where,
             "its tokenizer has no pad token, so batches cannot be padded.",
-            "Set `tokenizer.pad_token` and save the tokenizer beside the model.",
+            f"Write `pad_token: {run.tokenizer.eos_token}`, or save a tokenizer that has one.",
         )
     if _conversational(run) and not run.tokenizer.chat_template:
         yield Problem(

@@ -29,7 +29,7 @@ from hf_rlhf.estimate import disk_problems
 from hf_rlhf.policy import find_adapter
 from hf_rlhf.preflight import problems_of
 from hf_rlhf.processes import is_planned, rank
-from hf_rlhf.run import Run, resolve_model_path
+from hf_rlhf.run import Run, load_tokenizer, resolve_model_path
 from hf_rlhf.specs import OWNED
 
 
@@ -79,7 +79,7 @@ class _Preparation:
         training, model = self._settings(spec, classes) if classes else (None, None)
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
-        path, tokenizer = self._tokenizer(model, training)
+        path, tokenizer = self._tokenizer(model, training, spec.pad_token)
         folder = Path(training.output_dir).parent if training is not None else None
         loaded = self._dataset(spec, tokenizer, folder)
         adapter = self._adapter(spec)
@@ -289,7 +289,7 @@ class _Preparation:
             return True
         return False
 
-    def _tokenizer(self, model: Any, training: Any) -> tuple[str, Any]:
+    def _tokenizer(self, model: Any, training: Any, pad: str | None) -> tuple[str, Any]:
         if model is None:
             return "", None
         if not model.model_name_or_path:
@@ -302,12 +302,11 @@ class _Preparation:
                     )
                 )
             return "", None
-        from transformers import AutoTokenizer
-
         try:
             path = resolve_model_path(model.model_name_or_path)
-            return path, AutoTokenizer.from_pretrained(
+            return path, load_tokenizer(
                 path,
+                pad,
                 revision=model.model_revision,
                 trust_remote_code=getattr(training, "trust_remote_code", False),
             )

@@ -136,6 +136,24 @@ def default_run(trainer: str) -> str | None:
     return name or getattr(registry.load("trainers", trainer), "default_run", None)
 
 
+def load_tokenizer(path: str, pad_token: str | None, **kwargs: Any) -> Any:
+    """Load a model's tokenizer by `from_pretrained`, and let it pad with `pad_token`, if given.
+
+    Raises ModelError for a token that it does not know: a new one would have no embedding.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(path, **kwargs)
+    if pad_token is not None:
+        if pad_token not in tokenizer.get_vocab():
+            raise ModelError(
+                f"`pad_token: {pad_token}` is not one of its tokens. Its end-of-sequence token is "
+                f"{tokenizer.eos_token!r}."
+            )
+        tokenizer.pad_token = pad_token
+    return tokenizer
+
+
 def resolve_model_path(name: str) -> str:
     """Return what `from_pretrained` takes for `name`: package://PACKAGE/FOLDER is a folder."""
     if name.startswith(("./", "../", "/", "~")) and not Path(name).exists():

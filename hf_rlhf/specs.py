@@ -146,6 +146,8 @@ class RunSpec:
     adapter: str | None = None
     """The LoRA adapter that training continues: a folder or a Hub id."""
     adapter_revision: str | None = None
+    pad_token: str | None = None
+    """The token that pads, for a tokenizer that has none or another: one that it knows."""
 
 
 def keys_of(cls: type) -> frozenset[str]:
