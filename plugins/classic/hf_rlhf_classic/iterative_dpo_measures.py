@@ -67,8 +67,13 @@ def _named(name: str, interval: Interval) -> dict[str, float]:
     return {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
-def rollout_entry(iteration: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, float | int]:
-    """Return what to log of an iteration's completions, before it trains."""
+def rollout_entry(
+    iteration: int, rows: Sequence[Mapping[str, Any]], zero_std: float
+) -> dict[str, float | int]:
+    """Return what to log of an iteration's completions, before it trains.
+
+    `zero_std` is the share of prompts whose rewards are all equal.
+    """
     completions = [one for row in rows for one in row["completions"]]
     rewards = [one["reward"] for one in completions if one["reward"] is not None]
     entry: dict[str, float | int] = {"iteration": iteration}
@@ -77,6 +82,7 @@ def rollout_entry(iteration: int, rows: Sequence[Mapping[str, Any]]) -> dict[str
         entry["rollouts/reward"] = mean
         entry["rollouts/reward_std"] = math.sqrt(fmean((one - mean) ** 2 for one in rewards))
     entry["rollouts/none"] = len(completions) - len(rewards)
+    entry["rollouts/zero_std_groups"] = zero_std
     for label in completions[0]["parts"]:
         known = [v for one in completions if (v := one["parts"][label]) is not None]
         if known:

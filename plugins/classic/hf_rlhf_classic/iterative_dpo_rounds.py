@@ -277,7 +277,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
                 "`temperature` gives it more to prefer; `on_no_pairs: reuse` trains on the "
                 "buffer as it was."
             )
-        entry = rollout_entry(policy + 1, rows) | {
+        entry = rollout_entry(policy + 1, rows, new.tied / max(new.prompts - new.abstained, 1)) | {
             "pairs/prompts": new.prompts,
             "pairs/new": len(new.pairs),
             "pairs/tied": new.tied,

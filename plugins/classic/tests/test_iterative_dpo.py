@@ -1,0 +1,262 @@
+"""The trainer of iterative DPO: what it refuses, what it writes, what it says."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from hf_rlhf.errors import ConfigError, RewardError, RunFolderError
+from hf_rlhf.messages import text_of
+from hf_rlhf.testing import check_trainer
+from hf_rlhf.train import train
+from hf_rlhf_classic.iterative_dpo import IterativeDPOTrainer
+from hf_rlhf_classic.iterative_dpo_config import IterativeDPOConfig
+from hf_rlhf_classic.iterative_dpo_store import Store
+
+TINY = {
+    "plugin": "iterative_dpo",
+    "model_name_or_path": "package://hf_rlhf_classic/tiny_sft",
+    "dataset": {"name": "tastes", "train_rows": 16, "test_rows": 8},
+    "rewards": [{"name": "known_utility", "label": "utility"}],
+    **{"use_peft": True, "lora_r": 4, "lora_target_modules": ["all-linear"]},
+    **{"iterations": 2, "prompts_per_iteration": 8, "completions_per_prompt": 3},
+    **{"rollout_batch_size": 12, "max_completion_length": 12, "measured_prompts": 8},
+    **{"per_device_train_batch_size": 4, "learning_rate": 1e-2, "max_length": 64},
+    **{"use_cpu": True, "bf16": False, "activation_checkpointing": False},
+    **{"dataloader_pin_memory": False, "logging_steps": 1, "save_steps": 2, "seed": 5},
+}
+ON_CPU = {"use_cpu": True, "bf16": False, "output_dir": "nowhere"}
+
+
+def config(**given):
+    return IterativeDPOConfig(**ON_CPU, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"buffer": "rolling3"}, "buffer is 'rolling3'; known: current, rolling2, full"),
+        ({"reference": "last"}, "known: initial, previous"),
+        ({"completions_per_prompt": 1}, "completions_per_prompt is 1, at least 2"),
+        ({"temperature": 0.0}, "greedy completions of a prompt are all the same"),
+        ({"top_p": 1.5}, "expected a share"),
+        ({"margin": -1.0}, "expected 0 or more"),
+        ({"rollout_batch_size": 2}, "does not hold the 4 completions of one prompt"),
+        ({"eval_strategy": "steps"}, "measured_prompts"),
+        ({"num_train_epochs": 2}, "give steps_per_iteration"),
+        ({"sync_ref_model": True}, "reference: previous"),
+        ({"precompute_ref_log_probs": True}, "always done here"),
+        ({"train_sampling_strategy": "random"}, "leave it out"),
+        ({"max_steps": 10}, "is not iterations 3 x"),
+        ({"max_steps": 9, "steps_per_iteration": 4}, "is not iterations 3 x"),
+        ({"steps_per_iteration": 0}, "expected 1 up"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        config(**given)
+
+
+def test_every_setting_that_is_wrong_is_said_at_once():
+    with pytest.raises(ValueError, match=r"buffer is 'x'.*temperature is 0"):
+        config(buffer="x", temperature=0.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [
+        ({"prompts_per_iteration": 100, "per_device_train_batch_size": 8}, 13),
+        ({"prompts_per_iteration": 10, "pairs": "all", "per_device_train_batch_size": 8}, 8),
+        ({"max_steps": 12}, 4),
+        ({"steps_per_iteration": 7, "buffer": "full"}, 7),
+        ({"prompts_per_iteration": 64, "gradient_accumulation_steps": 4}, 2),
+    ],
+)
+def test_an_iteration_has_as_many_steps_whatever_the_buffer(given, steps):
+    made = config(**given)
+    assert (made.steps_per_iteration, made.max_steps) == (steps, 3 * steps)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"prompts_per_iteration": 17}, "is 17, and the dataset has 16 training rows"),
+        ({"max_length": 12}, "with completions of 12 takes"),
+        ({"rewards": []}, "no completion is preferred"),
+        ({"rewards": [{"name": "known_utility", "weight": 0}]}, "no completion is preferred"),
+        (
+            {"evaluation": {"split": "validation"}},
+            "no rows are held out ('validation')",
+        ),
+        ({"buffer": "rolling3"}, "rolling3"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_before_weights_load(given, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(IterativeDPOTrainer, "from_run", None)
+    with pytest.raises(ConfigError) as refused:
+        train(config={**TINY, **given}, output_dir=str(tmp_path / "run"))
+    assert said in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a run of two iterations, and its record."""
+    folder = tmp_path_factory.mktemp("iterative") / "run"
+    return folder, train(config={**TINY, "buffer": "full"}, output_dir=str(folder))
+
+
+def test_the_log_has_each_iteration_once_and_the_steps_of_all(trained):
+    _, record = trained
+    history = record["training"]["history"]
+    assert [entry["iteration"] for entry in history if "iteration" in entry] == [1, 2]
+    assert [entry["policy"] for entry in history if "policy" in entry] == [0, 1, 2]
+    assert [entry["step"] for entry in history if "loss" in entry] == [1, 2, 3, 4]
+    rates = [entry["learning_rate"] for entry in history if "loss" in entry]
+    assert rates == sorted(rates, reverse=True), "one schedule spans all iterations"
+    assert len(set(rates)) == 4
+
+
+def test_before_the_first_step_the_policy_is_its_reference(trained):
+    _, record = trained
+    history = record["training"]["history"]
+    first = next(entry for entry in history if "loss" in entry)
+    assert first["rewards/chosen"] == pytest.approx(0, abs=1e-4)
+    assert first["loss"] == pytest.approx(0.6931, abs=1e-3)
+    kl = [entry["kl/sequence"] for entry in history if "policy" in entry]
+    assert kl[0] == 0 < min(kl[1:])
+
+
+def test_the_run_folder_has_what_was_sampled(trained):
+    folder, record = trained
+    store = Store(folder / "iterations")
+    for policy in range(2):
+        rows = store.read_all(policy, "rollouts")
+        assert len({row["row"] for row in rows}) == len(rows) == 8
+        rewards = [one["reward"] for row in rows for one in row["completions"]]
+        assert len(rewards) == 24
+        logged = next(e for e in record["training"]["history"] if e.get("iteration") == policy + 1)
+        assert logged["rollouts/reward"] == pytest.approx(sum(rewards) / 24)
+        assert logged["rollouts/utility"] == logged["rollouts/reward"]
+    assert not store.read_all(2, "rollouts")
+    assert len(store.read_all(2, "held_out")) == 8
+
+
+def test_what_is_saved_is_the_policy_alone(trained):
+    folder, _ = trained
+    assert (folder / "adapter" / "adapter_model.safetensors").exists()
+    assert not list(folder.rglob("ref"))
+
+
+def test_the_full_buffer_grows_and_trains_as_many_pairs(trained):
+    _, record = trained
+    first, second = [e for e in record["training"]["history"] if "iteration" in e]
+    assert second["pairs/buffer"] == first["pairs/new"] + second["pairs/new"]
+    assert second["pairs/passes"] == 8 / second["pairs/buffer"]
+
+
+@dataclass
+class Indifferent:
+    """Likes everything as well, after `varied` calls in which it does not."""
+
+    varied: int = 0
+    calls: int = 0
+
+    def __call__(self, prompts, completions, **_):
+        self.calls += 1
+        if self.calls <= self.varied:
+            return [float(len(text_of(completion))) for completion in completions]
+        return [1.0 for _ in completions]
+
+
+def test_a_reward_that_does_not_vary_stops_the_run(offer, tmp_path):
+    offer("rewards", indifferent=Indifferent)
+    given = {**TINY, "rewards": [{"name": "indifferent"}], "measured_prompts": 0}
+    with pytest.raises(RewardError, match=r"iteration 1 has no pairs.*0 pairs of 8 prompts \(8 ti"):
+        train(config={**given, "on_no_pairs": "reuse"}, output_dir=str(tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_when_asked_to_an_iteration_without_pairs_reuses_the_buffer(offer, tmp_path):
+    offer("rewards", indifferent=Indifferent)
+    given = {**TINY, "rewards": [{"name": "indifferent", "varied": 2}], "measured_prompts": 0}
+    with pytest.raises(RewardError, match="iteration 2 has no pairs"):
+        train(config=given, output_dir=str(tmp_path / "stops"))
+    record = train(config={**given, "on_no_pairs": "reuse"}, output_dir=str(tmp_path / "goes_on"))
+    first, second = [e for e in record["training"]["history"] if "iteration" in e]
+    assert (second["pairs/new"], second["pairs/tied"]) == (0, 8)
+    assert second["pairs/buffer"] == first["pairs/buffer"] > 0
+
+
+@dataclass
+class NotANumber:
+    """Returns NaN."""
+
+    def __call__(self, prompts, completions, **_):
+        return [float("nan") for _ in completions]
+
+
+def test_a_reward_that_is_not_a_number_stops_the_run(offer, tmp_path):
+    offer("rewards", nan=NotANumber)
+    with pytest.raises(RewardError, match="nan"):
+        train(config={**TINY, "rewards": [{"name": "nan"}]}, output_dir=str(tmp_path / "run"))
+
+
+def test_rollouts_of_another_policy_are_not_taken_for_this_ones(tmp_path):
+    store = Store(tmp_path)
+    assert not store.begin(1, "one")
+    store.write(1, "rollouts", 0, [1, 2])
+    assert not store.begin(1, "one")
+    assert store.read_all(1, "rollouts") == [1, 2]
+    assert store.begin(1, "other")
+    assert not store.has(1, "rollouts", 0)
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    store = Store(tmp_path)
+    store.write(0, "rollouts", 0, [1])
+    (path,) = tmp_path.rglob("rollouts-*.json")
+    path.write_text('[{"row": 1')
+    with pytest.raises(RunFolderError, match=r"rollouts-00000\.json cannot be read"):
+        store.read_all(0, "rollouts")
+
+
+def test_another_runs_iterations_are_copied_and_none_replaced(tmp_path):
+    theirs, ours = Store(tmp_path / "theirs"), Store(tmp_path / "ours")
+    for policy in range(2):
+        theirs.write(policy, "rollouts", 0, ["theirs"])
+    ours.write(0, "rollouts", 0, ["ours"])
+    ours.adopt(theirs.folder)
+    assert [ours.read_all(policy, "rollouts") for policy in range(2)] == [["ours"], ["theirs"]]
+
+
+CONFORMANCE = {
+    **{"prompts_per_iteration": 4, "completions_per_prompt": 3, "measured_prompts": 4},
+    **{"per_device_train_batch_size": 2, "activation_checkpointing": False},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"iterations": 2, "buffer": "full", "use_peft": True},
+        {"iterations": 1, "reference": "previous"},
+        {
+            "iterations": 2,
+            "max_steps": 4,
+            "pairs": "all",
+            "reference": "previous",
+            "use_peft": True,
+        },
+    ],
+)
+def test_it_keeps_the_contract_of_trainers(given):
+    check_trainer(
+        IterativeDPOTrainer,
+        settings={**CONFORMANCE, "lora_target_modules": ["all-linear"], **given},
+    )
+
+
+def test_the_shipped_run_files_parse():
+    from hf_rlhf.run import run_files
+
+    assert set(run_files("iterative_dpo")) >= {"tiny", "gpt2_hh"}
