@@ -1,0 +1,434 @@
+"""PPO here against the last TRL that had PPO (1.12), which gets a virtual environment of its own.
+
+The same model, LoRA, prompts, batches, epochs and lengths; TRL 1.12 with the same torch,
+transformers and peft. Two jobs:
+
+* `speed`: a random base with a reward adapter. Here policy, value, reference and reward share the
+  base; TRL 1.12 shares it for policy and reference (its `peft_config`), and needs a value model and
+  a reward model of its own, into which the same adapter is merged. Completions have the full
+  length, since a random model hardly ever stops. Compared are completions per second, and by how
+  much resident memory grows over what the imports take.
+* `learning`: the tiny fine-tuned model that the classic plugin ships, on sums with their verifier
+  as the reward; TRL is given the verifier as a model. Compared is the mean reward over the last
+  quarter of the steps, at the same number of completions, at each side's better learning rate of
+  those given.
+
+Processes alternate. The first two steps of each are left out of its time.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+WARM_UP = 2
+TRL = "1.12.0"
+SAME = ("torch", "transformers", "peft", "accelerate", "datasets", "tokenizers", "numpy")
+LORA = {"r": 16, "lora_alpha": 32, "lora_dropout": 0.0, "target_modules": "all-linear"}
+
+
+# What runs in a process of its own, here or in TRL's environment.
+
+
+class Clock:
+    """The times at which steps end, and the scores that are logged."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+        self.scores: list[float] = []
+
+    def callback(self) -> Any:
+        """Return a transformers callback that notes them."""
+        from transformers import TrainerCallback
+
+        clock = self
+
+        class Note(TrainerCallback):  # type: ignore[misc]
+            def on_step_end(self, *_: Any, **__: Any) -> None:
+                clock.ends.append(time.perf_counter())
+
+            def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
+                score = logs.get("reward", logs.get("objective/scores"))
+                if score is not None:
+                    clock.scores.append(score)
+
+        return Note()
+
+
+def ours(job: Mapping[str, Any], clock: Clock) -> Any:
+    """Return the trainer that hf_rlhf makes of the job; it is yet to train."""
+    from hf_rlhf.config import RunFile
+    from hf_rlhf.prepare import prepare
+
+    learned = {"reward_adapter": job["adapter"]} if job["adapter"] else {}
+    rewards = [] if job["adapter"] else [{"name": "arithmetic_correct"}]
+    content = {
+        "schema": 1,
+        "plugin": "ppo",
+        "model_name_or_path": job["base"],
+        "dataset": {"name": "arithmetic", "form": "prompts", "train_rows": job["rows"]},
+        **({"rewards": rewards} if rewards else {}),
+        **learned,
+        "evaluation": None,
+        "output_dir": job["folder"],
+        "use_peft": True,
+        "lora_r": LORA["r"],
+        "lora_alpha": LORA["lora_alpha"],
+        "lora_dropout": LORA["lora_dropout"],
+        "lora_target_modules": [LORA["target_modules"]],
+        "max_steps": job["steps"],
+        "rollout_batch_size": job["batch"],
+        "num_mini_batches": job["mini_batches"],
+        "micro_batch_size": job["micro"],
+        "num_ppo_epochs": job["epochs"],
+        "max_completion_length": job["tokens"],
+        "learning_rate": job["learning_rate"],
+        "value_learning_rate": 10 * job["learning_rate"],
+        "kl_coef": job["kl_coef"],
+        "seed": job["seed"],
+        "lr_scheduler_type": "constant",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "bf16": False,
+        "dataloader_pin_memory": False,
+    }
+    run = prepare(RunFile.from_mapping(content))
+    return run.trainer_class.from_run(run.with_callbacks(clock.callback()))
+
+
+def theirs(job: Mapping[str, Any], clock: Clock) -> Any:
+    """Return TRL 1.12's trainer for the job."""
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+    )
+    from trl.experimental.ppo import PPOConfig, PPOTrainer
+
+    tokenizer = AutoTokenizer.from_pretrained(job["base"], padding_side="left")
+    rows = json.loads(Path(job["prompts"]).read_text())
+    prompts = Dataset.from_dict(
+        {"input_ids": [tokenizer(row["prompt"])["input_ids"] for row in rows]}
+    )
+    policy = AutoModelForCausalLM.from_pretrained(job["base"])
+    value = AutoModelForSequenceClassification.from_pretrained(job["base"], num_labels=1)
+    if job["adapter"]:
+        reward: Any = AutoModelForSequenceClassification.from_pretrained(
+            job["reward_model"], num_labels=1
+        )
+    else:
+        reward = verifier(tokenizer, {row["prompt"]: row["answer"] for row in rows})
+    arguments = PPOConfig(
+        output_dir=job["folder"],
+        total_episodes=job["steps"] * job["batch"],
+        per_device_train_batch_size=job["micro"],
+        gradient_accumulation_steps=job["batch"] // job["micro"],
+        num_mini_batches=job["mini_batches"],
+        local_rollout_forward_batch_size=job["batch"],
+        num_ppo_epochs=job["epochs"],
+        response_length=job["tokens"],
+        stop_token="eos",
+        temperature=1.0,
+        learning_rate=job["learning_rate"],
+        kl_coef=job["kl_coef"],
+        seed=job["seed"],
+        lr_scheduler_type="constant",
+        num_sample_generations=0,
+        save_strategy="no",
+        disable_tqdm=True,
+        report_to="none",
+        bf16=False,
+        gradient_checkpointing=False,
+        use_cpu=True,
+        dataloader_pin_memory=False,
+        logging_steps=1,
+    )
+    return PPOTrainer(
+        args=arguments,
+        processing_class=tokenizer,
+        model=policy,
+        ref_model=None,
+        reward_model=reward,
+        value_model=value,
+        train_dataset=prompts,
+        eval_dataset=prompts.select(range(job["micro"])),
+        peft_config=LoraConfig(task_type="CAUSAL_LM", **LORA),
+        callbacks=[clock.callback()],
+    )
+
+
+def verifier(tokenizer: Any, answers: Mapping[str, str]) -> Any:
+    """Return a module that TRL takes for a reward model, and that knows the right answers."""
+    import torch
+
+    class Backbone(torch.nn.Module):
+        """Gives what it read in place of hidden states."""
+
+        def forward(self, input_ids: Any, attention_mask: Any, **_: Any) -> Any:
+            return type("Output", (), {"hidden_states": [(input_ids, attention_mask)]})
+
+    class Verifier(torch.nn.Module):
+        base_model_prefix = "backbone"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone = Backbone()
+
+        def score(self, read: Any) -> Any:
+            ids, mask = read
+            texts = [
+                tokenizer.decode(row[keep.bool()], skip_special_tokens=True)
+                for row, keep in zip(ids, mask, strict=True)
+            ]
+            right = [float(answers[t.split("=")[0] + "="] == t.split("=", 1)[1]) for t in texts]
+            return torch.tensor(right)[:, None, None].expand(*ids.shape, 1).clone()
+
+    return Verifier()
+
+
+def work(side: str, path: str) -> None:
+    """Do the job at `path`; write times, scores and memory beside it."""
+    job = json.loads(Path(path).read_text())
+    import peft  # noqa: F401 - so that imports are not counted as growth
+    import torch
+    import transformers.trainer  # noqa: F401
+
+    if side == "ours":
+        import hf_rlhf.prepare  # noqa: F401
+        import hf_rlhf_classic.ppo  # noqa: F401
+    else:
+        import trl.experimental.ppo  # noqa: F401
+    torch.set_num_threads(job["threads"])
+    Path("/proc/self/clear_refs").write_text("5")  # VmHWM counts anew
+    before = _status()["VmRSS"]
+    clock = Clock()
+    trainer = {"ours": ours, "theirs": theirs}[side](job, clock)
+    begun = time.perf_counter()
+    trainer.train()
+    ends = [begun, *clock.ends]
+    content = {
+        "steps": [after - one for one, after in zip(ends, ends[1:], strict=False)],
+        "scores": clock.scores,
+        "grown": _status()["VmHWM"] - before,
+        "trainable": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
+    }
+    Path(job["out"]).write_text(json.dumps(content))
+
+
+def _status() -> dict[str, float]:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    pairs = (line.split() for line in lines if line.startswith(("VmRSS", "VmHWM")))
+    return {name.rstrip(":"): int(kb) * 1024 / 1e6 for name, kb, _ in pairs}
+
+
+# What measures them.
+
+
+def environment(folder: Path) -> Path:
+    """Return the Python of an environment with TRL 1.12, made if it is not there yet."""
+    from importlib.metadata import version
+
+    python = folder / "bin" / "python"
+    if not python.exists():
+        print(f"making {folder}: trl {TRL} and what it needs", file=sys.stderr, flush=True)
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        pins = [f"{name}=={version(name).split('+')[0]}" for name in SAME]
+        install = [str(python), "-m", "pip", "install", "-q", f"trl=={TRL}", *pins]
+        subprocess.run(install, check=True)
+    return python
+
+
+def make_base(folder: Path, hidden: int, layers: int) -> dict[str, str]:
+    """Write a random base, a reward adapter for it, and the adapter merged into a reward model."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import (
+        AutoConfig,
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+        LlamaForCausalLM,
+    )
+
+    from hf_rlhf.run import resolve_model_path
+
+    tiny = resolve_model_path("package://hf_rlhf_classic/tiny_sft")
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
+    config = AutoConfig.from_pretrained(tiny)
+    config.update(
+        {
+            "hidden_size": hidden,
+            "intermediate_size": 3 * hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": hidden // 64,
+            "num_key_value_heads": hidden // 64,
+            "head_dim": 64,
+            "vocab_size": 8192,
+        }
+    )
+    torch.manual_seed(0)
+    names = {name: str(folder / name) for name in ("base", "adapter", "reward_model")}
+    LlamaForCausalLM(config).save_pretrained(names["base"])
+    scorer = AutoModelForSequenceClassification.from_pretrained(names["base"], num_labels=1)
+    adapted = get_peft_model(
+        scorer, LoraConfig(task_type="SEQ_CLS", modules_to_save=["score"], **LORA)
+    )
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.02)
+    adapted.save_pretrained(names["adapter"])
+    adapted.merge_and_unload().save_pretrained(names["reward_model"])
+    for name in names.values():
+        tokenizer.save_pretrained(name)
+    return names
+
+
+def measure(side: str, python: Path, folder: Path, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Do a job in a process of its own; return what it measured."""
+    path, out = folder / "job.json", folder / "out.json"
+    run = folder / f"run-{time.monotonic_ns()}"
+    path.write_text(json.dumps({**job, "out": str(out), "folder": str(run)}))
+    quiet = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [str(python), str(Path(__file__).resolve()), "--work", side, str(path)],
+        env={**os.environ, "OMP_NUM_THREADS": str(job["threads"]), **quiet},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise SystemExit(f"{side} failed:\n{done.stderr[-3000:]}")
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
+
+
+def main() -> None:
+    """Run both sides in turn and print the ratios."""
+    from side_by_side import Comparison, Report, in_turn, parser, scratch
+
+    options = parser(__doc__, rounds=3)
+    default = Path(os.environ.get("TMPDIR", "/tmp")) / f"hf-rlhf-trl-{TRL}"
+    options.add_argument("--environment", type=Path, default=default, help="of TRL (%(default)s)")
+    options.add_argument("--steps", type=int, default=8, help="for speed (%(default)s)")
+    options.add_argument("--hidden", type=int, default=512, help="of the base (%(default)s)")
+    options.add_argument("--layers", type=int, default=8, help="of the base (%(default)s)")
+    options.add_argument("--learning", type=int, default=60, help="steps (%(default)s; 0: none)")
+    options.add_argument("--rates", type=float, nargs="*", default=[3e-4, 1e-3])
+    options.add_argument("--threads", type=int, default=1)
+    chosen = options.parse_args()
+    if chosen.quick:
+        chosen.rounds, chosen.steps, chosen.hidden, chosen.layers = 1, 3, 64, 2
+        chosen.learning, chosen.rates = 3, chosen.rates[:1]
+    pythons = {"ours": Path(sys.executable), "theirs": environment(chosen.environment)}
+    report = Report("PPO against TRL 1.12")
+    with scratch() as name:
+        folder = Path(name)
+        prompts = _prompts(folder, 2000)
+        common = {"prompts": prompts, "rows": 2000, "threads": chosen.threads, "kl_coef": 0.02}
+        speed = {
+            **common,
+            **make_base(folder, chosen.hidden, chosen.layers),
+            **{"steps": chosen.steps, "batch": 16, "micro": 8, "mini_batches": 1, "epochs": 4},
+            **{"tokens": 32, "learning_rate": 1e-4, "seed": 0},
+        }
+        found = in_turn(
+            chosen.rounds,
+            {side: _call(side, pythons[side], folder, speed) for side in ("ours", "theirs")},
+        )
+        rate = {
+            side: [16 / _median(one["steps"][WARM_UP:]) for one in rounds]
+            for side, rounds in found.items()
+        }
+        grown = {side: [one["grown"] for one in rounds] for side, rounds in found.items()}
+        report.comparisons += [
+            Comparison(
+                "completions per second",
+                *rate.values(),
+                "/s",
+                "TRL 1.12",
+                None if chosen.quick else 1.5,
+                higher_is_better=True,
+            ),
+            Comparison(
+                "memory beside imports",
+                *grown.values(),
+                "MB",
+                "TRL 1.12",
+                None if chosen.quick else 0.5,
+            ),
+        ]
+        if chosen.learning:
+            _learning(report, chosen, pythons, folder, common)
+    report.show(as_json=chosen.json)
+
+
+def _learning(
+    report: Any, chosen: Any, pythons: Mapping[str, Path], folder: Path, common: Mapping[str, Any]
+) -> None:
+    from side_by_side import Comparison
+
+    from hf_rlhf.run import resolve_model_path
+
+    base = resolve_model_path("package://hf_rlhf_classic/tiny_sft")
+    best: dict[str, list[float]] = {}
+    for side, python in pythons.items():
+        by_rate: dict[float, list[float]] = {}
+        for learning_rate in chosen.rates:
+            for seed in range(chosen.rounds):
+                job = {
+                    **common,
+                    **{"base": base, "adapter": None, "steps": chosen.learning, "batch": 128},
+                    **{"micro": 32, "mini_batches": 4, "epochs": 2, "tokens": 8, "seed": seed},
+                    "learning_rate": learning_rate,
+                }
+                scores = measure(side, python, folder, job)["scores"]
+                last = scores[-max(len(scores) // 4, 1) :]
+                by_rate.setdefault(learning_rate, []).append(max(sum(last) / len(last), 1e-6))
+            said = ", ".join(f"{one:.3f}" for one in by_rate[learning_rate])
+            report.notes.append(f"{side}, learning rate {learning_rate:g}: reward {said}")
+        best[side] = max(by_rate.values(), key=sum)
+    report.comparisons.append(
+        Comparison(
+            f"reward, steps {chosen.learning * 3 // 4} to {chosen.learning}",
+            best["ours"],
+            best["theirs"],
+            "",
+            "TRL 1.12",
+            higher_is_better=True,
+        )
+    )
+
+
+def _call(side: str, python: Path, folder: Path, job: Mapping[str, Any]) -> Any:
+    return lambda: measure(side, python, folder, job)
+
+
+def _prompts(folder: Path, rows: int) -> str:
+    """Write the prompts and answers that the adapter `arithmetic` makes, for TRL."""
+    from hf_rlhf.registry import load
+
+    made = load("datasets", "arithmetic")(form="prompts", train_rows=rows)
+    table = (made.dataset if hasattr(made, "dataset") else made)["train"]
+    content = [{"prompt": row["prompt"], "answer": row["answer"]} for row in table]
+    path = folder / "prompts.json"
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def _median(values: list[float]) -> float:
+    import statistics
+
+    return statistics.median(values)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--work"]:
+        work(*sys.argv[2:])
+    else:
+        main()
