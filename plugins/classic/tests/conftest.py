@@ -38,28 +38,53 @@ def prepared(offer: Callable[..., None], tmp_path: Path) -> Callable[..., Any]:
 def gpt2(tmp_path: Path) -> Callable[..., str]:
     """Return a function that writes a random tiny GPT-2, and returns its folder.
 
-    Its tokenizer is that of the tiny models, with the attributes that are given: GPT-2's own has
-    no pad token and no chat template.
+    Its tokenizer is that of the tiny models, with the attributes that are given.
     """
-    import torch
-    from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+    from transformers import AutoTokenizer
 
     from hf_rlhf.run import resolve_model_path
 
-    def make(name: str = "gpt2", positions: int = 256, **attributes: Any) -> str:
+    def make(name: str = "gpt2", **attributes: Any) -> str:
         source = resolve_model_path("package://hf_rlhf_classic/tiny_sft")
         tokenizer = AutoTokenizer.from_pretrained(source)
         for key, value in attributes.items():
             setattr(tokenizer, key, value)
-        config = GPT2Config(
-            **{"vocab_size": len(tokenizer), "n_positions": positions, "n_embd": 32},
-            **{"n_layer": 2, "n_head": 2},
-            **{"bos_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id},
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            GPT2LMHeadModel(config).save_pretrained(tmp_path / name)
-        tokenizer.save_pretrained(tmp_path / name)
-        return str(tmp_path / name)
+        return _write_gpt2(tokenizer, tmp_path / name)
 
     return make
+
+
+@pytest.fixture
+def plain_gpt2(tmp_path: Path) -> str:
+    """Return the folder of a random tiny GPT-2 with a tokenizer as GPT-2's own.
+
+    It is byte-level, and has neither a pad token nor a chat template.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: number for number, token in enumerate([*alphabet, "<|endoftext|>"])}
+    inner = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    inner.add_special_tokens(["<|endoftext|>"])
+    end = {name: "<|endoftext|>" for name in ("bos_token", "eos_token", "unk_token")}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, **end)
+    return _write_gpt2(tokenizer, tmp_path / "plain_gpt2")
+
+
+def _write_gpt2(tokenizer: Any, folder: Path) -> str:
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    end = tokenizer.eos_token_id
+    config = GPT2Config(
+        **{"vocab_size": len(tokenizer), "n_positions": 1024, "n_embd": 32, "n_layer": 2},
+        **{"n_head": 2, "bos_token_id": end, "eos_token_id": end},
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        GPT2LMHeadModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)

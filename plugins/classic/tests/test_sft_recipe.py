@@ -1,0 +1,127 @@
+"""The classic recipe for GPT-2: its run files, on a tiny GPT-2 and rows shaped like hh-rlhf's."""
+
+import json
+
+import pytest
+
+from hf_rlhf.config import RunFile
+from hf_rlhf.errors import ConfigError
+from hf_rlhf.prepare import prepare
+from hf_rlhf.run import choose_run_file
+
+# What the recipe is, and what its run files therefore must say.
+RECIPE = {
+    "sft": {"learning_rate": 2e-5, "num_train_epochs": 3, "max_length": 512},
+    "reward": {"learning_rate": 1e-5, "num_train_epochs": 2},
+    "dpo": {"learning_rate": 5e-7, "beta": 0.1},
+    "grpo": {"num_generations": 4, "beta": 0.1, "epsilon": 0.2},
+}
+ON_THIS_MACHINE = {
+    **{"use_cpu": True, "bf16": False, "dataloader_pin_memory": False, "max_steps": 2},
+    **{"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "save_steps": 1},
+    "logging_steps": 1,
+}
+
+
+@pytest.fixture
+def transcripts(tmp_path):
+    """Return a file of pairs in hh-rlhf's form: whole transcripts that part at the last answer."""
+    rows = []
+    for number in range(60):
+        start = f"\n\nHuman: Is {number} even?\n\nAssistant: Do you mean the number?"
+        start += f"\n\nHuman: Yes, {number}.\n\nAssistant:"
+        right, wrong = ("Yes.", "No.") if number % 2 == 0 else ("No.", "Yes, it is.")
+        rows.append({"chosen": f"{start} {right}", "rejected": f"{start} {wrong}"})
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def run_of(trainer, model, path, folder, **settings):
+    """Return the recipe's run file of a trainer, on this model and these rows."""
+    values = dict(choose_run_file(trainer, "gpt2_hh", None).values)
+    values["dataset"] = {**values["dataset"], "path": str(path), "test_rows": 8}
+    values |= {**ON_THIS_MACHINE, "model_name_or_path": model, "output_dir": str(folder)}
+    values["evaluation"] = {**values["evaluation"], "rows": 4, "batch_size": 4}
+    if trainer != "reward":
+        values["evaluation"]["max_new_tokens"] = 8
+    if trainer == "grpo":
+        values["max_completion_length"] = 8
+    return RunFile.from_mapping({**values, **settings})
+
+
+@pytest.mark.parametrize("trainer", RECIPE)
+def test_the_run_files_say_what_the_recipe_says(trainer):
+    values = choose_run_file(trainer, "gpt2_hh", None).values
+    assert {key: values[key] for key in RECIPE[trainer]} == RECIPE[trainer]
+    asked = values["evaluation"]
+    assert asked["rows"] == 500
+    if trainer != "reward":
+        assert (asked["temperature"], asked["top_p"], asked["max_new_tokens"]) == (0.7, 0.9, 150)
+    if trainer == "sft":
+        assert values["dataset"]["max_train_rows"] == 10_000
+        assert values["warmup_steps"] == 0.05
+        assert values["pad_token"] == "<|endoftext|>"
+    if trainer in ("dpo", "grpo"):
+        assert values["dataset"]["max_prompt_tokens"] == 256
+
+
+@pytest.mark.parametrize("trainer", ["sft", "reward", "dpo"])
+def test_a_tokenizer_without_a_pad_token_is_refused_or_given_one(
+    trainer, plain_gpt2, transcripts, tmp_path
+):
+    given = {"rewards": [], "pad_token": "<|endoftext|>"}
+    prepared = prepare(run_of(trainer, plain_gpt2, transcripts, tmp_path / "run", **given))
+    assert prepared.tokenizer.pad_token == "<|endoftext|>"
+    first = prepared.dataset["train"][0]
+    assert first["prompt"].startswith("\n\nHuman: Is ")
+    assert first["prompt"].endswith("\n\nAssistant:")
+    with pytest.raises(ConfigError, match=r"Write `pad_token: <\|endoftext\|>`"):
+        prepare(
+            run_of(
+                trainer, plain_gpt2, transcripts, tmp_path / "run", **{**given, "pad_token": None}
+            )
+        )
+    with pytest.raises(ConfigError, match=r"`pad_token: <pad>` is not one of its tokens"):
+        prepare(
+            run_of(
+                trainer,
+                plain_gpt2,
+                transcripts,
+                tmp_path / "run",
+                **{**given, "pad_token": "<pad>"},
+            )
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+def test_the_whole_recipe_runs_from_stage_to_stage(lora, plain_gpt2, transcripts, tmp_path):
+    """SFT, then a reward model, then DPO and GRPO under it, each from what the SFT wrote."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    from hf_rlhf.train import train
+
+    peft = {"use_peft": True, "lora_target_modules": ["all-linear"]} if lora else {}
+
+    def go(trainer, model, **settings):
+        file = run_of(trainer, model, transcripts, tmp_path / trainer, **settings, **peft)
+        return train(config=dict(file.values))
+
+    go("sft", plain_gpt2)
+    merged = str(tmp_path / "sft" / "merged")
+    assert AutoTokenizer.from_pretrained(merged).pad_token == "<|endoftext|>"
+    record = go("reward", merged)
+    assert {"Pairwise accuracy", "Length bias", "Calibration"} <= record["training"][
+        "report"
+    ].keys()
+    scorer = str(tmp_path / "reward" / "merged")
+    model = AutoModelForSequenceClassification.from_pretrained(scorer)
+    assert model.config.pad_token_id == 256
+    assert model.score.bias is None
+    by_model = [{"name": "reward_model", "label": "reward", "model": scorer}]
+    for trainer in ("dpo", "grpo"):
+        record = go(trainer, merged, rewards=by_model)
+        assert record["status"] == "finished"
+        assert {"reward", "total"} <= record["evaluation"]["after"].keys()
+        assert "after" in {row["stage"] for row in record["samples"]}
