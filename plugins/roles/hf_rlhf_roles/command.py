@@ -1,26 +1,26 @@
 """`hf-rlhf roles VERB`: one base, one adapter for each role, in one workspace."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 from hf_rlhf.errors import ConfigError, HfRlhfError, Problem
+from hf_rlhf_roles.options import verb_parser
 from hf_rlhf_roles.workspace import Step, Workspace, make_workspace, read_workspace
 
 
 def command(argv: Sequence[str]) -> int:
     """Train, check, serve, merge and publish roles: one base, an adapter each."""
-    if not argv or argv[0].startswith("-"):
-        _parser().parse_args(list(argv) or ["--help"])
-    verb, rest = argv[0], list(argv[1:])
-    if verb not in VERBS:
-        _parser().parse_args([verb])
-    return VERBS[verb][0](rest)
+    if not argv or argv[0] not in VERBS:
+        _parser().parse_args(list(argv[:1]) or ["--help"])
+    module, name, _ = VERBS[argv[0]]
+    return int(getattr(import_module(f"hf_rlhf_roles.{module}"), name)(argv[1:]))
 
 
 def _parser() -> argparse.ArgumentParser:
-    lines = [f"  {verb:8} {said}" for verb, (_, said) in VERBS.items()]
+    lines = [f"  {verb:8} {said}" for verb, (_, _, said) in VERBS.items()]
     parser = argparse.ArgumentParser(
         prog="hf-rlhf roles",
         description="verbs:\n" + "\n".join(lines),
@@ -28,17 +28,6 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("verb", choices=list(VERBS), metavar="VERB")
-    return parser
-
-
-def verb_parser(verb: str, description: str) -> argparse.ArgumentParser:
-    """Return a parser with what the verbs of a workspace share."""
-    parser = argparse.ArgumentParser(
-        prog=f"hf-rlhf roles {verb}", description=description, allow_abbrev=False
-    )
-    parser.add_argument(
-        "--workspace", type=Path, metavar="DIR", help="default: the one that you are in"
-    )
     return parser
 
 
@@ -131,7 +120,14 @@ def _wrong(where: str, what: str, fix: str) -> HfRlhfError:
     return ConfigError([Problem(where, what, fix)])
 
 
-VERBS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
-    "init": (init_main, "make a workspace"),
-    "train": (train_main, "one stage of one role, or --all in the recommended order"),
+VERBS = {
+    "init": ("command", "init_main", "make a workspace"),
+    "train": ("command", "train_main", "one stage of one role, or --all in the order"),
+    "list": ("verbs", "list_main", "the roles, and what is trained"),
+    "check": ("verbs", "check_main", "every weight and row as the ledger says"),
+    "eval": ("evaluation", "eval_main", "evidence and conclusion reliability, with intervals"),
+    "chat": ("verbs", "chat_main", "talk to the roles; /role NAME switches"),
+    "serve": ("verbs", "serve_main", "all roles on one loaded base, OpenAI-compatible"),
+    "merge": ("verbs", "merge_main", "one role's adapter into the base"),
+    "push": ("collection", "push_main", "a repository for each role, and an index of them"),
 }

@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.adapter_check import check_adapter, check_tensors
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import HfRlhfError, ModelError
 from hf_rlhf.files import atomic_write_text, whole_folder
+from hf_rlhf.lora import check_head, read_adapter
 from hf_rlhf.record import load_record, now
 from hf_rlhf_roles.guard import check_untouched, seal_all, seal_folder
 from hf_rlhf_roles.plan import Planned, Planner
 from hf_rlhf_roles.workspace import Step, Workspace
-
-HEADS = ("score", "classifier")
-"""Modules that turn a reward adapter's last hidden state into a reward."""
 
 
 def train_step(planner: Planner, planned: Planned) -> Path:
@@ -37,9 +34,7 @@ def train_step(planner: Planner, planned: Planned) -> Path:
         if record["status"] != "finished":
             raise HfRlhfError(f"{folder} is {record['status']}: the same command goes on with it.")
         made = folder / "adapter"
-        check_adapter(made)
-        if planned.stage.makes == "reward":
-            check_head(made)
+        check_made(made, planned.stage.makes)
         untouched = check_untouched(before, seal_all(workspace), planned.step.role)
         placed = workspace.adapter(planned.step.role, planned.stage.makes)
         with whole_folder(placed, overwrite=True) as new:
@@ -79,14 +74,14 @@ def _run(workspace: Workspace, file: Path) -> None:
         )
 
 
-def check_head(adapter: Path) -> None:
-    """Raise ModelError if a reward adapter was saved without its score head."""
-    tensors = check_tensors(adapter / "adapter_model.safetensors")
-    if not any(f".{head}." in f".{name}" for name in tensors for head in HEADS):
+def check_made(adapter: Path, makes: str) -> None:
+    """Raise ModelError for an adapter that is not whole, or a reward adapter without its head."""
+    head = check_head(read_adapter(adapter))
+    if makes == "reward" and not head:
         raise ModelError(
-            f"{adapter} has no score head ({' or '.join(HEADS)}), without which a reward adapter "
-            "scores by random numbers. Save it with `modules_to_save: [score]` (the trainer "
-            "`reward` does), or train the stage again."
+            f"{adapter} is no adapter of sequence classification, so it has no score head, and "
+            "nothing can be scored by it. The stage's trainer should be one whose task is "
+            "text-classification, such as `reward`."
         )
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from hf_rlhf.binding import bind
 from hf_rlhf.config import RunFile
-from hf_rlhf.errors import ConfigError, Problem, RunFolderError
+from hf_rlhf.errors import ConfigError, ModelError, Problem, RunFolderError
 from hf_rlhf.files import atomic_write_text
 from hf_rlhf_roles.role import SCHEMA, Role, read_role, shipped, unknown_role
 
@@ -98,6 +98,17 @@ class Workspace:
     def adapter(self, role: str, makes: str = "policy") -> Path:
         """Return the folder of a role's adapter, relative to the workspace."""
         return Path("adapters", role if makes == "policy" else f"{role}.{makes}")
+
+    def trained(self, role: str, makes: str = "policy") -> Path:
+        """Return the folder of a role's adapter; ModelError if the role is not trained."""
+        folder = self.folder / self.adapter(role, makes)
+        if not (folder / "adapter_config.json").exists():
+            stage = "reward" if makes == "reward" else "sft"
+            raise ModelError(
+                f"role {role!r} has no adapter in {folder}. Train it first: hf-rlhf roles train "
+                f"--role {role} --stage {stage} --data FILE."
+            )
+        return folder
 
     def path_of(self, data: str, given_in: Path) -> str:
         """Return what names a file given in `given_in`: relative if it is in the workspace."""

@@ -1,0 +1,15 @@
+"""What the verbs of a workspace share on the command line."""
+
+import argparse
+from pathlib import Path
+
+
+def verb_parser(verb: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser with `--workspace`."""
+    parser = argparse.ArgumentParser(
+        prog=f"hf-rlhf roles {verb}", description=description, allow_abbrev=False
+    )
+    parser.add_argument(
+        "--workspace", type=Path, metavar="DIR", help="default: the one that you are in"
+    )
+    return parser

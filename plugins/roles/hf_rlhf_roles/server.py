@@ -1,0 +1,247 @@
+"""An OpenAI-compatible server: `/v1/models`, `/v1/chat/completions`; a model is a role."""
+
+import hmac
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, Literal
+
+from anyio import to_thread
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from hf_rlhf.errors import ConfigError, HfRlhfError
+from hf_rlhf_roles.engine import Engine, Reply, Sampling, TooLong
+
+TOKEN_VARIABLE = "HF_RLHF_ROLES_TOKEN"
+
+
+class Message(BaseModel):
+    """One turn."""
+
+    model_config = ConfigDict(extra="ignore")
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class StreamOptions(BaseModel):
+    """As OpenAI has it."""
+
+    include_usage: bool = False
+
+
+class ChatRequest(BaseModel):
+    """What a client may ask; what would be ignored is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+    model: str
+    messages: list[Message] = Field(min_length=1, max_length=1000)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    seed: int | None = None
+    n: Literal[1] = 1
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+
+
+class Limits(BaseModel):
+    """What one client may cost the others."""
+
+    max_tokens: int = 1024
+    max_body: int = 1 << 20
+    """Bytes of a request."""
+    max_waiting: int = 32
+    """Requests in hand at once; more are told to come again."""
+
+
+def make_app(engine: Engine, limits: Limits | None = None, token: str | None = None) -> FastAPI:
+    """Return the application. With a token, requests carry `Authorization: Bearer TOKEN`."""
+    limits = limits or Limits()
+    app = FastAPI(title="hf-rlhf roles", docs_url=None, redoc_url=None, openapi_url=None)
+    service = _Service(engine, limits)
+    app.add_api_route("/health", service.health, methods=["GET"])
+    app.add_api_route("/v1/models", service.models, methods=["GET"])
+    app.add_api_route("/v1/chat/completions", service.chat, methods=["POST"], response_model=None)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    _guard(app, limits, token)
+    return app
+
+
+class _Service:
+    """What answers requests."""
+
+    def __init__(self, engine: Engine, limits: Limits) -> None:
+        self.engine = engine
+        self.limits = limits
+        self.room = threading.BoundedSemaphore(limits.max_waiting)
+        self.created = int(time.time())
+
+    async def health(self) -> dict[str, str]:
+        return {"status": "ok"}
+
+    async def models(self) -> dict[str, Any]:
+        told = [
+            {"id": name, "object": "model", "created": self.created, "owned_by": "hf-rlhf-roles"}
+            for name in self.engine.roles
+        ]
+        return {"object": "list", "data": told}
+
+    async def chat(self, asked: ChatRequest) -> Any:
+        most = self.limits.max_tokens
+        wanted = asked.max_completion_tokens or asked.max_tokens or most
+        if wanted > most:
+            said = f"max_tokens is {wanted}; this server gives at most {most}."
+            return _error(400, said, param="max_tokens")
+        sampling = Sampling(wanted, asked.temperature, asked.top_p, asked.seed)
+        messages = [message.model_dump() for message in asked.messages]
+        stop = threading.Event()
+        try:
+            reply, pieces = await to_thread.run_sync(
+                self.engine.stream, asked.model, messages, sampling, stop
+            )
+        except ConfigError as error:
+            said = "; ".join(str(problem) for problem in error.problems)
+            return _error(404, said, code="model_not_found", param="model")
+        except TooLong as error:
+            return _error(400, str(error), code="context_length_exceeded", param="messages")
+        if not self.room.acquire(blocking=False):
+            said = f"{self.limits.max_waiting} requests are in hand. Try again later."
+            return _error(429, said, code="rate_limit_exceeded")
+        told = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time())}
+        told |= {"model": asked.model}
+        taken = _taken(pieces, stop, self.room)
+        if asked.stream:
+            usage = asked.stream_options is not None and asked.stream_options.include_usage
+            events = _events(taken, reply, told, usage)
+            return StreamingResponse(events, media_type="text/event-stream")
+        return await _whole(taken, reply, told)
+
+
+async def _whole(pieces: AsyncIterator[str], reply: Reply, told: dict[str, Any]) -> Any:
+    try:
+        async for _ in pieces:
+            pass
+    except Exception as error:  # noqa: BLE001 - a model may raise anything, of which nobody hears
+        return _error(500, f"generation failed: {type(error).__name__}: {error}")
+    message = {"role": "assistant", "content": reply.text}
+    choice = {"index": 0, "message": message, "finish_reason": reply.finish_reason}
+    return {**told, "object": "chat.completion", "choices": [choice], "usage": _usage(reply)}
+
+
+async def _invalid(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    return _error(400, f"{where or 'request'}: {first['msg']}", param=where or None)
+
+
+async def _taken(
+    pieces: Iterator[str], stop: threading.Event, room: threading.BoundedSemaphore
+) -> AsyncIterator[str]:
+    """Yield the pieces of a reply without holding up other requests; end it if nobody listens."""
+    try:
+        while (piece := await to_thread.run_sync(_next, pieces)) is not None:
+            yield piece
+    finally:
+        stop.set()
+        room.release()
+
+
+def _next(pieces: Iterator[str]) -> str | None:
+    return next(pieces, None)
+
+
+async def _events(
+    pieces: AsyncIterator[str], reply: Reply, told: dict[str, Any], usage: bool
+) -> AsyncIterator[str]:
+    def event(delta: dict[str, str], finish: str | None = None) -> str:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return _sse({**told, "object": "chat.completion.chunk", "choices": [choice]})
+
+    yield event({"role": "assistant", "content": ""})
+    try:
+        async for piece in pieces:
+            yield event({"content": piece})
+    except Exception as error:  # noqa: BLE001 - the status is sent already; the stream must say it
+        yield _sse({"error": {"message": f"{type(error).__name__}: {error}", "type": "error"}})
+        return
+    yield event({}, reply.finish_reason)
+    if usage:
+        chunk = {**told, "object": "chat.completion.chunk", "choices": []}
+        yield _sse({**chunk, "usage": _usage(reply)})
+    yield "data: [DONE]\n\n"
+
+
+def _sse(value: Any) -> str:
+    return f"data: {json.dumps(value)}\n\n"
+
+
+def _usage(reply: Reply) -> dict[str, int]:
+    total = reply.prompt_tokens + reply.completion_tokens
+    return {
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "total_tokens": total,
+    }
+
+
+def _guard(app: FastAPI, limits: Limits, token: str | None) -> None:
+    """Refuse strangers and oversized requests before anything of them is read."""
+
+    @app.middleware("http")
+    async def guard(request: Request, go_on: Callable[[Request], Awaitable[Any]]) -> Any:
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        open_to_all = not token or request.url.path == "/health"
+        if not (open_to_all or hmac.compare_digest(given.encode(), str(token).encode())):
+            said = "Missing or wrong token: send `Authorization: Bearer TOKEN`."
+            return _error(401, said, code="invalid_api_key")
+        if request.method == "POST":
+            length = request.headers.get("content-length", "")
+            if not length.isdecimal():
+                return _error(411, "The request does not say its Content-Length.")
+            if int(length) > limits.max_body:
+                said = f"The request has {length} bytes; {limits.max_body} are the most."
+                return _error(413, said, code="request_too_large")
+        return await go_on(request)
+
+
+def _error(
+    status: int, message: str, *, code: str | None = None, param: str | None = None
+) -> JSONResponse:
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    error = {"message": message, "type": kind, "param": param, "code": code}
+    return JSONResponse({"error": error}, status_code=status)
+
+
+def check_host(host: str, *, allow_remote: bool) -> None:
+    """Raise HfRlhfError where strangers could come in without a token."""
+    if host in ("127.0.0.1", "localhost", "::1"):
+        return
+    if not (allow_remote and os.environ.get(TOKEN_VARIABLE)):
+        raise HfRlhfError(
+            f"--host {host} lets other machines in. Set {TOKEN_VARIABLE} to a token of your choice "
+            "and add --allow_remote, or leave --host out."
+        )
+
+
+def serve(engine: Engine, host: str, port: int, limits: Limits) -> None:
+    """Serve until interrupted."""
+    import uvicorn
+
+    token = os.environ.get(TOKEN_VARIABLE) or None
+    app = make_app(engine, limits, token)
+    locked = f", token from {TOKEN_VARIABLE}" if token else ""
+    print(
+        f"http://{host}:{port}/v1 serves {', '.join(engine.roles)} on one base{locked}. "
+        "Ctrl-C stops it.",
+        flush=True,
+    )
+    uvicorn.run(app, host=host, port=port, log_level="warning")

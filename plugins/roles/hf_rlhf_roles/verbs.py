@@ -1,0 +1,123 @@
+"""The verbs of `hf-rlhf roles` that use what is trained: check, list, chat, serve, merge."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hf_rlhf.errors import HfRlhfError
+from hf_rlhf_roles.options import verb_parser
+from hf_rlhf_roles.workspace import read_workspace
+
+
+def list_main(argv: Sequence[str]) -> int:
+    """Print the roles of a workspace and what is trained."""
+    chosen = verb_parser("list", "The roles of a workspace, and what is trained.").parse_args(argv)
+    workspace = read_workspace(chosen.workspace)
+
+    from hf_rlhf_roles.inspection import listing
+    from hf_rlhf_roles.ledger import Ledger
+
+    print(listing(workspace, Ledger.of(workspace)))
+    return 0
+
+
+def check_main(argv: Sequence[str]) -> int:
+    """Check a workspace; the status is 1 if something is wrong."""
+    chosen = verb_parser(
+        "check",
+        "Read every weight and row of a workspace: adapters as their steps left them and made for "
+        "this base, base and data unchanged, no rows shared with an isolated role.",
+    ).parse_args(argv)
+    workspace = read_workspace(chosen.workspace)
+
+    from hf_rlhf_roles.inspection import check
+    from hf_rlhf_roles.ledger import Ledger
+
+    good, wrong = check(workspace, Ledger.of(workspace))
+    print("\n".join(f"ok     {line}" for line in good) or "nothing is trained yet")
+    for line in wrong:
+        print(f"WRONG  {line}")
+    return 1 if wrong else 0
+
+
+def chat_main(argv: Sequence[str]) -> int:
+    """Talk to the roles of a workspace."""
+    parser = verb_parser("chat", "Talk to the roles on one loaded base; /role NAME switches.")
+    parser.add_argument("--role", metavar="NAME", help="default: the first that is trained")
+    parser.add_argument("--max_tokens", type=int, default=512)
+    parser.add_argument("--temperature", type=float, default=0.0, help="default: 0, greedy")
+    chosen = parser.parse_args(argv)
+    workspace = read_workspace(chosen.workspace)
+
+    from hf_rlhf_roles.chat import chat
+    from hf_rlhf_roles.engine import Engine, Sampling
+
+    engine = Engine(workspace)
+    role = chosen.role or next(iter(engine.roles))
+    sampling = Sampling(chosen.max_tokens, chosen.temperature)
+    chat(engine, role, sampling, sys.stdin, sys.stdout)
+    return 0
+
+
+def serve_main(argv: Sequence[str]) -> int:
+    """Serve the roles of a workspace, OpenAI-compatible."""
+    parser = verb_parser(
+        "serve",
+        "An OpenAI-compatible server of all trained roles on one loaded base: `model` is a role. "
+        "With HF_RLHF_ROLES_TOKEN set, clients must send it as their API key.",
+    )
+    parser.add_argument("--role", action="append", default=[], metavar="NAME", help="only these")
+    parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
+    parser.add_argument("--port", type=int, default=8000, help="default: %(default)s")
+    parser.add_argument(
+        "--allow_remote", action="store_true", help="let other machines in; needs the token"
+    )
+    parser.add_argument("--max_tokens", type=int, default=1024, help="of one answer, at most")
+    parser.add_argument("--max_body", type=int, default=1 << 20, help="bytes of one request")
+    parser.add_argument("--max_waiting", type=int, default=32, help="requests in hand at once")
+    chosen = parser.parse_args(argv)
+    workspace = read_workspace(chosen.workspace)
+    try:
+        from hf_rlhf_roles.server import Limits, check_host, serve
+    except ModuleNotFoundError as error:
+        raise HfRlhfError(
+            f"serving needs {error.name}: pip install 'hf-rlhf-roles[serve]'"
+        ) from error
+    check_host(chosen.host, allow_remote=chosen.allow_remote)
+
+    from hf_rlhf_roles.engine import Engine
+
+    limits = Limits(
+        max_tokens=chosen.max_tokens, max_body=chosen.max_body, max_waiting=chosen.max_waiting
+    )
+    serve(Engine(workspace, only=chosen.role), chosen.host, chosen.port, limits)
+    return 0
+
+
+def merge_main(argv: Sequence[str]) -> int:
+    """Merge one role's adapter into the base."""
+    parser = verb_parser("merge", "Write the base with one role's adapter merged in to a folder.")
+    parser.add_argument("role", metavar="ROLE")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--reward", action="store_true", help="its reward adapter, with the head")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--overwrite", action="store_true")
+    chosen = parser.parse_args(argv)
+    workspace = read_workspace(chosen.workspace)
+    workspace.role(chosen.role)
+
+    from hf_rlhf.base_identity import check_base
+    from hf_rlhf.merge import merge_adapter
+    from hf_rlhf_roles.guard import base_folder
+    from hf_rlhf_roles.training import check_made
+
+    makes = "reward" if chosen.reward else "policy"
+    adapter = workspace.trained(chosen.role, makes)
+    check_made(adapter, makes)
+    base = base_folder(workspace)
+    check_base(adapter, base, name=workspace.base)
+    report = merge_adapter(
+        base, adapter, chosen.out, dtype=chosen.dtype, overwrite=chosen.overwrite
+    )
+    print(f"{report.folder}: {report.parameters:,} parameters, {report.dtype}")
+    return 0

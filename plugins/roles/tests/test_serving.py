@@ -1,0 +1,257 @@
+"""One base, several roles: the engine, the server, the chat."""
+
+import io
+import json
+import queue
+import shutil
+import threading
+
+import pytest
+from fastapi.testclient import TestClient
+
+from hf_rlhf.base_identity import identify, write_identity
+from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError
+from hf_rlhf_roles.chat import chat
+from hf_rlhf_roles.engine import Engine, Sampling, TooLong
+from hf_rlhf_roles.guard import seal_all
+from hf_rlhf_roles.server import Limits, check_host, make_app
+from hf_rlhf_roles.workspace import make_workspace
+
+HELLO = [{"role": "user", "content": "Hello."}]
+
+
+def make_adapter(workspace, role, seed):
+    """An adapter as training leaves it, with random weights in both halves."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    base = workspace.folder / "base"
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base),
+        LoraConfig(
+            r=8, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM"
+        ),
+    )
+    folder = workspace.folder / workspace.adapter(role)
+    model.save_pretrained(folder)
+    write_identity(folder, identify(base, name="./base"))
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    made = make_workspace(tmp_path_factory.mktemp("serving") / "ws", None, tiny=True)
+    make_adapter(made, "data_insight", 1)
+    make_adapter(made, "writer", 2)
+    return made
+
+
+@pytest.fixture(scope="module")
+def engine(workspace):
+    return Engine(workspace)
+
+
+@pytest.fixture(scope="module")
+def client(engine):
+    return TestClient(make_app(engine, Limits(max_tokens=16, max_body=4000)))
+
+
+def ask(client, **changed):
+    body = {"model": "writer", "messages": HELLO, "max_tokens": 6, "temperature": 0, **changed}
+    return client.post("/v1/chat/completions", json=body)
+
+
+def alone(workspace, role, prompt):
+    """What the role says when it is loaded by plain peft, alone."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(workspace.folder / "base")
+    base = AutoModelForCausalLM.from_pretrained(workspace.folder / "base")
+    model = PeftModel.from_pretrained(base, workspace.folder / workspace.adapter(role)).eval()
+    talk = [{"role": "system", "content": workspace.role(role).system}, *prompt]
+    ids = tokenizer.apply_chat_template(
+        talk, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    with torch.inference_mode():
+        out = model.generate(**ids, max_new_tokens=6, do_sample=False)
+    return tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+def test_each_role_says_what_it_says_alone(workspace, engine):
+    before = seal_all(workspace)
+    texts = {}
+    for role in ("writer", "data_insight", "writer", "data_insight"):
+        texts.setdefault(role, set()).add(engine.reply(role, HELLO, Sampling(6)).text)
+    assert texts == {role: {alone(workspace, role, HELLO)} for role in texts}
+    assert texts["writer"] != texts["data_insight"]
+    assert seal_all(workspace) == before
+
+
+def test_roles_asked_at_once_do_not_mix(engine):
+    wanted = {role: engine.reply(role, HELLO, Sampling(6)).text for role in engine.roles}
+    found, threads = [], []
+    for role in [*engine.roles] * 4:
+
+        def work(role=role):
+            found.append((role, engine.reply(role, HELLO, Sampling(6)).text))
+
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert all(text == wanted[role] for role, text in found)
+
+
+def test_models_are_roles(client):
+    told = client.get("/v1/models").json()
+    assert [model["id"] for model in told["data"]] == ["data_insight", "writer"]
+
+
+def test_a_completion_is_as_openai_has_it(client, engine):
+    told = ask(client).json()
+    assert told["choices"][0]["message"] == {
+        "role": "assistant",
+        "content": engine.reply("writer", HELLO, Sampling(6)).text,
+    }
+    assert told["choices"][0]["finish_reason"] in ("stop", "length")
+    usage = told["usage"]
+    assert usage["completion_tokens"] <= 6
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+def test_streamed_pieces_are_the_whole(client):
+    whole = ask(client).json()["choices"][0]["message"]["content"]
+    lines = ask(client, stream=True, stream_options={"include_usage": True}).text.split("\n\n")
+    assert lines[-2] == "data: [DONE]"
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+    pieces = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks[:-1]]
+    assert "".join(pieces) == whole
+    assert chunks[-2]["choices"][0]["finish_reason"] in ("stop", "length")
+    assert chunks[-1]["usage"]["completion_tokens"] <= 6
+
+
+def test_sampling_with_a_seed_repeats(client):
+    one, two, other = (
+        ask(client, temperature=1.5, seed=seed, max_tokens=16).json()["choices"][0]["message"]
+        for seed in (1, 1, 2)
+    )
+    assert one == two
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "said"),
+    [
+        ({"model": "writter"}, 404, "did you mean 'writer'?"),
+        ({"model": "gpt-4"}, 404, "Roles here: data_insight, writer"),
+        ({"max_tokens": 17}, 400, "at most 16"),
+        ({"max_tokens": 0}, 400, "max_tokens: Input should be greater than or equal to 1"),
+        ({"messages": []}, 400, "messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages.0.role"),
+        ({"stop": ["x"]}, 400, "stop: Extra inputs are not permitted"),
+        ({"messages": [{"role": "user", "content": "evidence " * 300}]}, 413, None),
+        ({"n": 2}, 400, "n: Input should be 1"),
+    ],
+)
+def test_bad_requests_are_told(client, changed, status, said):
+    answer = ask(client, **changed)
+    if status == 413:
+        answer = ask(client, messages=[{"role": "user", "content": "x" * 5000}])
+    assert answer.status_code == status
+    if said:
+        assert said in answer.json()["error"]["message"]
+
+
+def test_a_prompt_over_the_context_is_told(engine):
+    with pytest.raises(TooLong, match="room for 2048"):
+        engine.encode("writer", [{"role": "user", "content": "zq " * 2000}], 10)
+    big = TestClient(make_app(engine))
+    answer = ask(big, messages=[{"role": "user", "content": "zq " * 2000}])
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_token_keeps_strangers_out(engine):
+    locked = TestClient(make_app(engine, token="open sesame"))
+    assert locked.get("/v1/models").status_code == 401
+    assert locked.get("/v1/models", headers={"Authorization": "Bearer shut"}).status_code == 401
+    right = {"Authorization": "Bearer open sesame"}
+    assert locked.get("/v1/models", headers=right).status_code == 200
+    assert locked.get("/health").status_code == 200
+
+
+def test_other_machines_need_a_token(monkeypatch):
+    monkeypatch.delenv("HF_RLHF_ROLES_TOKEN", raising=False)
+    with pytest.raises(HfRlhfError, match="lets other machines in"):
+        check_host("0.0.0.0", allow_remote=True)
+    monkeypatch.setenv("HF_RLHF_ROLES_TOKEN", "x")
+    check_host("0.0.0.0", allow_remote=True)
+    check_host("127.0.0.1", allow_remote=False)
+
+
+def test_too_many_at_once_are_told_to_come_again(engine):
+    full = make_app(engine, Limits(max_waiting=1))
+    body = {"model": "writer", "messages": HELLO, "max_tokens": 2}
+    codes = queue.Queue()
+
+    def work():
+        codes.put(TestClient(full).post("/v1/chat/completions", json=body).status_code)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
+    with engine._lock:
+        for thread in threads:
+            thread.start()
+        assert codes.get(timeout=30) == 429
+    assert codes.get(timeout=30) == 200
+
+
+def test_a_reply_can_be_stopped(engine):
+    stop = threading.Event()
+    reply, pieces = engine.stream("writer", HELLO, Sampling(400, 1.0, seed=0), stop)
+    next(pieces)
+    stop.set()
+    for _ in pieces:
+        pass
+    assert reply.completion_tokens < 400
+
+
+def test_the_clients_system_message_takes_the_place_of_the_roles(engine):
+    own = engine.encode("writer", [{"role": "system", "content": "Hi."}, *HELLO], 1)
+    given = engine.encode("writer", HELLO, 1)
+    assert own["input_ids"].shape[1] < given["input_ids"].shape[1]
+
+
+def test_chat_switches_roles_and_keeps_their_talks(engine):
+    out = io.StringIO()
+    lines = ["Hello.", "/role data_insight", "<<<", "[E1] one", ">>>", "/roles", "/role nobody"]
+    lines += ["/reset", "/what", "/quit", "never read"]
+    chat(engine, "writer", Sampling(3), lines, out)
+    said = out.getvalue()
+    assert "data_insight> " in said
+    assert "there is no such role" in said
+    assert "* data_insight:" in said
+    assert "never read" not in said
+
+
+def test_an_adapter_for_another_base_is_refused(workspace, tmp_path):
+    other = make_workspace(tmp_path / "other", None, tiny=True)
+    shutil.copytree(workspace.folder / "adapters", other.folder / "adapters", dirs_exist_ok=True)
+    from transformers import LlamaForCausalLM
+
+    model = LlamaForCausalLM.from_pretrained(other.folder / "base")
+    model.model.norm.weight.data += 1
+    model.model.layers[0].mlp.up_proj.weight.data += 1
+    model.save_pretrained(other.folder / "base")
+    with pytest.raises(ModelError, match="made for another base"):
+        Engine(other)
+
+
+def test_what_is_not_there_is_told(workspace, tmp_path):
+    with pytest.raises(ConfigError, match="did you mean 'writer'"):
+        Engine(workspace, only=["write"])
+    empty = make_workspace(tmp_path / "empty", None, tiny=True)
+    with pytest.raises(ModelError, match="Train it first"):
+        Engine(empty)
