@@ -62,10 +62,10 @@ class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
     tables: Mapping[str, Any]
     """How it does on held-out pairs, once it is trained."""
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> Any:
         """Train, and score the held-out pairs with what came of it, for the report."""
         try:
-            output = super().train(*args, **kwargs)
+            output = super().train(resume_from_checkpoint, **kwargs)
         except AlreadyTrained:
             self._score_held_out()
             raise
