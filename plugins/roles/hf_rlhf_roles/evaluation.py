@@ -1,0 +1,168 @@
+"""`hf-rlhf roles eval`: evidence and conclusion reliability of a role on held-out rows."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf import registry
+from hf_rlhf.binding import bind
+from hf_rlhf.errors import ConfigError, DataError, Problem
+from hf_rlhf.files import atomic_write_json
+from hf_rlhf.readers import read_rows
+from hf_rlhf.stats import Interval, bootstrap_mean
+from hf_rlhf_roles.evidence import COMPONENTS, EvidenceReliability
+from hf_rlhf_roles.insights import evidence_of
+from hf_rlhf_roles.options import verb_parser
+from hf_rlhf_roles.workspace import Workspace, read_workspace
+
+METRICS = ("total", *COMPONENTS)
+METHOD = "mean over rows, percentile bootstrap over rows, 10000 resamples, 95%"
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Every row's components, and each one's mean with its interval."""
+
+    rows: Sequence[Mapping[str, Any]]
+    """`where`, `answer`, METRICS and `malformations`; a part that was not judged is None."""
+
+    def means(self) -> dict[str, Interval]:
+        """Return the mean of each metric over the rows that have it."""
+        columns = {name: [row[name] for row in self.rows] for name in METRICS}
+        known = {name: [v for v in values if v is not None] for name, values in columns.items()}
+        return {name: bootstrap_mean(values) for name, values in known.items() if values}
+
+    def malformations(self) -> dict[str, int]:
+        """Return how many answers have each malformation, the most frequent first."""
+        counts: dict[str, int] = {}
+        for row in self.rows:
+            for name in row["malformations"]:
+                counts[name] = counts.get(name, 0) + 1
+        return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def score_answers(
+    rows: Sequence[tuple[str, str]], answers: Sequence[str], reward: EvidenceReliability
+) -> Evaluated:
+    """Score an answer to each row (where it stands, its prompt)."""
+    found = asyncio.run(reward.components([prompt for _, prompt in rows], answers))
+    scored = zip(rows, answers, found, strict=True)
+    return Evaluated([{"where": w, "answer": a, **(one or {})} for (w, _), a, one in scored])
+
+
+def read_prompts(path: str, most: int | None) -> list[tuple[str, str, str | None]]:
+    """Return where each row stands, its prompt and its response. Raises DataError by row."""
+    found = []
+    for rows in read_rows(path).splits.values():
+        for row in rows:
+            prompt = row.values.get("prompt") or row.values.get("question")
+            if not isinstance(prompt, str) or evidence_of(prompt) is None:
+                raise DataError(
+                    f"{row.where}: holds no prompt with evidence. Expected a text `prompt` with "
+                    "lines `[E1] ...`, each id once."
+                )
+            found.append((row.where, prompt, row.values.get("response")))
+            if most is not None and len(found) == most:
+                return found
+    return found
+
+
+def make_judge(settings: Mapping[str, Any]) -> Any:
+    """Return the judge that workspace.yaml or the command line names. Raises ConfigError."""
+    given = dict(settings)
+    name = given.pop("name", "lexical")
+    target = registry.load("judges", name)
+    arguments, problems = bind(target, given, where=lambda key: f"judge.{key}", title=name)
+    if problems:
+        raise ConfigError(problems)
+    return target(**arguments)
+
+
+def answer_all(
+    workspace: Workspace, role: str, prompts: Sequence[str], max_tokens: int
+) -> list[str]:
+    """Return the role's greedy answer to each prompt."""
+    from hf_rlhf_roles.engine import Engine, Sampling
+
+    engine = Engine(workspace, only=[role])
+    sampling = Sampling(max_tokens)
+    return [
+        engine.reply(role, [{"role": "user", "content": prompt}], sampling).text
+        for prompt in prompts
+    ]
+
+
+def eval_main(argv: Sequence[str]) -> int:
+    """Measure a role's evidence and conclusion reliability; print it with intervals."""
+    parser = verb_parser(
+        "eval",
+        "Let a role answer held-out prompts with evidence, and score the answers by "
+        "`evidence_reliability`.",
+    )
+    parser.add_argument("--role", default="data_insight", help="default: %(default)s")
+    parser.add_argument("--data", required=True, metavar="FILE", help="rows with `prompt`")
+    parser.add_argument("--rows", type=int, metavar="N", help="the first N rows; default: all")
+    parser.add_argument("--max_tokens", type=int, default=512)
+    parser.add_argument(
+        "--references", action="store_true", help="score the rows' own responses, load no model"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write every row's scores there")
+    parser.add_argument(
+        "--judge", metavar="JSON", help='such as {"name": "openai", "model": "..."}; default: the '
+        "workspace's `judge`",
+    )  # fmt: skip
+    chosen = parser.parse_args(argv)
+    workspace = read_workspace(chosen.workspace)
+    workspace.role(chosen.role)
+    judge = make_judge(_judge_settings(chosen.judge, workspace))
+    rows = read_prompts(chosen.data, chosen.rows)
+    prompts = [(where, prompt) for where, prompt, _ in rows]
+    if chosen.references:
+        answers = _references(rows)
+    else:
+        workspace.trained(chosen.role)
+        answers = answer_all(workspace, chosen.role, [p for _, p in prompts], chosen.max_tokens)
+    result = score_answers(prompts, answers, EvidenceReliability(judge=judge))
+    print(table(result, judge.describe()))
+    if chosen.out:
+        told = {name: one.as_json() for name, one in result.means().items()}
+        content = {"judge": dict(judge.describe()), "method": METHOD, "means": told}
+        atomic_write_json(chosen.out, {**content, "rows": list(result.rows)})
+    return 0
+
+
+def _judge_settings(text: str | None, workspace: Workspace) -> Mapping[str, Any]:
+    if text is None:
+        return workspace.judge
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise ConfigError([Problem("--judge", f"is not JSON: {error}.")]) from error
+    if not isinstance(given, dict):
+        raise ConfigError([Problem("--judge", "should be a JSON object with `name`.")])
+    return given
+
+
+def _references(rows: Sequence[tuple[str, str, str | None]]) -> list[str]:
+    for where, _, response in rows:
+        if not isinstance(response, str):
+            raise DataError(f"{where}: has no text `response`, which --references scores.")
+    return [str(response) for _, _, response in rows]
+
+
+def table(result: Evaluated, judge: Mapping[str, Any]) -> str:
+    """Return the means as text."""
+    lines = [f"{'component':14} {'mean':>6}   {'95% interval':16} {'rows':>5}"]
+    for name, one in result.means().items():
+        interval = f"[{one.low:.3f}, {one.high:.3f}]"
+        lines.append(f"{name:14} {one.mean:6.3f}   {interval:16} {one.n:>5}")
+    failed = sum(row["total"] is None for row in result.rows)
+    lines.append(f"not judged: {failed} of {len(result.rows)}; judge: {judge.get('judge')}")
+    if judge.get("model") is None:
+        lines.append("This judge knows equal words only: a paraphrase counts as unsupported.")
+    if wrong := result.malformations():
+        lines.append("malformed: " + ", ".join(f"{name} {count}" for name, count in wrong.items()))
+    return "\n".join(lines)

@@ -1,0 +1,194 @@
+"""Roles as data, workspaces, and which rows may train whom. No model is loaded here."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hf_rlhf.errors import ConfigError, DataError, RunFolderError
+from hf_rlhf_roles.data import inspect_data, kind_of
+from hf_rlhf_roles.role import KINDS, read_role, shipped
+from hf_rlhf_roles.workspace import find_workspace, make_workspace, read_workspace
+
+OWN = """schema: 1
+name: tutor
+title: Tutor
+description: Explains.
+system: Explain it.
+stages:
+  sft: {trainer: sft, data: sft, run: {max_length: 512}}
+  ppo: {trainer: ppo, data: prompts, continues: [sft], run: {reward_adapter: "{adapter:rm}"}}
+  rm: {trainer: reward, data: preference, makes: reward, continues: [sft]}
+"""
+
+
+@pytest.fixture
+def home(tmp_path):
+    make_workspace(tmp_path / "ws", "package://hf_rlhf_classic/tiny_base")
+    return tmp_path / "ws"
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_roles_bring_all_four_stages_and_fitting_samples(name):
+    role = read_role(shipped()[name])
+    assert set(role.stages) == {"sft", "dpo", "reward", "ppo"}
+    for stage in role.stages.values():
+        if stage.sample:
+            found = inspect_data(str(role.folder / stage.sample))
+            assert found.kinds == {stage.data: found.rows}
+            assert found.rows >= 12
+
+
+def test_the_samples_of_the_roles_share_no_row():
+    files = [path for path in shipped()["writer"].parent.glob("*.sample.jsonl")]
+    insight = next(path for path in files if path.name.startswith("data_insight"))
+    marks = inspect_data(str(insight)).marks
+    assert [inspect_data(str(f)).shares(marks) for f in files if f != insight] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("schema: 1", "schema: 2", "is 2. This package reads 1."),
+        ("name: tutor", "name: Tutor", "is 'Tutor'. Use small letters"),
+        ("name: tutor", "name: other", "but the file is tutor.yaml"),
+        ("system: Explain it.", "system: ' '", "is empty. Write what the role is told."),
+        ("data: sft", "data: sftt", "stages.sft.data"),
+        ("trainer: sft", "trainr: sft", "trainer"),
+        ("continues: [sft]", "continues: [sftt]", "did you mean 'sft'?"),
+        ("{adapter:rm}", "{adapter:reward}", "names the stage 'reward'"),
+        ("max_length: 512", "output_dir: x", "is decided by the workspace. A workspace keeps"),
+        ("data: sft,", "data: sft, sample: none.jsonl,", "there is no file 'none.jsonl'"),
+        ("data: sft,", "data: sft, dataset: {system: x},", "is given by the workspace"),
+        ("title: Tutor\n", "", "title: is missing"),
+        ("title: Tutor\n", "title: Tutor\ncolour: red\n", "colour"),
+        ("stages:", "stages: {}\nx:", "A role has at least one stage"),
+    ],
+)
+def test_a_bad_role_file_says_where_and_what(tmp_path, old, new, said):
+    assert old in OWN
+    (tmp_path / "tutor.yaml").write_text(OWN.replace(old, new))
+    with pytest.raises(ConfigError) as caught:
+        read_role(tmp_path / "tutor.yaml")
+    assert said in str(caught.value)
+    assert "tutor.yaml" in str(caught.value)
+
+
+def test_a_role_of_ones_own_is_a_file(home):
+    (home / "roles" / "tutor.yaml").write_text(OWN)
+    text = (home / "workspace.yaml").read_text()
+    (home / "workspace.yaml").write_text(text.replace("[data_insight, writer]", "[tutor, writer]"))
+    with pytest.raises(ConfigError, match="there is no such role"):
+        read_workspace(home)  # the order still names data_insight
+    (home / "workspace.yaml").write_text(text.replace("writer]", "writer, tutor]"))
+    assert read_workspace(home).role("tutor").stage("rm").makes == "reward"
+
+
+def test_role_file_brings_a_role_for_once(home, tmp_path):
+    (tmp_path / "tutor.yaml").write_text(OWN)
+    workspace = read_workspace(home, role_file=tmp_path / "tutor.yaml")
+    assert workspace.role("tutor").system == "Explain it."
+
+
+def test_unknown_names_are_told_with_near_ones(home):
+    workspace = read_workspace(home)
+    with pytest.raises(ConfigError, match=r"did you mean 'writer'\?.*data_insight, writer"):
+        workspace.role("writter")
+    with pytest.raises(ConfigError, match=r"no such stage.*It has: sft, dpo, reward, ppo"):
+        workspace.role("writer").stage("grpo")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("role: writer, stage: sft", "role: writre, stage: sft", "order.1.role"),
+        ("role: writer, stage: sft", "role: writer, stage: sftt", "did you mean 'sft'?"),
+        ("stage: dpo", "stage: sft", "has writer/sft twice"),
+        ("[data_insight, writer]", "[data_insight, writer, nobody]", "there is no such role"),
+        ("base: package://hf_rlhf_classic/tiny_base\n", "", "base: is missing"),
+        ("run: {}", "run: {}\nspeed: 1", "speed"),
+    ],
+)
+def test_a_bad_workspace_file_says_where_and_what(home, old, new, said):
+    text = (home / "workspace.yaml").read_text()
+    assert old in text
+    (home / "workspace.yaml").write_text(text.replace(old, new, 1))
+    with pytest.raises(ConfigError) as caught:
+        read_workspace(home)
+    assert said in str(caught.value)
+
+
+def test_a_workspace_is_found_from_inside_and_missed_outside(home, tmp_path):
+    assert find_workspace(home / "data") == home.resolve()
+    with pytest.raises(RunFolderError, match="hf-rlhf roles init"):
+        find_workspace(tmp_path)
+    (home / "workspace.yaml").unlink()
+    with pytest.raises(RunFolderError, match="it is incomplete"):
+        read_workspace(home)
+
+
+def test_init_refuses_what_it_would_overwrite(home, tmp_path):
+    with pytest.raises(RunFolderError, match="is a workspace already"):
+        make_workspace(home, "x")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(RunFolderError, match="is not empty"):
+        make_workspace(tmp_path / "full", "x")
+    with pytest.raises(ConfigError, match="--base MODEL or --tiny"):
+        make_workspace(tmp_path / "none", None)
+
+
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        ({"prompt": "a", "response": "b"}, "sft"),
+        ({"instruction": "a", "input": "", "output": "b"}, "sft"),
+        ({"question": "a", "answer": "b"}, "sft"),
+        ({"messages": [{"role": "user"}, {"role": "assistant"}]}, "sft"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "prompts"),
+        ({"conversations": [{"from": "human"}, {"from": "gpt"}]}, "sft"),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, "preference"),
+        ({"prompt": "a", "response_0": "b", "response_1": "c"}, "preference"),
+        ({"prompt": "a"}, "prompts"),
+        ({"prompt": "a", "response": None}, "prompts"),
+        ({"text": "a"}, "unknown"),
+        ({"messages": "hello"}, "prompts"),
+    ],
+)
+def test_kinds_of_rows(row, kind):
+    assert kind_of(row) == kind
+    assert kind in (*KINDS, "unknown")
+
+
+def write(path: Path, rows) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_a_row_is_known_again_however_it_is_written(tmp_path):
+    one = inspect_data(write(tmp_path / "a.jsonl", [{"prompt": "Is it so?", "response": "Yes."}]))
+    for row in (
+        {"response": "Another answer.", "prompt": "is it  SO?"},
+        {"prompt": "Another question?", "response": "yes."},
+        {"question": "Is it so?", "answer": "No."},
+        {"prompt": "Is it so?", "chosen": "A", "rejected": "B"},
+        {"messages": [{"role": "user", "content": "Is it so?"}, {"role": "assistant"}]},
+    ):
+        assert inspect_data(write(tmp_path / "b.jsonl", [row])).shares(one.marks) >= 1, row
+    other = [{"prompt": "Yes.", "response": "Is it so?"}]  # what was asked here was said there
+    assert inspect_data(write(tmp_path / "c.jsonl", other)).shares(one.marks) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b'{"prompt": "a"\n', "is not valid JSON"),
+        (b'{"prompt": "\xff"}\n', "is not UTF-8"),
+        (b"[1, 2]\n", "expected a JSON object"),
+    ],
+)
+def test_unreadable_data_is_told_by_line(tmp_path, content, said):
+    (tmp_path / "bad.jsonl").write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        inspect_data(str(tmp_path / "bad.jsonl"))

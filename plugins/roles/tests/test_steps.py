@@ -1,0 +1,310 @@
+"""Planning and training steps: order, staleness, isolation, and the proof about weights.
+
+The run itself is replaced by one that leaves what a run leaves (`test_pipeline.py` has real ones).
+"""
+
+import json
+import re
+import shutil
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from hf_rlhf.base_identity import identify, write_identity
+from hf_rlhf.config import RunFile
+from hf_rlhf.errors import ConfigError, DataError, ModelError, RunFolderError
+from hf_rlhf_roles import training
+from hf_rlhf_roles.command import command
+from hf_rlhf_roles.inspection import check, listing
+from hf_rlhf_roles.ledger import Ledger
+from hf_rlhf_roles.workspace import make_workspace, read_workspace
+
+
+@pytest.fixture(scope="session")
+def _made(tmp_path_factory):
+    return make_workspace(tmp_path_factory.mktemp("steps") / "ws", None, tiny=True).folder
+
+
+@pytest.fixture
+def home(_made, tmp_path):
+    shutil.copytree(_made, tmp_path / "ws")
+    return tmp_path / "ws"
+
+
+@pytest.fixture(autouse=True)
+def runs(monkeypatch):
+    """Leave an adapter and a record as the core does; return the run files that were run."""
+    ran = []
+
+    def run(workspace, file):
+        values = RunFile.read(file).values
+        ran.append(values)
+        folder = workspace.folder / values["output_dir"]
+        make_adapter(workspace.folder / "base", folder / "adapter", values["plugin"], len(ran))
+        (folder / "merged").mkdir(exist_ok=True)
+        (folder / "run.json").write_text("{}")
+        for spoil in spoilers:
+            spoil(workspace.folder)
+
+    spoilers = []
+    monkeypatch.setattr(training, "_run", run)
+    monkeypatch.setattr(
+        training, "load_record", lambda folder: {"status": "finished", "run_id": "r"}
+    )
+    run.spoilers, run.ran = spoilers, ran
+    return run
+
+
+def make_adapter(base, folder, trainer, seed, head=True):
+    import torch
+
+    torch.manual_seed(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    name = "base_model.model.model.layers.0.self_attn.q_proj"
+    tensors = {
+        f"{name}.lora_A.weight": torch.randn(4, 64),
+        f"{name}.lora_B.weight": torch.randn(64, 4),
+    }
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 4, "target_modules": ["q_proj"]}
+    config |= {"task_type": "CAUSAL_LM", "base_model_name_or_path": "./base"}
+    if trainer == "reward":
+        config |= {"task_type": "SEQ_CLS", "modules_to_save": ["score"]}
+        if head:
+            tensors["base_model.model.score.weight"] = torch.randn(1, 64)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    write_identity(folder, identify(base, name="./base"))
+
+
+def train(home, *argv):
+    return command(["train", "--workspace", str(home), *argv])
+
+
+def step(home, role, stage, *argv):
+    return train(home, "--role", role, "--stage", stage, *argv)
+
+
+def plugins(runs):
+    return [values["plugin"] for values in runs.ran]
+
+
+def test_the_recommended_order_runs_once(home, runs, capsys):
+    train(home, "--all")
+    assert plugins(runs) == ["sft", "sft", "dpo", "reward"]
+    train(home, "--all")
+    assert len(runs.ran) == 4
+    assert capsys.readouterr().out.count("done already") == 4
+    train(home, "--all", "--optional")
+    assert plugins(runs)[4:] == ["ppo"]
+    ppo = runs.ran[4]
+    assert re.fullmatch(r"runs/writer/dpo-\w{8}/adapter", ppo["adapter"])
+    assert re.fullmatch(r"runs/writer/reward-\w{8}/adapter", ppo["reward_adapter"])
+    assert sorted(p.name for p in (home / "adapters").iterdir()) == [
+        *("data_insight", "writer", "writer.reward"),
+    ]
+
+
+def test_a_run_file_has_the_role_and_the_workspace_in_it(home, runs):
+    step(home, "data_insight", "sft", "--max_length", "77", "--dataset.test_rows", "2")
+    (values,) = runs.ran
+    workspace = read_workspace(home)
+    assert values["dataset"]["system"] == workspace.role("data_insight").system
+    assert values["dataset"]["path"] == "data/data_insight_sft.jsonl"
+    assert (values["max_length"], values["dataset"]["test_rows"]) == (77, 2)
+    assert (values["model_name_or_path"], values["use_peft"]) == ("./base", True)
+    assert values["use_cpu"] is True
+    assert "adapter" not in values
+
+
+def test_all_goes_on_where_it_stopped(home, runs):
+    def stop(_):
+        if len(runs.ran) == 2:
+            raise KeyboardInterrupt
+
+    runs.spoilers.append(stop)
+    with pytest.raises(KeyboardInterrupt):
+        train(home, "--all")
+    runs.spoilers.clear()
+    first = runs.ran[1]["output_dir"]
+    train(home, "--all")
+    assert runs.ran[2]["output_dir"] == first, "the interrupted run is gone on with"
+    assert plugins(runs) == ["sft", "sft", "sft", "dpo", "reward"]
+
+
+def test_what_changed_makes_a_step_and_what_follows_stale(home, runs, capsys):
+    train(home, "--all")
+    capsys.readouterr()
+    with (home / "data" / "writer_sft.jsonl").open("a") as file:
+        file.write('{"prompt": "Task: new", "response": "New."}\n')
+    train(home, "--all", "--dry_run")
+    said = capsys.readouterr().out
+    assert re.search(r"data_insight/sft +done", said)
+    assert re.search(r"writer/sft +stale.*its data changed", said)
+    assert re.search(r"writer/dpo +waits.*for writer/sft", said)
+    assert len(runs.ran) == 4
+    train(home, "--all")
+    assert plugins(runs)[4:] == ["sft", "dpo", "reward"]
+
+
+def test_changed_settings_role_and_base_are_said(home, runs, capsys):
+    step(home, "data_insight", "sft")
+    step(home, "data_insight", "sft", "--seed", "3", "--dry_run")
+    assert "its settings or the role changed" in capsys.readouterr().out
+    tensors = load_file(home / "base" / "model.safetensors")
+    tensors["model.norm.weight"] += 1
+    save_file(tensors, home / "base" / "model.safetensors", {"format": "pt"})
+    step(home, "data_insight", "sft", "--dry_run")
+    assert "the base changed" in capsys.readouterr().out
+    assert check(read_workspace(home), Ledger.of(read_workspace(home)))[1]
+
+
+def test_a_later_stage_needs_the_earlier_one(home, runs):
+    with pytest.raises(ConfigError, match="adapter of sft, which is not trained yet"):
+        step(home, "writer", "dpo")
+    step(home, "writer", "sft")
+    with pytest.raises(ConfigError, match="needs the adapter of writer/reward"):
+        step(home, "writer", "ppo")
+    assert len(runs.ran) == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "error", "said"),
+    [
+        (["--role", "writer"], ConfigError, "which step is not said"),
+        (["--all", "--role", "writer"], ConfigError, "beside --role"),
+        (["--role", "writr", "--stage", "sft"], ConfigError, "did you mean 'writer'"),
+        (["--role", "writer", "--stage", "sf"], ConfigError, "did you mean 'sft'"),
+        (["--role", "data_insight", "--stage", "dpo"], ConfigError, "Give --data FILE"),
+        (["--role", "writer", "--stage", "sft", "--sed", "1", "x"], ConfigError, "not an option"),
+    ],
+)
+def test_bad_commands_are_told_before_anything_runs(home, runs, argv, error, said):
+    with pytest.raises(error, match=said):
+        train(home, *argv)
+    assert runs.ran == []
+
+
+def test_data_of_the_wrong_kind_names_the_stage_for_it(home, runs):
+    path = str(home / "data" / "writer_preference.jsonl")
+    with pytest.raises(DataError, match=r"takes data of kind sft.*--stage dpo or reward"):
+        step(home, "writer", "sft", "--data", path)
+    with pytest.raises(DataError, match="no such file"):
+        step(home, "writer", "sft", "--data", str(home / "data" / "writer_sf.jsonl"))
+    assert runs.ran == []
+
+
+@pytest.mark.parametrize("first", ["writer", "data_insight"])
+def test_rows_of_an_isolated_role_train_no_other(home, runs, first):
+    other = {"writer": "data_insight", "data_insight": "writer"}[first]
+    data = home / "data" / "mine.jsonl"
+    data.write_text('{"prompt": "Q", "response": "A"}\n{"prompt": "R", "response": "B"}\n')
+    again = home / "data" / "again.jsonl"
+    again.write_text('{"prompt": "new", "response": "new"}\n{"question": "r", "answer": "C"}\n')
+    step(home, first, "sft", "--data", str(data))
+    with pytest.raises(DataError, match="'data_insight' is isolated"):
+        step(home, other, "sft", "--data", str(again))
+    assert len(runs.ran) == 1
+    step(home, other, "sft", "--data", str(again), "--allow_shared_data")
+    assert f"{first}/sft" in str(runs.ran[1]["card"]["known_notes"])
+    assert check(read_workspace(home), Ledger.of(read_workspace(home)))[1] == []
+
+
+def test_shared_rows_in_the_order_are_refused_before_the_first_step(home, runs):
+    shutil.copyfile(home / "data" / "writer_sft.jsonl", home / "data" / "data_insight_sft.jsonl")
+    with pytest.raises(DataError, match="isolated"):
+        train(home, "--all")
+    assert runs.ran == []
+
+
+@pytest.mark.parametrize("victim", ["base/model.safetensors", "adapters/data_insight"])
+def test_weights_of_others_that_change_meanwhile_stop_it(home, runs, victim):
+    step(home, "data_insight", "sft")
+
+    def spoil(folder):
+        path = folder / victim
+        path = path / "adapter_model.safetensors" if path.is_dir() else path
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1  # one bit
+        path.write_bytes(content)
+
+    runs.spoilers.append(spoil)
+    with pytest.raises(RunFolderError, match="weights that are not its own changed"):
+        step(home, "writer", "sft")
+    assert not (home / "adapters" / "writer").exists()
+
+
+def test_the_ledger_proves_what_stayed(home, runs):
+    train(home, "--all")
+    workspace = read_workspace(home)
+    ledger = Ledger.of(workspace)
+    good, wrong = check(workspace, ledger)
+    assert wrong == []
+    assert "adapters/data_insight" in ledger.steps["writer/dpo"]["untouched"]
+    assert "adapters/writer" not in ledger.steps["writer/dpo"]["untouched"]
+    assert any(line.startswith("writer/reward: while it was trained, base") for line in good)
+    assert "in use" in listing(workspace, ledger)
+    assert not list(home.glob("runs/*/*/merged"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda h: shutil.rmtree(h / "adapters" / "writer"), "not as writer/dpo left it"),
+        (lambda h: shutil.rmtree(next(h.glob("runs/writer/sft-*/"))), "is missing or was changed"),
+        (lambda h: (h / "data" / "writer_sft.jsonl").unlink(), "its data cannot be read"),
+        (
+            lambda h: shutil.copytree(h / "adapters" / "writer", h / "adapters" / "x"),
+            "no step of the ledger",
+        ),
+        (lambda h: next(h.glob("runs/writer/dpo-*/run.json")).unlink(), "cannot be pushed"),
+    ],
+)  # fmt: skip
+def test_check_names_what_is_wrong(home, runs, spoil, said, capsys):
+    train(home, "--all")
+    spoil(home)
+    capsys.readouterr()
+    assert command(["check", "--workspace", str(home)]) == 1
+    assert said in capsys.readouterr().out
+
+
+def test_a_workspace_can_be_moved(home, runs, tmp_path):
+    train(home, "--all")
+    home.rename(tmp_path / "moved")
+    train(tmp_path / "moved", "--all")
+    assert len(runs.ran) == 4
+    assert command(["check", "--workspace", str(tmp_path / "moved")]) == 0
+
+
+def test_a_damaged_or_incomplete_ledger_is_told(home, runs):
+    train(home, "--all")
+    (home / "ledger" / "writer.sft.rows").unlink()
+    with pytest.raises(RunFolderError, match="the workspace is incomplete"):
+        step(home, "data_insight", "sft")
+    (home / "ledger.json").write_text("{")
+    with pytest.raises(RunFolderError, match="cannot be read"):
+        Ledger.of(read_workspace(home))
+
+
+def test_a_base_that_is_gone_is_told(home):
+    shutil.rmtree(home / "base")
+    with pytest.raises(ModelError, match=r"\./base"):
+        train(home, "--all")
+
+
+def test_a_reward_adapter_without_its_head_is_refused(tmp_path, home):
+    make_adapter(home / "base", tmp_path / "headless", "reward", 1, head=False)
+    with pytest.raises(ModelError, match="without its head"):
+        training.check_made(tmp_path / "headless", "reward")
+    make_adapter(home / "base", tmp_path / "policy", "sft", 1)
+    with pytest.raises(ModelError, match="no score head"):
+        training.check_made(tmp_path / "policy", "reward")
+
+
+def test_another_launcher_is_a_command_of_the_workspace(home, monkeypatch):
+    monkeypatch.undo()
+    workspace = read_workspace(home)
+    text = (home / "workspace.yaml").read_text() + "launch: [no-such-launcher]\n"
+    (home / "workspace.yaml").write_text(text)
+    assert workspace.launch is None
+    with pytest.raises(FileNotFoundError):
+        step(home, "writer", "sft")
