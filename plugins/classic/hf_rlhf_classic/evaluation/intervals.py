@@ -7,9 +7,10 @@ from numpy.typing import NDArray
 
 from hf_rlhf.stats import Interval
 
-METHOD = (
-    "hierarchical percentile bootstrap, 10000 resamples, 95%: checkpoints of one name (seeds) are "
-    "drawn first, then prompts, the same for all of them; completions of a prompt stay together"
+METHOD = "95% percentile bootstrap over prompts, 10000 resamples; a prompt's completions averaged"
+OF_SEEDS = (
+    "95% hierarchical percentile bootstrap, 10000 resamples: checkpoints of one name are drawn "
+    "first (seeds), then prompts, the same for all; a prompt's completions averaged"
 )
 _BLOCK = 500
 

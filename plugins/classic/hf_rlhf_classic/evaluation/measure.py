@@ -210,6 +210,7 @@ class _Work:
         measured = {one.label: self.measured(one) for one in self.plan.checkpoints}
         compared = self._compared(measured)
         rows = {name: self._row(name, measured, compared) for name in self.plan.names}
+        alone = all(len(some) == 1 for some in self.plan.names.values())
         evaluation = {
             "schema": SCHEMA,
             "made": now(),
@@ -227,7 +228,7 @@ class _Work:
             "samples": self._samples(measured),
             "judges": _judges(self.plan),
             "notes": self.plan.notes() + self._abstained(measured),
-            "method": intervals.METHOD,
+            "method": intervals.METHOD if alone else intervals.OF_SEEDS,
             "environment": environment(),
         }
         clean: dict[str, Any] = scrub(as_json(evaluation)[0])

@@ -64,7 +64,7 @@ def notes_of(evaluation: Mapping[str, Any]) -> list[str]:
         f"{data['rows']} prompts of {data['adapter']} ({data['split']}), "
         f"{sampling['completions_per_prompt']} completion(s) each, {decoding}, up to "
         f"{sampling['max_new_tokens']} tokens, seed {sampling['seed']}; the same prompts for each.",
-        f"In brackets: 95% intervals ({evaluation['method']}).",
+        f"In brackets: {evaluation['method']}.",
     ]
     if any(found["reward_std"] for found in evaluation["results"].values()):
         said.append("std: of the reward over completions / over the prompts' means.")

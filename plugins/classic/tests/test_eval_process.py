@@ -1,0 +1,108 @@
+"""`hf-rlhf eval` as a process: killed and repeated, launched twice at once, and from a Hub."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = "package://hf_rlhf_classic"
+SUMS = [
+    *("--dataset.name", "arithmetic", "--rewards.0.name", "arithmetic_correct"),
+    *("--eval.use_cpu", "--evaluation.temperature", "1", "--evaluation.max_new_tokens", "12"),
+    *("--evaluation.rows", "40", "--evaluation.batch_size", "2"),
+]
+MODELS = ["--model", f"base={ROOT}/tiny_base", "--model", f"sft={ROOT}/tiny_sft"]
+ALONE = [sys.executable, "-m", "hf_rlhf.cli"]
+
+
+def _command(out, *, launcher=ALONE, models=MODELS):
+    return [*launcher, "eval", *SUMS, *models, "--out", str(out)]
+
+
+def _run(command, **environment):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _results(out):
+    found = json.loads((out / "evaluation.json").read_text())
+    return found["results"], found["rows"]
+
+
+@pytest.fixture(scope="module")
+def unharmed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("unharmed")
+    _run(_command(out))
+    return _results(out)
+
+
+def test_killed_and_repeated(unharmed, tmp_path):
+    completions = tmp_path / "models" / "sft" / "completions"
+    process = subprocess.Popen(_command(tmp_path), stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while not list(completions.glob("*.json")) and time.monotonic() < until:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    made = list(completions.glob("[0-9]*.json"))
+    assert 0 < len(made) < 20
+    assert not (tmp_path / "evaluation.json").exists()
+    times = {path.name: path.stat().st_mtime_ns for path in made}
+    _run(_command(tmp_path))
+    assert all((completions / name).stat().st_mtime_ns == at for name, at in times.items())
+    assert _results(tmp_path) == unharmed
+
+
+def test_two_processes_share_the_prompts(unharmed, tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    launcher += ["--master_port", "29877", "-m", "hf_rlhf.cli"]
+    said = _run(_command(tmp_path, launcher=launcher))
+    assert said.count("written:") == 1
+    assert _results(tmp_path) == unharmed
+
+
+def test_models_and_adapters_of_a_hub(tmp_path):
+    serve = pytest.importorskip("hf_rlhf_local_hub.server").serve
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    from hf_rlhf.run import resolve_model_path
+
+    base = Path(resolve_model_path(f"{ROOT}/tiny_sft"))
+    model = AutoModelForCausalLM.from_pretrained(base)
+    lora = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    get_peft_model(model, lora).save_pretrained(tmp_path / "adapter")
+    (tmp_path / "adapter" / "README.md").unlink()  # peft's card names a folder of this machine
+    config = tmp_path / "adapter" / "adapter_config.json"
+    named = {**json.loads(config.read_text()), "base_model_name_or_path": "demo/tiny-sft"}
+    config.write_text(json.dumps(named))
+    push = (
+        "import sys, huggingface_hub as h\n"
+        "for repo, folder in (('demo/tiny-sft', sys.argv[1]), ('demo/lora', sys.argv[2])):\n"
+        "    h.create_repo(repo)\n"
+        "    h.upload_folder(repo_id=repo, folder_path=folder)\n"
+    )
+    with serve(tmp_path / "hub") as hub:
+        environment = {
+            "HF_ENDPOINT": hub.url,
+            "HF_TOKEN": "any",
+            "HF_HOME": str(tmp_path / "home"),
+            "HF_HUB_OFFLINE": "0",
+        }
+        _run([sys.executable, "-c", push, str(base), str(tmp_path / "adapter")], **environment)
+        models = ["--model", f"here={base}", "--model", "sft=demo/tiny-sft"]
+        models += ["--model", "lora=demo/lora"]
+        _run(_command(tmp_path / "out", models=models), **environment)
+    results, rows = _results(tmp_path / "out")
+    assert rows["sft"] == rows["here"]
+    assert results["sft"]["kl"]["k1"]["per_sequence"]["mean"] == 0.0
+    assert results["lora"]["kl"]["k3"]["per_sequence"]["mean"] > 0
