@@ -20,6 +20,7 @@ from hf_rlhf.compose import ComposedReward, gather_rows
 from hf_rlhf.cycle import Boundary
 from hf_rlhf.errors import HfRlhfError, RewardError, RunFolderError
 from hf_rlhf.run import Run
+from hf_rlhf.scrub import scrub
 from hf_rlhf_classic.iterative_dpo_measures import exact_kl, held_out_entry, rollout_entry
 from hf_rlhf_classic.iterative_dpo_store import Store, fingerprint
 from hf_rlhf_classic.preference_buffer import (
@@ -154,8 +155,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
 
     def _measure(self, policy: int) -> None:
         """Sample and score a completion for each held-out prompt; log what that says."""
-        logged = any(entry.get("policy") == policy for entry in self.trainer.state.log_history)
-        if not self.args.measured_prompts or logged:
+        if not self.args.measured_prompts or self._logged("policy", policy):
             return
         split = self.run.dataset[held_out_split(self.run)]
         count = min(self.args.measured_prompts, len(split))
@@ -170,7 +170,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
             return [
                 {
                     "row": row,
-                    "text": one.text,
+                    "text": scrub(one.text),
                     "tokens": len(one.ids),
                     "truncated": one.truncated,
                     "reward": reward,
@@ -181,8 +181,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
 
         batch = self.args.rollout_batch_size
         self._shared(policy, "held_out", range(count), batch, make)
-        # What was measured at first is not there if the run began elsewhere.
-        measured = [self.store.read_all(number, "held_out") for number in range(policy + 1)]
+        measured = [self._kept(number, "held_out", count) for number in range(policy + 1)]
         entry = held_out_entry(policy, measured)
         self._log(entry)
         self._say(_said_of_policy(entry, self.args.iterations))
@@ -234,7 +233,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
             told = [
                 {
                     "ids": one.ids,
-                    "text": one.text,
+                    "text": scrub(one.text),
                     "truncated": one.truncated,
                     "reward": totals[place],
                     "parts": {label: values[place] for label, values in parts.items()},
@@ -259,17 +258,14 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
     def _buffer(self, policy: int, rows: Sequence[Mapping[str, Any]]) -> list[Pair]:
         """Return the pairs to train on. Raises RewardError where there are none."""
         new = self._paired(rows)
-        earlier = [
-            self._paired(self.store.read_all(number, "rollouts")) for number in range(policy)
-        ]
         held = [
             pair
-            for number in held_iterations(self.args.buffer, policy)
-            for pair in (*earlier, new)[number].pairs
+            for iteration in held_iterations(self.args.buffer, policy)
+            for pair in (new if iteration == policy else self._earlier(iteration)).pairs
         ]
-        if not new.pairs and self.args.on_no_pairs == "reuse" and not held:
-            last = [paired for paired in earlier if paired.pairs]
-            held = list(last[-1].pairs) if last else []
+        if not held and self.args.on_no_pairs == "reuse":
+            earlier = (self._earlier(iteration).pairs for iteration in reversed(range(policy)))
+            held = next((list(pairs) for pairs in earlier if pairs), [])
         if not held or (not new.pairs and self.args.on_no_pairs == "stop"):
             raise RewardError(
                 f"iteration {policy + 1} has no pairs to train on: {new}. Does the reward vary "
@@ -285,11 +281,24 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
             "pairs/buffer": len(held),
             "pairs/passes": len(self.rows) / len(held),
         }
-        history = self.trainer.state.log_history
-        if not any(one.get("iteration") == policy + 1 for one in history):
+        if not self._logged("iteration", policy + 1):
             self._log(entry)
             self._say(f"iteration {policy + 1}/{self.args.iterations}: {new}")
         return held
+
+    def _earlier(self, iteration: int) -> Paired:
+        rows = self._kept(iteration, "rollouts", self.args.prompts_per_iteration)
+        return self._paired(rows)
+
+    def _kept(self, policy: int, kind: str, count: int) -> list[Any]:
+        """Return what an earlier policy wrote. Raises RunFolderError if not all is there."""
+        rows = self.store.read_all(policy, kind)
+        if len(rows) != count:
+            raise RunFolderError(
+                f"{self.store.of(policy)} has {len(rows)} of {count} {kind}. Restore the "
+                "folder, or begin anew in another `output_dir`."
+            )
+        return rows
 
     def _paired(self, rows: Sequence[Mapping[str, Any]]) -> Paired:
         answers = [
@@ -341,6 +350,9 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
             log_extra=log_extra,
             **columns,
         )
+
+    def _logged(self, name: str, number: int) -> bool:
+        return any(entry.get(name) == number for entry in self.trainer.state.log_history)
 
     def _log(self, entry: dict[str, float | int]) -> None:
         # In evaluation mode, in which `_aside` has put it: TRL's log would mix the metrics of the

@@ -10,6 +10,7 @@ from hf_rlhf.testing import check_trainer
 from hf_rlhf.train import train
 from hf_rlhf_classic.iterative_dpo import IterativeDPOTrainer
 from hf_rlhf_classic.iterative_dpo_config import IterativeDPOConfig
+from hf_rlhf_classic.iterative_dpo_rounds import Rounds
 from hf_rlhf_classic.iterative_dpo_store import Store
 
 TINY = {
@@ -217,6 +218,14 @@ def test_a_damaged_file_is_named(tmp_path):
     path.write_text('[{"row": 1')
     with pytest.raises(RunFolderError, match=r"rollouts-00000\.json cannot be read"):
         store.read_all(0, "rollouts")
+
+
+def test_an_iteration_that_has_gone_from_the_folder_is_missed(tmp_path):
+    rounds = Rounds.__new__(Rounds)
+    rounds.store = Store(tmp_path)
+    rounds.store.write(0, "rollouts", 0, [1, 2])
+    with pytest.raises(RunFolderError, match=r"policy-0000 has 2 of 3 rollouts"):
+        rounds._kept(0, "rollouts", 3)
 
 
 def test_another_runs_iterations_are_copied_and_none_replaced(tmp_path):
