@@ -54,7 +54,7 @@ PHASES = {
 UNCOMPARED = {
     # Times, what differs because there were kills, and the folder's own name.
     *("started", "finished", "sessions", "run_id", "command", "publish", "environment"),
-    *("seconds", "usage", "output_dir", "logging_dir", "run_name", "config_file"),
+    *("seconds", "usage", "output_dir", "logging_dir", "run_name", "config_file", "peak_memory"),
 }
 TIMES = ("_runtime", "_per_second", "step_time", "profiling/Time")
 

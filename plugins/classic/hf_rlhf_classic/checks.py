@@ -22,7 +22,8 @@ def evaluates_itself(run: Run) -> Iterator[Problem]:
 
 def has_columns(run: Run) -> bool:
     """Return whether the columns that the trainer needs are there; the core says what is not."""
-    return run.trainer_class.columns <= set(run.dataset["train"].column_names)
+    needed: frozenset[str] = run.trainer_class.columns
+    return needed <= set(run.dataset["train"].column_names)
 
 
 def one_kind(run: Run, *names: str) -> Iterator[Problem]:

@@ -15,6 +15,7 @@ from hf_rlhf.run import Run
 from hf_rlhf_classic.checks import choice, evaluates_itself, has_columns, one_kind, within_positions
 from hf_rlhf_classic.encoding import encode_response
 from hf_rlhf_classic.likelihood import Likelihood, Metrics, batch_size, likelihoods
+from hf_rlhf_classic.tokens_seen import TokensSeen
 
 SIDES = ("chosen", "rejected")
 LOSS_TYPES = (
@@ -58,6 +59,7 @@ class PreferenceTrainer(DPOTrainer):  # type: ignore[misc]
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )
+        trainer.add_callback(TokensSeen(trainer))
         trainer.given = len(run.dataset["train"])
         return trainer
 

@@ -16,6 +16,7 @@ from hf_rlhf_classic.checks import evaluates_itself, has_columns, one_kind, with
 from hf_rlhf_classic.encoding import encode_response
 from hf_rlhf_classic.likelihood import Metrics, batch_size
 from hf_rlhf_classic.pairs import Pair, as_metrics, read_pairs, row_metrics, tables
+from hf_rlhf_classic.tokens_seen import TokensSeen
 
 
 @dataclass
@@ -54,6 +55,7 @@ class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )
+        trainer.add_callback(TokensSeen(trainer))
         trainer.run, trainer.tables = run, {}
         return trainer
 

@@ -16,6 +16,7 @@ from hf_rlhf.run import Run
 from hf_rlhf_classic.checks import choice, evaluates_itself, one_kind, within_positions
 from hf_rlhf_classic.encoding import Encoded, encode_messages, encode_response, is_text
 from hf_rlhf_classic.likelihood import Likelihood, Metrics, batch_size, likelihoods
+from hf_rlhf_classic.tokens_seen import TokensSeen
 
 
 @dataclass
@@ -64,6 +65,7 @@ class SupervisedTrainer(SFTTrainer):  # type: ignore[misc]
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )
+        trainer.add_callback(TokensSeen(trainer))
         trainer.rows = _counts(run)
         return trainer
 
