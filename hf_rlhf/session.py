@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
+from datasets import disable_progress_bars
 from transformers import PrinterCallback, ProgressCallback, Trainer
 from transformers.utils import logging
 
@@ -62,6 +63,7 @@ class Session:
     def __init__(self, run: Run) -> None:
         if not sys.stderr.isatty():
             logging.disable_progress_bar()
+            disable_progress_bars()
         self.run = run
         self.state = PartialState()
         self.recorder = Recorder(run, self.state)
