@@ -193,9 +193,11 @@ def _continued(run: Run, adapter: Path, quantization: Any) -> Any:
 
 def _load(model: Any, adapter: Path) -> None:
     """Load all weights of an adapter into a model that has more (a new head)."""
-    from peft import load_peft_weights, set_peft_model_state_dict
+    from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 
-    result = set_peft_model_state_dict(model, load_peft_weights(str(adapter), device="cpu"))
+    # peft asks for every module of modules_to_save: the head that the adapter lacks stays as it is.
+    weights = {**get_peft_model_state_dict(model), **load_peft_weights(str(adapter), device="cpu")}
+    result = set_peft_model_state_dict(model, weights)
     if result.unexpected_keys:
         raise ModelError(
             f"{adapter} has weights that this model has no place for: {result.unexpected_keys[:3]}."
