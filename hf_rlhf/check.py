@@ -96,11 +96,12 @@ def _data(run: Run) -> Iterator[Finding]:
     room = getattr(model_config(run), "max_position_embeddings", None)
     middle = lengths[len(lengths) // 2]
     answer = getattr(run.training, "max_completion_length", None)
+    written = f"completions up to {answer}; " if answer else ""
     yield Finding(
         "tokens",
         "ok",
         f"prompts: median {middle}, longest {lengths[-1]} (of {len(lengths)} rows); "
-        f"completions up to {answer}; the model takes {room}",
+        f"{written}the model takes {room}",
     )
 
 
