@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,11 +25,6 @@ REFERENCE = "ref"
 """What TRL calls the frozen copy of an adapter that it goes on training."""
 
 
-@dataclass
-class PreferenceConfig(DPOConfig):  # type: ignore[misc]
-    """TRL's `DPOConfig`."""
-
-
 class PreferenceTrainer(DPOTrainer):  # type: ignore[misc]
     """Direct preference optimization (Rafailov et al. 2023) on pairs: `--plugin dpo`.
 
@@ -39,7 +33,7 @@ class PreferenceTrainer(DPOTrainer):  # type: ignore[misc]
     weights. Held-out pairs are measured by the policy's own likelihood of the two responses.
     """
 
-    Config = PreferenceConfig
+    Config = DPOConfig
     default_run = "tiny"
     columns = frozenset({"prompt", "chosen", "rejected"})
 

@@ -1,7 +1,6 @@
 """Group relative policy optimization under a composed reward, on TRL's public surface alone."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Self
 
 from transformers import TrainerCallback
@@ -16,11 +15,6 @@ FLAT = "frac_reward_zero_std"
 """TRL's name for the share of groups in which every completion got the same reward."""
 
 
-@dataclass
-class GroupConfig(GRPOConfig):  # type: ignore[misc]
-    """TRL's `GRPOConfig`."""
-
-
 class GroupTrainer(GRPOTrainer):  # type: ignore[misc]
     """GRPO (Shao et al. 2024) under the run's composed reward: `--plugin grpo`.
 
@@ -29,7 +23,7 @@ class GroupTrainer(GRPOTrainer):  # type: ignore[misc]
     the k3 estimator in the loss, times `beta`.
     """
 
-    Config = GroupConfig
+    Config = GRPOConfig
     default_run = "tiny"
     columns = frozenset({"prompt"})
 

@@ -1,7 +1,6 @@
 """Reward models from preferences (Bradley-Terry), on TRL's public surface alone."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,11 +18,6 @@ from hf_rlhf_classic.pairs import Pair, as_metrics, read_pairs, row_metrics, tab
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
 
-@dataclass
-class RewardModelConfig(RewardConfig):  # type: ignore[misc]
-    """TRL's `RewardConfig`."""
-
-
 class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
     """A reward model of a base or SFT checkpoint, from pairs: `--plugin reward`.
 
@@ -34,7 +28,7 @@ class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
     saved with its head. Pairs with a text over `max_length` tokens are left out, and counted.
     """
 
-    Config = RewardModelConfig
+    Config = RewardConfig
     default_run = "tiny"
     task = "text-classification"
     columns = frozenset({"prompt", "chosen", "rejected"})
@@ -78,7 +72,10 @@ class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
         """Return which training pairs were left out, and how the model does on held-out pairs."""
         given, kept = len(self.run.dataset["train"]), len(self.train_dataset)
         rows = {"given": given, "over max_length, left out": given - kept, "trained on": kept}
-        return {"Training pairs": rows, **self.tables}
+        read = "the last token that is not padding"
+        if self.processing_class.pad_token_id == self.processing_class.eos_token_id:
+            read += "; the end of sequence is padding too, so the one before it"
+        return {"Training pairs": rows, "Score": {"read off": read}, **self.tables}
 
     def _score_held_out(self) -> None:
         if self.run.spec.evaluation is None:
