@@ -21,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import Trainer
+from transformers import Trainer, set_seed
 from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import disable_dropout_in_model
 
@@ -107,6 +107,8 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
 
     def __init__(self, run: Run) -> None:
         training = run.training
+        # A new adapter starts from random numbers; transformers seeds only what comes later.
+        set_seed(training.seed)
         policy = _load_policy(run)
         self.reference = ppo_models.Reference.of(policy, run)
         learned = None
