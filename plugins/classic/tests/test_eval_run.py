@@ -271,6 +271,17 @@ def test_what_is_wrong_is_said_before_weights_load(tiny_policy, changes, wanted)
     assert wanted in _problem(Options((f"a={tiny_policy}",)), **changes)
 
 
+def test_two_checkpoints_may_not_share_a_folder(tiny_policy):
+    models = (f"a={tiny_policy}", f"a={tiny_policy}", f"a.2={tiny_policy}")
+    assert "'a.2' names two checkpoints" in _problem(Options(models))
+
+
+def test_seeds_are_compared_with_one_or_as_many(tiny_policy):
+    models = (f"a={tiny_policy}", f"a={tiny_policy}", *[f"b={tiny_policy}"] * 3)
+    said = _problem(Options(models))
+    assert "has 3 checkpoints, and 'a', to be compared with, 2. Give 'a' one, or as many" in said
+
+
 def test_a_criterion_names_a_column_that_is_not_there(tiny_policy):
     said = _problem(
         Options((f"a={tiny_policy}",)),

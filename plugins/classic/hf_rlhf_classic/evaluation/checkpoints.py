@@ -69,6 +69,10 @@ def resolve_all(spec: EvalSpec) -> tuple[dict[str, list[Checkpoint]], list[Probl
                 found.setdefault(name, []).append(_resolve(name, place, asked))
             except HfRlhfError as error:
                 problems.append(Problem(f"{SECTION}.models.{name}", str(error)))
+    labels = [one.label for some in found.values() for one in some]
+    for label in sorted({one for one in labels if labels.count(one) > 1}):
+        what = f"{label!r} names two checkpoints: the second one of a name is called so."
+        problems.append(Problem(f"{SECTION}.models.{label}", what, "Rename one of them."))
     for other in {spec.baseline, spec.reference} & found.keys():
         count = len(found[str(other)])
         for name, some in found.items():
