@@ -270,7 +270,7 @@ class _Conversion:
                 self.skipped[example.skip] += 1
                 continue
             waiting.append((row, example))
-            size += _size(row.values)
+            size += _size(row, example)
             if len(waiting) >= BATCH_ROWS or size >= BATCH_CHARACTERS:
                 yield self._made(waiting)
                 waiting, size = [], 0
@@ -350,5 +350,7 @@ def _names(example: Example) -> tuple[str, ...]:
     )
 
 
-def _size(values: Mapping[str, Any]) -> int:
-    return sum(len(value) if isinstance(value, (str, bytes)) else 256 for value in values.values())
+def _size(row: Row, example: Example) -> int:
+    said = sum(len(turn["content"]) for turn in example.history)
+    others = (value for value in row.values.values() if isinstance(value, (str, bytes)))
+    return said + sum(map(len, example.answers)) + sum(map(len, others))

@@ -114,11 +114,12 @@ def schemas(label: Label = "better") -> tuple[Schema, ...]:
         *(
             Schema(
                 f"{column}_pair",
-                {column: (TURNS,), "chosen": (TURN, TEXT), "rejected": (TURN, TEXT)},
+                {column: (TURNS,), "chosen": kinds, "rejected": kinds},
                 _columns(column, "chosen", "rejected"),
                 unless=("prompt",),
             )
-            for column in ("conversations", "messages")
+            # Beside whole conversations in chosen and rejected, `messages` repeats one of them.
+            for column, kinds in (("conversations", ANSWER), ("messages", (TURN, TEXT)))
         ),
         Schema(
             "message_pair",

@@ -91,15 +91,9 @@ def schemas() -> tuple[Schema, ...]:
     preference, the chosen answer is.
     """
     plain = (
-        Schema(
-            "prompt_response",
-            {"prompt": PROMPT, "response": ANSWER},
-            _columns("prompt", "response"),
-        ),
-        Schema(
-            "prompt_completion",
-            {"prompt": PROMPT, "completion": ANSWER},
-            _columns("prompt", "completion"),
+        *(
+            Schema(f"{a}_{b}", {a: PROMPT, b: ANSWER}, _columns(a, b))
+            for a, b in (("prompt", "response"), ("prompt", "completion"), ("question", "answer"))
         ),
         Schema(
             "instruction_output",
@@ -107,29 +101,23 @@ def schemas() -> tuple[Schema, ...]:
             _instruction,
             optional=("input",),
         ),
-        Schema(
-            "question_answer",
-            {"question": PROMPT, "answer": ANSWER},
-            _columns("question", "answer"),
+        *(
+            Schema(name, {name: (TURNS,)}, _conversation(name), unless=("chosen", "rejected"))
+            for name in ("messages", "conversations")
         ),
-        Schema("messages", {"messages": (TURNS,)}, _conversation("messages")),
-        Schema("conversations", {"conversations": (TURNS,)}, _conversation("conversations")),
     )
-    judged = ("prompt_completion", "messages", "conversations")
     return (
-        *(replace(one, unless=("label", *_PAIR) if one.name in judged else ()) for one in plain),
+        *(replace(one, unless=(*one.unless, "label")) for one in plain),
         *(
             replace(
                 one,
                 name=f"{one.name}_label",
                 needs={**one.needs, "label": (FLAG, TEXT, NUMBER)},
                 make=_labelled(one.make),
-                unless=_PAIR,
                 about="judged responses, of which those with label true are learnt; they are no "
                 "pairs",
             )
             for one in plain
-            if one.name in judged
         ),
         *(
             replace(
@@ -141,9 +129,6 @@ def schemas() -> tuple[Schema, ...]:
             for one in preference.schemas()
         ),
     )
-
-
-_PAIR = ("chosen", "rejected")
 
 
 def sft(

@@ -7,6 +7,7 @@ so a source that has changed can never be answered from an old file.
 
 import hashlib
 import os
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,10 @@ SpoolRow = tuple[str, Mapping[str, Any], Sequence[int]]
 """Where the row stands, its columns, and its `HASHES`."""
 
 
+def _new_hashes() -> tuple["array[int]", ...]:
+    return tuple(array("Q") for _ in HASHES)
+
+
 @dataclass
 class Spool:
     """The usable rows of one source, in a temporary file."""
@@ -32,17 +37,17 @@ class Spool:
     """Columns made here; messages among them have the type of turns whatever a batch holds."""
     schema: Any = None
     _offsets: list[int] = field(default_factory=list)
-    _hashes: list[Any] = field(default_factory=list)
+    _hashes: tuple["array[int]", ...] = field(default_factory=_new_hashes)
     _file: IO[bytes] | None = None
 
     def add(self, rows: Sequence[SpoolRow]) -> None:
         """Write a batch of rows. Raises DataError for a column of two types."""
-        import numpy as np
         import pyarrow as pa
 
         if not rows:
             return
-        self._hashes.append(np.array([hashes for _, _, hashes in rows], np.uint64))
+        for place, known in enumerate(self._hashes):
+            known.extend(hashes[place] for _, _, hashes in rows)
         names = list(dict.fromkeys(name for _, columns, _ in rows for name in columns))
         table = pa.table({name: self._array(name, rows) for name in names})
         try:
@@ -84,8 +89,8 @@ class Spool:
         """Return each of `HASHES` as numpy uint64, one per row."""
         import numpy as np
 
-        shape = np.concatenate(self._hashes) if self._hashes else np.zeros((0, 3), np.uint64)
-        return {name: np.ascontiguousarray(shape[:, place]) for place, name in enumerate(HASHES)}
+        columns = (np.frombuffer(known, np.uint64) for known in self._hashes)  # no copies
+        return dict(zip(HASHES, columns, strict=True))
 
     def batches(self) -> Iterator[Any]:
         """Yield the batches as tables."""
