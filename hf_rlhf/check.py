@@ -109,6 +109,8 @@ def _plan(run: Run) -> Iterator[Finding]:
     """Say what a run does that its file may not show."""
     peft = run.model.use_peft
     what = f"LoRA, r {run.model.lora_r}" if peft else "every weight (`use_peft: true` for LoRA)"
+    if run.adapter is not None:
+        what = f"the LoRA that {run.spec.adapter} has, further"
     yield Finding("trains", "ok" if peft else "note", what)
     spec = run.spec.evaluation
     if spec is None:
@@ -138,7 +140,9 @@ def _rewards(run: Run) -> _Tried:
     without a plausible answer a judge may not even be asked, and its calls be underestimated.
     """
     if run.reward is None:
-        return _Tried([Finding("rewards", "note", "none")], 0, 0.0, 0.0)
+        learnt = ", ".join(sorted(getattr(run.trainer_class, "columns", ())))
+        said = f"none: it learns from the columns {learnt}" if learnt else "none"
+        return _Tried([Finding("rewards", "ok" if learnt else "note", said)], 0, 0.0, 0.0)
     split = run.dataset["train"]
     rows = split.select(range(min(ROWS_TRIED, len(split))))
     plausible: Callable[[Any], Sequence[str]] = getattr(
@@ -188,8 +192,12 @@ def _work(run: Run, steps: int, tried: _Tried) -> Iterator[Finding]:
     micro = training.per_device_train_batch_size * training.gradient_accumulation_steps
     batch = micro * processes()
     generations = getattr(training, "num_generations", None)
-    shape = f"{batch // generations} prompts x {generations}" if generations else f"{batch} rows"
-    yield Finding("steps", "ok", f"{steps} optimizer steps of {shape}, on {processes()} processes")
+    shape = counted(batch, "row")
+    if generations:
+        shape = f"{counted(batch // generations, 'prompt')} x {generations}"
+    on = counted(processes(), "process", "processes")
+    said = f"{counted(steps, 'optimizer step')} of {shape}, on {on}"
+    yield Finding("steps", "ok", said)
     total = batch * steps
     if tried.completions and tried.judge_calls:
         calls = tried.judge_calls / tried.completions * total
@@ -268,6 +276,11 @@ def _hub(run: Run) -> Iterator[Finding]:
         yield Finding("hub", "ok", found)
     except HfRlhfError as error:
         yield Finding("hub", "FAIL", str(error))
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number of things: 1 row, 2 rows."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def _show(findings: Sequence[Finding]) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 
 from accelerate import PartialState
 
+from hf_rlhf.data_preflight import completion_length, positions, token_lengths
 from hf_rlhf.errors import BrokenPlugin
 from hf_rlhf.evaluate import Evaluation, Measured, evaluate, held_out_rows, show
 from hf_rlhf.merge import merge_adapter
 from hf_rlhf.messages import prompt_in
-from hf_rlhf.preflight import completion_length
 from hf_rlhf.run import Run
 from hf_rlhf.together import main_does
 
@@ -86,7 +86,9 @@ def _asks(run: Run, part: str) -> bool:
         return spec is not None and hasattr(run.trainer_class, "held_out")
     if run.task != "text-generation":
         return False
-    return run.reward is not None or bool(spec.samples and prompt_in(held_out_rows(run)[0]))
+    if run.reward is not None:
+        return True
+    return bool(spec.samples) and prompt_in(held_out_rows(run)[0]) is not None
 
 
 def _text(run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
@@ -101,8 +103,12 @@ def _text(run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evalu
     if run.reward is not None:
         rows = run.dataset[spec.split]
         return evaluate(model, run.tokenizer, rows, run.reward, spec, **how)
-    rows = held_out_rows(run)
-    prompts = [prompt_in(rows[place]) for place in range(min(spec.samples, len(rows)))]
+    prompts = [prompt_in(row) for row in held_out_rows(run)]
+    room, answer = positions(run), spec.max_new_tokens or completion_length(run)
+    if room:
+        lengths = token_lengths(run, prompts)
+        prompts = [one for one, size in zip(prompts, lengths, strict=True) if size + answer <= room]
+    prompts = prompts[: spec.samples]
     return show(model, run.tokenizer, prompts, spec, **how)
 
 

@@ -14,6 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.checkpoints import cycle_in_steps, valid_checkpoints
+from hf_rlhf.data_preflight import (
+    column_problems,
+    evaluation_problems,
+    length_problems,
+    template_problems,
+    tokenizer_problems,
+)
+from hf_rlhf.data_preflight import completion_length as completion_length
+from hf_rlhf.data_preflight import model_config as model_config
+from hf_rlhf.data_preflight import prompt_lengths as prompt_lengths
 from hf_rlhf.errors import Problem
 from hf_rlhf.policy import adapter_problems
 from hf_rlhf.processes import distributed_type, is_planned, launch_problems, processes
@@ -122,6 +132,12 @@ def generation_batch(training: Any) -> int | None:
 
 
 def _rewarded(run: "Run") -> Iterator[Problem]:
+    if run.reward is not None and run.task != "text-generation":
+        yield Problem(
+            "rewards",
+            f"score text, and trainer {run.spec.plugin!r} makes a model of {run.task}.",
+            "Remove them.",
+        )
     if not hasattr(run.training, "num_generations"):
         return
     if run.reward is None or all(part.weight == 0 for part in run.reward.rewards):
@@ -135,131 +151,9 @@ def _loss_type(run: "Run") -> Iterator[Problem]:
         yield Problem("loss_type", f"{loss!r} is unknown.", f"Known: {', '.join(LOSS_TYPES)}.")
 
 
-def _tokenizer(run: "Run") -> Iterator[Problem]:
-    where = "model_name_or_path"
-    if run.tokenizer.pad_token_id is None:
-        yield Problem(
-            where,
-            "its tokenizer has no pad token, so batches cannot be padded.",
-            f"Write `pad_token: {run.tokenizer.eos_token}`, or save a tokenizer that has one.",
-        )
-    if _conversational(run) and not run.tokenizer.chat_template:
-        yield Problem(
-            where,
-            "its tokenizer has no chat template, and the prompts are conversations.",
-            "Use an instruction-tuned model, or save a chat_template with the tokenizer.",
-        )
-
-
-def _conversational(run: "Run") -> bool:
-    return not isinstance(run.dataset["train"][0].get("prompt"), (str, type(None)))
-
-
-def prompt_lengths(run: "Run", rows: int | None = None, split: str = "train") -> list[int]:
-    """Return the prompt length in tokens of the first `rows` rows of a split (all if None)."""
-    data = run.dataset[split]
-    prompts = data.select(range(min(rows or len(data), len(data))))["prompt"][:]
-    kwargs = getattr(run.training, "chat_template_kwargs", None) or {}
-    texts = [
-        prompt
-        if isinstance(prompt, str)
-        else run.tokenizer.apply_chat_template(
-            prompt, add_generation_prompt=True, tokenize=False, **kwargs
-        )
-        for prompt in prompts
-    ]
-    special = bool(texts) and isinstance(prompts[0], str)
-    return [len(ids) for ids in run.tokenizer(texts, add_special_tokens=special)["input_ids"]]
-
-
-def model_config(run: "Run") -> Any:
-    """Return the base model's configuration; only its JSON is read."""
-    from transformers import AutoConfig
-
-    return AutoConfig.from_pretrained(
-        run.model_path,
-        revision=run.model.model_revision,
-        trust_remote_code=getattr(run.training, "trust_remote_code", False),
-    )
-
-
-def _length(run: "Run") -> Iterator[Problem]:
-    """GRPO never cuts prompts; past the model's positions the loss is quietly meaningless."""
-    if _conversational(run) and not run.tokenizer.chat_template:
-        return  # reported by another check
-    room = getattr(model_config(run).get_text_config(), "max_position_embeddings", None)
-    uses: list[tuple[str, int | None, int]] = [
-        ("train", None, getattr(run.training, "max_completion_length", None) or 0)
-    ]
-    if (spec := run.spec.evaluation) is not None:
-        uses.append((spec.split, spec.rows, spec.max_new_tokens or completion_length(run)))
-    for split, rows, answer in uses:
-        if not room or "prompt" not in getattr(run.dataset.get(split), "column_names", ()):
-            continue  # no prompts, or no such split, which another check reports
-        lengths = prompt_lengths(run, rows, split)
-        longest = max(lengths, default=0)
-        if longest + answer > room:
-            yield Problem(
-                "dataset",
-                f"row {lengths.index(longest)} of {split} has a prompt of {longest} tokens; with "
-                f"completions of {answer} that is over the model's {room} positions.",
-                "Lower the adapter's prompt cap (max_prompt_tokens) or max_completion_length.",
-            )
-            return
-
-
-def completion_length(run: "Run") -> int:
-    """Return the longest completion, in tokens, that the run trains on or evaluates."""
-    return getattr(run.training, "max_completion_length", None) or 256
-
-
-def _columns(run: "Run") -> Iterator[Problem]:
-    """The dataset has the columns that the trainer learns from."""
-    needed: frozenset[str] = getattr(run.trainer_class, "columns", frozenset())
-    spec = run.spec.evaluation
-    held_out = spec.split if spec is not None and hasattr(run.trainer_class, "held_out") else None
-    for name in dict.fromkeys(("train", held_out)):
-        have = run.dataset[name].column_names if name in run.dataset else needed
-        if missing := sorted(needed - set(have)):
-            yield Problem(
-                "dataset",
-                f"trainer {run.spec.plugin!r} needs the column{'s' * (len(needed) > 1)} "
-                f"{', '.join(sorted(needed))}; {run.spec.dataset.name} gave {', '.join(have)} in "
-                f"{name!r}, so {', '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing.",
-                "Name an adapter that gives them, or the trainer that learns from these.",
-            )
-
-
 def _trainers_own(run: "Run") -> Iterator[Problem]:
     own = getattr(run.trainer_class, "preflight", None)
     yield from own(run) if own is not None else ()
-
-
-def _evaluation(run: "Run") -> Iterator[Problem]:
-    """An evaluation that is asked for takes place, or the run does not begin."""
-    spec = run.spec.evaluation
-    if spec is None:
-        return
-    if run.reward is None and not hasattr(run.trainer_class, "held_out"):
-        yield Problem("evaluation", "has no rewards to measure with.", "Add some, or remove it.")
-        return
-    split = run.dataset.get(spec.split)
-    if split is None or len(split) == 0:
-        have = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in run.dataset.items())
-        yield Problem(
-            "evaluation",
-            f"there are no rows in the split {spec.split!r}. The dataset gave: {have}.",
-            "Hold some rows out (see `hf-rlhf describe` of the adapter), name another `split`, or "
-            "write `evaluation: null`.",
-        )
-        return
-    for part in (*run.reward.rewards, *run.reward.gates) if run.reward is not None else ():
-        if missing := sorted(part.needs() - set(split.column_names)):
-            yield Problem(
-                "evaluation",
-                f"{part.label!r} needs {', '.join(missing)}, which the split {spec.split!r} lacks.",
-                f"Its columns: {', '.join(sorted(split.column_names))}.",
-            )
 
 
 def _packages(run: "Run") -> Iterator[Problem]:
@@ -280,18 +174,6 @@ def _packages(run: "Run") -> Iterator[Problem]:
     for key in ("load_in_4bit", "load_in_8bit"):
         if getattr(run.model, key) and importlib.util.find_spec("bitsandbytes") is None:
             yield Problem(key, "needs bitsandbytes.", "`pip install bitsandbytes` (and a GPU).")
-
-
-def _template(run: "Run") -> Iterator[Problem]:
-    """A prompt measured with one template and trained with another has another length."""
-    given = run.spec.dataset.arguments.get("chat_template_kwargs")
-    used = getattr(run.training, "chat_template_kwargs", None)
-    if given is not None and given != (used or {}):
-        yield Problem(
-            "chat_template_kwargs",
-            f"is {used}, but the dataset makes its prompts with {given}.",
-            "Give both the same.",
-        )
 
 
 def _attention(run: "Run") -> Iterator[Problem]:
@@ -379,17 +261,17 @@ def _folder(run: "Run") -> Iterator[Problem]:
 
 
 Check = Callable[["Run"], Iterator[Problem]]
-_MODEL_CHECKS: tuple[Check, ...] = (_length, _merge, adapter_problems)
+_MODEL_CHECKS: tuple[Check, ...] = (length_problems, _merge, adapter_problems)
 _CHECKS: tuple[Check, ...] = (
-    _columns,
+    column_problems,
     _rewarded,
     _batch,
     _loss_type,
-    _evaluation,
+    evaluation_problems,
     _packages,
     vllm_problems,
-    _tokenizer,
-    _template,
+    tokenizer_problems,
+    template_problems,
     _attention,
     _deepspeed,
     _resumes,

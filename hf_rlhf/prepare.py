@@ -135,7 +135,8 @@ class _Preparation:
                 )
             return trainer
         except PluginError as error:
-            self.problems.append(Problem(self.file.where(("plugin",)), str(error)))
+            unseen = "Until it loads, its settings are not checked."
+            self.problems.append(Problem(self.file.where(("plugin",)), str(error), unseen))
             return None
 
     def _load(self, kind: registry.Kind, name: str, label: str, arguments: Any) -> Any:

@@ -1,5 +1,6 @@
 """The parts of the smallest run that trains: rows, a reward that varies, settings for a CPU."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,23 +12,32 @@ if TYPE_CHECKING:
 STEPS = 2
 
 
-def minimal_rows() -> "DatasetDict":
-    """Return 8 rows to train on and 4 held out: `prompt` as messages, `completion`, `answer`."""
+def minimal_rows(columns: Collection[str] = ()) -> "DatasetDict":
+    """Return 8 rows to train on and 4 held out: `prompt` as messages, `completion`, `answer`.
+
+    In place of `completion` there are `chosen` and `rejected`, or `messages` alone, if those are
+    among `columns`: what a trainer says that it cannot do without.
+    """
     from datasets import Dataset, DatasetDict
 
     def rows(first: int, count: int) -> Any:
-        return Dataset.from_list(
-            [
-                {
-                    "prompt": [{"role": "user", "content": f"What is {number} + 1?"}],
-                    "completion": [{"role": "assistant", "content": str(number + 1)}],
-                    "answer": str(number + 1),
-                }
-                for number in range(first, first + count)
-            ]
-        )
+        return Dataset.from_list([_row(number, columns) for number in range(first, first + count)])
 
     return DatasetDict(train=rows(0, 8), test=rows(8, 4))
+
+
+def _row(number: int, columns: Collection[str]) -> dict[str, Any]:
+    def said(text: str) -> list[dict[str, str]]:
+        return [{"role": "assistant", "content": text}]
+
+    prompt = [{"role": "user", "content": f"What is {number} + 1?"}]
+    answer = str(number + 1)
+    if "messages" in columns:
+        return {"messages": [*prompt, *said(answer)]}
+    if "chosen" in columns:
+        wrong = said(f"It could be {number}.")
+        return {"prompt": prompt, "chosen": said(answer), "rejected": wrong, "answer": answer}
+    return {"prompt": prompt, "completion": said(answer), "answer": answer}
 
 
 @dataclass

@@ -21,7 +21,8 @@ from hf_rlhf.testing.commands import COMMAND_CHECKS, CommandCase
 from hf_rlhf.testing.judges import JUDGE_CHECKS, QUESTIONS, JudgeCase
 from hf_rlhf.testing.reward_case import RewardCase
 from hf_rlhf.testing.rewards import REWARD_CHECKS
-from hf_rlhf.testing.trainers import TRAINER_CHECKS, TrainerCase
+from hf_rlhf.testing.trainer_case import TrainerCase
+from hf_rlhf.testing.trainers import TRAINER_CHECKS
 
 
 class _Suite:

@@ -1,121 +1,19 @@
 """`check_trainer`: a trainer that trains, saves, and resumes exactly, on a tiny model."""
 
 import inspect
-import tempfile
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, is_dataclass
-from functools import cached_property
+import json
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
+from hf_rlhf.contracts import Task
 from hf_rlhf.testing.checks import Check, Unusable, fail, run_checks
-from hf_rlhf.testing.minimal import LetterShare, minimal_rows, minimal_settings
-from hf_rlhf.testing.offering import offering
-from hf_rlhf.testing.tiny import make_tiny_policy
-
-if TYPE_CHECKING:
-    from hf_rlhf.run import Run
+from hf_rlhf.testing.trainer_case import TrainerCase, weights_of
 
 UPSTREAM = frozenset({"trl", "transformers"})
-_NAME = "under_test"
-
-
-@dataclass
-class TrainerCase:
-    """A trainer to be checked, and the tiny run that it is given."""
-
-    trainer: Any
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    dataset: Any = None
-    reward: Any = None
-    allow: Collection[str] = ()
-    _kept: Any = field(default_factory=tempfile.TemporaryDirectory)
-
-    @property
-    def folder(self) -> Path:
-        """Where the tiny runs are; it goes when the case does."""
-        return Path(self._kept.name)
-
-    @contextmanager
-    def run(self, name: str, *callbacks: Any) -> Iterator["Run"]:
-        """Prepare the run as `train` would, in a folder of its own. Raises Unusable."""
-        from hf_rlhf.config import RunFile
-        from hf_rlhf.errors import HfRlhfError
-        from hf_rlhf.prepare import prepare
-
-        policy = self.folder / "policy"
-        if not policy.is_dir():
-            make_tiny_policy(policy)
-        data = self.dataset if self.dataset is not None else minimal_rows()
-        content = {
-            "plugin": _NAME,
-            "model_name_or_path": str(policy),
-            "output_dir": str(self.folder / name),
-            "dataset": {"name": "minimal_rows"},
-            "rewards": [{"name": "reward_under_test"}],
-            "evaluation": None,
-            **minimal_settings(self.trainer.Config),
-            **self.settings,
-        }
-        components = {
-            "trainers": {_NAME: self.trainer},
-            "datasets": {"minimal_rows": lambda: data},
-            "rewards": {"reward_under_test": lambda: self.reward or LetterShare()},
-        }
-        with offering(components):
-            try:
-                run = prepare(RunFile.from_mapping(content))
-            except HfRlhfError as error:
-                fail(
-                    f"the tiny run is refused: {error}.",
-                    "a Config that takes settings for a few steps on a CPU.",
-                    "pass settings={...}, dataset= or reward= as your trainer needs them.",
-                    Unusable,
-                )
-            yield run.with_callbacks(*callbacks)
-
-    def build(self, run: "Run") -> Any:
-        """Return the trainer of a run. Raises Unusable."""
-        try:
-            return self.trainer.from_run(run)
-        except Exception as error:  # noqa: BLE001 - plugin code may raise anything
-            fail(
-                f"from_run raised {type(error).__name__}: {error}.",
-                "a trainer built from run.training, run.model_path, run.dataset, run.tokenizer, "
-                "run.reward and run.callbacks.",
-                "build it as docs/plugins.md has it.",
-                Unusable,
-            )
-
-    @cached_property
-    def trained(self) -> "Trained":
-        """What training to the end did, done once. Raises Unusable if it raised."""
-        events = _events()
-        with self.run("whole", events) as run:
-            trainer = self.build(run)
-            before = _weights(trainer)
-            try:
-                output = trainer.train(resume_from_checkpoint=None)
-            except Exception as error:  # noqa: BLE001 - plugin code may raise anything
-                fail(
-                    f"train() raised {type(error).__name__}: {error}.",
-                    "a training of a few steps.",
-                    "pass settings={...} if your trainer needs others.",
-                    Unusable,
-                )
-            return Trained(trainer, run, output, before, events.seen)
-
-
-@dataclass
-class Trained:
-    """What is left of one training."""
-
-    trainer: Any
-    run: "Run"
-    output: Any
-    before: Mapping[str, Any]
-    events: list[str]
+TASKS = get_args(Task)
 
 
 def has_the_contract(case: TrainerCase) -> None:
@@ -151,6 +49,23 @@ def has_the_contract(case: TrainerCase) -> None:
         )
     if not inspect.ismethod(case.trainer.from_run):
         fail("from_run is no classmethod.", "Trainer.from_run(run).", "add @classmethod.", Unusable)
+
+
+def says_what_it_is(case: TrainerCase) -> None:
+    """What it says of itself beside the contract has the form that the core reads."""
+    task = getattr(case.trainer, "task", TASKS[0])
+    if task not in TASKS:
+        fail(f"task is {task!r}.", f"one of {', '.join(TASKS)}.", "say what the saved model is.")
+    columns: Any = getattr(case.trainer, "columns", frozenset())
+    if not isinstance(columns, (set, frozenset)) or not all(isinstance(c, str) for c in columns):
+        fail(
+            f"columns is {columns!r}.",
+            "a frozenset of the names of dataset columns.",
+            'write columns = frozenset({"prompt", "completion"}), say.',
+        )
+    for name in ("preflight", "held_out"):
+        if hasattr(case.trainer, name) and not inspect.ismethod(getattr(case.trainer, name)):
+            fail(f"{name} is no classmethod.", f"Trainer.{name}(run, ...).", "add @classmethod.")
 
 
 def overrides_nothing_private(case: TrainerCase) -> None:
@@ -193,7 +108,7 @@ def trains(case: TrainerCase) -> None:
             "object with `metrics`.",
             "log as transformers.Trainer.log does.",
         )
-    if _difference(done.before, _weights(done.trainer)) == 0:
+    if _difference(done.before, weights_of(done.trainer)) == 0:
         fail(
             "no trainable weight changed.",
             "training.",
@@ -218,8 +133,7 @@ def saves(case: TrainerCase) -> None:
     """save_model writes safetensors, whole and finite, and nothing that is pickled."""
     from safetensors.torch import load_file
 
-    target = case.folder / "saved"
-    case.trained.trainer.save_model(str(target))
+    target = case.saved
     files = sorted(path.name for path in target.rglob("*") if path.is_file())
     pickled = [
         name
@@ -241,6 +155,53 @@ def saves(case: TrainerCase) -> None:
         )
 
 
+def measures(case: TrainerCase) -> None:
+    """`held_out`, if there is one, gives each row the same numbers whenever it is asked."""
+    if not hasattr(case.trainer, "held_out"):
+        return
+    with case.run("measured", evaluation={"rows": 4, "batch_size": 3}) as run:
+        kwargs = {key: value for key, value in run.model_kwargs().items() if key != "revision"}
+        one, again = (case.trainer.held_out(run, case.whole, kwargs) for _ in range(2))
+        expected = min(4, len(run.dataset["test"]))
+    names = {tuple(row) for row in one.rows} if one is not None else {()}
+    values = [value for row in one.rows for value in row.values()] if one is not None else []
+    bad = [value for value in values if value is not None and not _finite(value)]
+    if one is None or len(one.rows) != expected or len(names) != 1 or bad or names == {()}:
+        fail(
+            f"held_out gave {'nothing' if one is None else f'{len(one.rows)} rows'} for {expected} "
+            f"held-out rows, with the metrics {sorted(names)}" + (f" and {bad[:3]}." * bool(bad)),
+            "one row of the same metrics, finite numbers or None, for each row of the split.",
+            "use hf_rlhf.evaluate.measure_rows.",
+        )
+    if [dict(row) for row in one.rows] != [dict(row) for row in again.rows]:
+        fail(
+            "held_out measured other numbers the second time.",
+            "the same: differences before and after must come from training.",
+            "put the model into evaluation mode, and seed what is drawn.",
+        )
+
+
+def reports(case: TrainerCase) -> None:
+    """`report`, if there is one, returns JSON."""
+    if not hasattr(case.trainer, "report"):
+        return
+    told = case.trained.trainer.report()
+    try:
+        json.dumps(told, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        told = error
+    if not isinstance(told, Mapping):
+        fail(
+            f"report() gave {told!r}.",
+            "a mapping of titles to rows (a list of mappings) or to one mapping, as JSON.",
+            "return plain numbers and text; None for what is not a number.",
+        )
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
 def resumes_exactly(case: TrainerCase) -> None:
     """Resumed from the middle, it ends with the very weights of a training without a break."""
     done = case.trained
@@ -257,7 +218,7 @@ def resumes_exactly(case: TrainerCase) -> None:
     with case.run("resumed") as run:
         trainer = case.build(run)
         trainer.train(resume_from_checkpoint=str(checkpoints[0]))
-    difference = _difference(_weights(done.trainer), _weights(trainer))
+    difference = _difference(weights_of(done.trainer), weights_of(trainer))
     if difference != 0:
         fail(
             f"resumed from {checkpoints[0].name}, weights differ by up to {difference:.3g} from "
@@ -270,10 +231,13 @@ def resumes_exactly(case: TrainerCase) -> None:
 
 TRAINER_CHECKS: tuple[Check, ...] = (
     has_the_contract,
+    says_what_it_is,
     overrides_nothing_private,
     trains,
     calls_the_callbacks,
     saves,
+    measures,
+    reports,
     resumes_exactly,
 )
 
@@ -294,8 +258,8 @@ def check_trainer(
         settings: top-level keys of a run file, over `minimal_settings`: two steps, a save after
             each, fp32 on the CPU. A save falls where resuming is exact, between two generation
             cycles.
-        dataset: a DatasetDict, in place of `minimal_rows()`.
-        reward: an instance, in place of `LetterShare()`.
+        dataset: a DatasetDict, in place of `minimal_rows` with the trainer's `columns`.
+        reward: an instance, in place of `LetterShare()`; a classifier's trainer gets none.
         allow: private methods of TRL or transformers that it may override; say why beside it.
         skip: names of checks to leave out; say why beside it.
 
@@ -305,43 +269,6 @@ def check_trainer(
     case = TrainerCase(trainer, settings or {}, dataset, reward, allow)
     title = getattr(trainer, "__name__", type(trainer).__name__)
     run_checks(f"trainer {title}", case, TRAINER_CHECKS, skip)
-
-
-def _events() -> Any:
-    from transformers import TrainerCallback
-
-    class Events(TrainerCallback):  # type: ignore[misc]
-        """Notes which events it is handed."""
-
-        def __init__(self) -> None:
-            self.seen: list[str] = []
-
-        def on_train_begin(self, *_: Any, **__: Any) -> None:
-            self.seen.append("train_begin")
-
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            self.seen.append("step_end")
-
-        def on_save(self, *_: Any, **__: Any) -> None:
-            self.seen.append("save")
-
-        def on_log(self, *_: Any, **__: Any) -> None:
-            self.seen.append("log")
-
-        def on_train_end(self, *_: Any, **__: Any) -> None:
-            self.seen.append("train_end")
-
-    return Events()
-
-
-def _weights(trainer: Any) -> dict[str, Any]:
-    """Return copies of the trainable weights, by name."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    return {
-        name: weight.detach().to("cpu", copy=True)
-        for name, weight in model.named_parameters()
-        if weight.requires_grad
-    }
 
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
