@@ -1,0 +1,257 @@
+"""RESULTS.md from results.json's content; every number in it is from the cells."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+NAMES = {
+    "base": "tiny_base",
+    "sft1": "SFT, 1 epoch",
+    "sft3": "SFT, 3 epochs",
+    "dpo": "DPO",
+    "dpo_sft1": "DPO from 1 epoch",
+    "idpo_current": "iterative DPO, current",
+    "idpo_rolling2": "iterative DPO, rolling2",
+    "idpo_full": "iterative DPO, full",
+    "ppo": "PPO",
+    "ppo_no_kl": "PPO without KL penalty",
+    "grpo": "GRPO",
+    "flipped": "GRPO, sign flipped",
+    "hackable": "PPO on the proxy, no KL penalty",
+    "sft_r8": "SFT, LoRA r=8",
+    "sft_r16": "SFT, LoRA r=16",
+    "dpo_r8": "DPO, LoRA r=8",
+    "dpo_r16": "DPO, LoRA r=16",
+    "small_sft3": "small: SFT, 3 epochs",
+    "small_grpo": "small: GRPO",
+}
+REWARDS = {"arithmetic": "arithmetic_correct, at best 1", "tastes": "known_utility, at best 2.45"}
+MAIN = (
+    *("sft1", "sft3", "dpo_sft1", "dpo", "idpo_current", "idpo_rolling2", "idpo_full"),
+    *("ppo", "ppo_no_kl", "grpo", "flipped", "hackable"),
+)
+COMMAND = "python experiments/classic_learning/run.py --out FOLDER"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a Markdown table, the first column to the left and the others to the right."""
+    yield "| " + " | ".join(head) + " |"
+    yield "|---|" + "--:|" * (len(head) - 1)
+    yield from ("| " + " | ".join(row) + " |" for row in rows)
+    yield ""
+
+
+def shown(cell: Mapping[str, Any] | None, sign: str = "+") -> str:
+    """Write a mean with its bootstrap interval."""
+    if cell is None:
+        return ""
+    low, high = f"{cell['low']:{sign}.3f}", f"{cell['high']:{sign}.3f}"
+    return f"{cell['mean']:{sign}.3f} ({low} to {high})"
+
+
+def average(values: Sequence[float | None], digits: int = 1) -> str:
+    """Write the mean of what is known, or nothing."""
+    known = [value for value in values if value is not None]
+    return f"{sum(known) / len(known):.{digits}f}" if known else ""
+
+
+def of_world(world: str, conditions: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the main table of a world."""
+    head = ["condition", "seeds", "reward", "gain over its start", "greedy", "KL a completion"]
+    head += ["KL a token", "tokens", "ended", "flat groups, held out", "in training"]
+    head += ["training s", "peak MB", "added MB"]
+    rows = []
+    for name in MAIN:
+        if (found := conditions.get(name)) is None:
+            continue
+        rows.append(
+            [
+                NAMES[name],
+                str(len(found["reward"]["seeds"])),
+                shown(found["reward"], ""),
+                shown(found.get("gain")),
+                f"{found['greedy_reward']['mean']:.3f}",
+                shown(found["kl_sequence"], ""),
+                average(found["kl_token"], 4),
+                f"{found['tokens']['mean']:.1f}",
+                f"{found['ended']['mean']:.3f}",
+                f"{found['zero_variance']['mean']:.3f}",
+                average(found["zero_variance_in_training"], 3),
+                average(found["training_seconds"]),
+                average(found["rss_peak_mb"], 0),
+                average(found["rss_added_mb"], 0),
+            ]
+        )
+    yield from (f"## {world}", "", f"Reward: `{REWARDS[world]}`.", "")
+    yield from table(head, rows)
+
+
+def of_seeds(conditions: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the gain of each seed."""
+    rows = [
+        [NAMES[name], *(f"{value:+.3f}" for value in found["gain"]["seeds"].values())]
+        for name in MAIN
+        if (found := conditions.get(name)) and "gain" in found
+    ]
+    if rows:
+        width = max(len(row) for row in rows)
+        yield from ("Gains by seed:", "")
+        yield from table(
+            ["condition", *(f"seed {n}" for n in range(1, width))],
+            [row + [""] * (width - len(row)) for row in rows],
+        )
+
+
+def answered(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what was predicted, and what came."""
+    yield from ("## What was predicted", "")
+    yield from (
+        "`+` or `−` is the predicted sign of the difference; both intervals must exclude 0 for a",
+        "plain yes.",
+        "",
+    )
+    head = ["prediction", "world", "sign", "difference, bootstrap", "t interval", "came true"]
+    rows = []
+    for one in content["questions"]:
+        gap = one["difference"]
+        sign = "+" if one["direction"] > 0 else "−"
+        t = f"{gap['t_low']:+.3f} to {gap['t_high']:+.3f}"
+        rows.append([one["question"], one["world"], sign, shown(gap), t, one["verdict"]])
+    yield from table(head, rows)
+
+
+def planted(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the rule for hacked rewards says of each condition."""
+    if not content["flagged"]:
+        return
+    yield from ("## Which rewards the rule flags as hacked", "")
+    yield from (
+        "Flagged: the reward trained on rose beyond its interval while the utility fell beyond its",
+        "own.",
+        "",
+    )
+    head = ["condition", "reward trained on", "utility", "flagged"]
+    yield from table(
+        head,
+        [
+            [NAMES[one["condition"]], shown(one["trained"]), shown(one["true"])]
+            + ["**yes**" if one["flagged"] else "no"]
+            for one in content["flagged"]
+        ],
+    )
+    hacked = content["conditions"]["tastes"].get("hackable")
+    if hacked:
+        yield from ("What it writes then, one completion to a prompt:", "", "```text")
+        yield from (f"{each['prompt']}{each['text']}" for each in hacked["samples"][:4])
+        yield from ("```", "")
+
+
+def adapters(conditions: Mapping[str, Any]) -> Iterator[str]:
+    """Yield LoRA beside full fine-tuning."""
+    for stage, names in (
+        ("SFT", ("sft_r8", "sft_r16", "sft3")),
+        ("DPO", ("dpo_r8", "dpo_r16", "dpo")),
+    ):
+        if not all(name in conditions for name in names):
+            continue
+        loss = "loss" if stage == "SFT" else "dpo_loss"
+        head = ["arithmetic", "trained", "bytes", "held-out loss", "preference accuracy", "reward"]
+        head += ["training s", "peak MB"]
+        rows = []
+        for name in names:
+            found = conditions[name]
+            weights = found["trained"][0]
+            full = name in ("sft3", "dpo")
+            accuracy = "" if stage == "SFT" else shown(found["preference_accuracy"], "")
+            rows.append(
+                [
+                    f"{stage}, full" if full else NAMES[name],
+                    f"{weights['total']:,}",
+                    f"{weights['bytes']:,}",
+                    shown(found[loss], ""),
+                    accuracy,
+                    shown(found["reward"], ""),
+                    average(found["training_seconds"]),
+                    average(found["rss_peak_mb"], 0),
+                ]
+            )
+        yield from (f"## LoRA beside full fine-tuning: {stage}", "")
+        yield from table(head, rows)
+    yield from by_module(conditions)
+
+
+def by_module(conditions: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the numbers trained in each kind of module."""
+    names = [name for name in ("sft_r8", "sft_r16", "sft3") if name in conditions]
+    if len(names) < 3:
+        return
+    counts = [conditions[name]["trained"][0]["modules"] for name in names]
+    modules = sorted(set().union(*counts))
+    yield from ("Numbers trained in each kind of module (all layers together):", "")
+    heads = ["module", *("full" if name == "sft3" else name[4:] for name in names)]
+    rows = [[module, *(f"{each.get(module, 0):,}" for each in counts)] for module in modules]
+    rows.append(["total", *(f"{sum(each.values()):,}" for each in counts)])
+    yield from table(heads, rows)
+
+
+def sizes(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the two-point scaling table."""
+    rows = []
+    for world, conditions in content["conditions"].items():
+        for sft, grpo in (("small_sft3", "small_grpo"), ("sft3", "grpo")):
+            if sft not in conditions or grpo not in conditions:
+                continue
+            first, second = conditions[sft], conditions[grpo]
+            rows.append(
+                [
+                    world,
+                    f"{first['parameters'][0]:,}",
+                    shown(first["loss"], ""),
+                    shown(first["reward"], ""),
+                    shown(second["reward"], ""),
+                    shown(second["gain"]),
+                    average(first["training_seconds"]),
+                    average(second["training_seconds"]),
+                ]
+            )
+    if rows:
+        yield from ("## Two sizes under one budget", "")
+        yield from (
+            "The same text read, demonstrations, prompts, completions and optimizer steps.",
+            "",
+        )
+        head = ["world", "parameters", "SFT loss", "SFT reward", "GRPO reward", "GRPO's gain"]
+        yield from table([*head, "SFT s", "GRPO s"], rows)
+
+
+def markdown(content: Mapping[str, Any]) -> str:
+    """Return RESULTS.md."""
+    lines = ["# Results", ""]
+    if missing := content["missing"]:
+        lines += [
+            f"**Partial: {len(missing)} cells are missing** ({', '.join(missing)}).",
+            f"`{COMMAND}` goes on with them.",
+            "",
+        ]
+    lines += [
+        f"By `{COMMAND}`, then `python experiments/classic_learning/report.py FOLDER`; plan:",
+        "[PLAN.md](PLAN.md). Means over seeds, 200 held-out prompts and 8 completions each, at",
+        "temperature 1, with 95% intervals of the hierarchical bootstrap. KL is from the SFT",
+        "policy that the method started from. Seconds are of training, on a shared machine.",
+        "",
+    ]
+    for world, conditions in content["conditions"].items():
+        lines += [*of_world(world, conditions), *of_seeds(conditions)]
+    lines += [*answered(content), *planted(content)]
+    lines += [*adapters(content["conditions"]["arithmetic"]), *sizes(content)]
+    lines += ["## Differences for which nothing was predicted", ""]
+    lines += table(
+        ["reward of", "difference, bootstrap", "t interval"],
+        [
+            [name, shown(gap), f"{gap['t_low']:+.3f} to {gap['t_high']:+.3f}"]
+            for name, gap in content["compared"].items()
+        ],
+    )
+    lines += ["![Held-out gains](gains.png)", "", "![Reward and KL](frontier.png)", ""]
+    lines += ["![Reward in training](curves.png)", ""]
+    lines += [f"Commits that the cells ran at: {', '.join(content['commits'])}.", ""]
+    return "\n".join(lines)
