@@ -83,19 +83,14 @@ def changed(before: Mapping[str, Seal], after: Mapping[str, Seal]) -> list[str]:
     ]
 
 
-def check_untouched(
-    before: Mapping[str, Seal], after: Mapping[str, Seal], role: str
-) -> dict[str, Seal]:
-    """Return the seals of all that is not of `role`; RunFolderError if one of them changed."""
+def check_untouched(before: Mapping[str, Seal], after: Mapping[str, Seal], role: str) -> None:
+    """Raise RunFolderError if any weights changed while `role` was trained.
 
-    def others(seals: Mapping[str, Seal]) -> dict[str, Seal]:
-        own = (f"adapters/{role}", f"adapters/{role}.reward")
-        return {name: seal for name, seal in seals.items() if name not in own}
-
-    if found := changed(others(before), others(after)):
+    Its own adapter stands among them: the new one is put in place only afterwards.
+    """
+    if found := changed(before, after):
         raise RunFolderError(
             f"while {role!r} was trained, weights that are not its own changed: "
             f"{', '.join(found)}. Its new adapter was not put in place. Did another process write "
             "there? Bring those files back, then train again."
         )
-    return others(after)

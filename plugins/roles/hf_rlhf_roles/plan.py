@@ -104,10 +104,11 @@ class Planner:
         role = self.role(step.role)
         stage = role.stage(step.stage)
         data = self.inspected(step.data)
-        check_kind(data, role, step.stage, stage)
         shared = self._shared(step, role, data, beside)
         start = self._start(step, role, changing)
         values = self._values(step, role, stage, start, shared)
+        if values["dataset"].keys().isdisjoint(("columns", "schema")):
+            check_kind(data, role, step.stage, stage)  # else the adapter is told how to read it
         inputs = {
             "data": data.digest,
             "config": _digest(_without_paths(values)),

@@ -35,8 +35,9 @@ def train_step(planner: Planner, planned: Planned) -> Path:
             raise HfRlhfError(f"{folder} is {record['status']}: the same command goes on with it.")
         made = folder / "adapter"
         check_made(made, planned.stage.makes)
-        untouched = check_untouched(before, seal_all(workspace), planned.step.role)
+        check_untouched(before, seal_all(workspace), planned.step.role)
         placed = workspace.adapter(planned.step.role, planned.stage.makes)
+        untouched = {name: dict(seal) for name, seal in before.items() if name != str(placed)}
         with whole_folder(placed, overwrite=True) as new:
             shutil.copytree(made, new, dirs_exist_ok=True)
         if not workspace.keep_merged:
@@ -51,7 +52,7 @@ def train_step(planner: Planner, planned: Planned) -> Path:
             "makes": planned.stage.makes,
             "adapter": str(made),
             "seal": dict(seal_folder(made)),
-            "untouched": {name: dict(seal) for name, seal in untouched.items()},
+            "untouched": untouched,
             "shared_data": list(planned.shared),
             "finished": now(),
         }
@@ -66,7 +67,10 @@ def _run(workspace: Workspace, file: Path) -> None:
         train(config=str(file))
         return
     command = [*workspace.launch, "-m", "hf_rlhf.train", "--config", str(file)]
-    status = subprocess.run(command, check=False).returncode
+    try:
+        status = subprocess.run(command, check=False).returncode
+    except OSError as error:
+        raise HfRlhfError(f"`launch` in workspace.yaml: {command[0]}: {error.strerror}.") from error
     if status:
         raise HfRlhfError(
             f"{' '.join(command)} ended with status {status}; what it said stands above. "

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from hf_rlhf.base_identity import identify, write_identity
 from hf_rlhf.config import RunFile
-from hf_rlhf.errors import ConfigError, DataError, ModelError, RunFolderError
+from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, ModelError, RunFolderError
+from hf_rlhf.testing import check_command
 from hf_rlhf_roles import training
 from hf_rlhf_roles.command import command
 from hf_rlhf_roles.inspection import check, listing
@@ -241,6 +242,7 @@ def test_the_ledger_proves_what_stayed(home, runs):
     assert wrong == []
     assert "adapters/data_insight" in ledger.steps["writer/dpo"]["untouched"]
     assert "adapters/writer" not in ledger.steps["writer/dpo"]["untouched"]
+    assert "adapters/writer" in ledger.steps["writer/reward"]["untouched"]
     assert any(line.startswith("writer/reward: while it was trained, base") for line in good)
     assert "in use" in listing(workspace, ledger)
     assert not list(home.glob("runs/*/*/merged"))
@@ -306,5 +308,19 @@ def test_another_launcher_is_a_command_of_the_workspace(home, monkeypatch):
     text = (home / "workspace.yaml").read_text() + "launch: [no-such-launcher]\n"
     (home / "workspace.yaml").write_text(text)
     assert workspace.launch is None
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(HfRlhfError, match="no-such-launcher"):
         step(home, "writer", "sft")
+
+
+def test_columns_that_are_mapped_are_left_to_the_adapter(home, runs):
+    path = home / "data" / "odd.jsonl"
+    path.write_text('{"ask": "Q", "say": "A"}\n')
+    with pytest.raises(DataError, match="1 of kind unknown"):
+        step(home, "writer", "sft", "--data", str(path))
+    mapped = "{prompt: ask, response: say}"
+    step(home, "writer", "sft", "--data", str(path), "--dataset.columns", mapped)
+    assert runs.ran[0]["dataset"]["columns"] == {"prompt": "ask", "response": "say"}
+
+
+def test_keeps_the_rules_of_commands():
+    check_command(command)
