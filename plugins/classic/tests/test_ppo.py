@@ -1,0 +1,409 @@
+"""PPO's trainer: what it trains, saves, resumes, and says."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset, DatasetDict
+from safetensors.torch import load_file
+
+from hf_rlhf.errors import ModelError, RewardError
+from hf_rlhf.testing import check_trainer
+from hf_rlhf.testing.tiny import make_tiny_policy
+from hf_rlhf.testing.trainers import TrainerCase
+from hf_rlhf_classic import ppo_models
+from hf_rlhf_classic.ppo import PPOTrainer
+from hf_rlhf_classic.ppo_rollout import SampleByRow, complete, noise
+
+LORA = {"use_peft": True, "lora_r": 4, "lora_target_modules": ["q_proj", "v_proj"]}
+TWO = {"num_ppo_epochs": 2, "num_mini_batches": 2}
+SUMS = {
+    "schema": 1,
+    "plugin": "ppo",
+    "model_name_or_path": "package://hf_rlhf_classic/tiny_sft",
+    **{"use_peft": True, "lora_r": 16, "lora_alpha": 32, "lora_target_modules": ["all-linear"]},
+    "dataset": {"name": "arithmetic", "form": "prompts", "train_rows": 2000},
+    "rewards": [{"name": "arithmetic_correct", "label": "correct"}],
+    "evaluation": None,
+    **{"rollout_batch_size": 128, "num_mini_batches": 4, "num_ppo_epochs": 2},
+    **{"max_completion_length": 8, "learning_rate": 1e-3, "value_learning_rate": 1e-2},
+    **{"kl_coef": 0.02, "lr_scheduler_type": "constant", "save_strategy": "no"},
+    **{"use_cpu": True, "bf16": False, "dataloader_pin_memory": False, "seed": 1},
+}
+
+
+@dataclass
+class Given:
+    """A reward that is what it is told."""
+
+    value: Any = 1.0
+
+    def __call__(self, completions: Any, **_: Any) -> list[Any]:
+        return [self.value] * len(completions)
+
+
+def built(settings, reward=None, rows=None):
+    case = TrainerCase(PPOTrainer, {**TWO, **settings}, rows, reward, ())
+    with case.run("run") as run:
+        return case.build(run), case
+
+
+@pytest.fixture(scope="module")
+def lora():
+    """A trainer with two adapters of its own, and one step of data."""
+    trainer, case = built({**LORA, "value": "own_adapter"})
+    yield trainer
+    del case
+
+
+def test_keeps_the_contract():
+    check_trainer(PPOTrainer, settings={**LORA, **TWO, "kl_target": 0.1, "kl_horizon": 10.0})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {**LORA, "value": "own_adapter", "micro_batch_size": 1},
+        {**LORA, "value": "own_model", "activation_checkpointing": True},
+        {**LORA, "value": "own_adapter", "activation_checkpointing": True},
+        {"use_peft": False, "reference": "none", "kl_coef": 0.0, "value_learning_rate": 0.1},
+        {**LORA, "score_normalisation": "running", "whiten_rewards": True, "target_kl": 1e-3},
+        {**LORA, "bf16": True},
+    ],
+    ids=lambda given: "-".join(f"{v}" for k, v in given.items() if "lora" not in k),
+)
+def test_keeps_the_contract_in_every_form(settings):
+    check_trainer(PPOTrainer, settings={**TWO, **settings})
+
+
+def test_noise_belongs_to_its_row():
+    whole = noise(7, 3, range(6), 10)
+    assert torch.equal(whole[4:], noise(7, 3, range(4, 6), 10))
+    assert not torch.equal(whole, noise(7, 4, range(6), 10))
+    assert float(whole.min()) > 0
+    assert float(whole.max()) <= 1
+
+
+def test_sampling_is_from_the_softmax():
+    """Of 20000 draws each token has its share, to four standard errors."""
+    logits = torch.tensor([0.0, 1.0, -2.0, 0.5, -torch.inf])
+    count = 20_000
+    sampler = SampleByRow(noise(0, 0, [0], count)[0][:, None], temperature=0.5)
+    taken = sampler(torch.zeros(count, 1), logits.repeat(count, 1)).argmax(-1)
+    shares = torch.bincount(taken, minlength=5) / count
+    wanted = (logits / 0.5).softmax(-1)
+    assert torch.all((shares - wanted).abs() <= 4 * (wanted * (1 - wanted) / count).sqrt())
+    assert torch.allclose(sampler.logprobs[0], wanted.log()[taken])
+
+
+def test_completions_do_not_depend_on_their_batch(lora):
+    model, settings = lora.model, lora.args
+    model.eval()
+    prompts = lora.tokenized([row["prompt"] for row in lora.train_dataset])[:4]
+    prompts[1] = prompts[1] * 2
+    numbers = noise(0, 0, range(4), settings.max_completion_length)
+    lora.args.rollout_micro_batch_size = None
+    together = lora.answers(model, prompts, 0)
+    from hf_rlhf_classic.ppo_rollout import Sampling
+
+    alone = Sampling(1.0, settings.max_completion_length, lora.stop_id, lora.pad_id, 1)
+    numbers = noise(settings.seed, 0, range(4), settings.max_completion_length)
+    assert complete(model, prompts, alone, numbers) == together
+
+
+def test_the_models_own_generation_settings_do_not_count(lora):
+    """A repetition penalty would make of the samples others than the log-probabilities are of."""
+    model = lora.model
+    model.eval()
+    prompts = lora.tokenized([lora.train_dataset[0]["prompt"]])
+    before = lora.answers(model, prompts, 0)
+    base = model.get_base_model().generation_config
+    base.repetition_penalty, base.top_k = 50.0, 1
+    try:
+        assert lora.answers(model, prompts, 0) == before
+    finally:
+        base.repetition_penalty, base.top_k = None, None
+
+
+def test_a_pass_under_another_adapter_leaves_what_trains(lora):
+    policy = lora.unwrapped
+    flags = {name: one.requires_grad for name, one in policy.named_parameters()}
+    trained = {name for name, flag in flags.items() if flag}
+    assert any(".default." in name for name in trained)
+    assert any(".value." in name for name in trained)
+    assert "value_head.weight" in trained
+    for adapter in (None, ppo_models.VALUE):
+        with ppo_models.active(policy, adapter):
+            assert {n: p.requires_grad for n, p in policy.named_parameters()} == flags
+        assert {n: p.requires_grad for n, p in policy.named_parameters()} == flags
+        assert policy.active_adapter == ppo_models.POLICY
+    with pytest.raises(KeyError), ppo_models.active(policy, ppo_models.VALUE):
+        raise KeyError
+    assert policy.active_adapter == ppo_models.POLICY
+
+
+def test_saves_the_policy_alone(lora, tmp_path):
+    lora.args.save_value_model = True
+    lora.run_folder = tmp_path / "run"
+    lora.save_model(str(tmp_path / "saved"))
+    names = load_file(tmp_path / "saved" / "adapter_model.safetensors")
+    assert names
+    assert all("lora_" in name and "value" not in name for name in names)
+    assert not [path for path in (tmp_path / "saved").rglob("*.bin")]
+    value = load_file(tmp_path / "run" / "value" / "value.safetensors")
+    assert {"value_head.weight", "value_head.bias"} < set(value)
+    assert any(".value." in name for name in value)
+
+
+def test_a_value_of_another_configuration_is_refused(lora, tmp_path):
+    other, case = built({**LORA, "value": "policy_adapter"})
+    lora.save_model(str(tmp_path / "checkpoint-1"), _internal_call=True)
+    with pytest.raises(ModelError, match="the value of another configuration"):
+        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    del case
+
+
+def test_a_reward_that_is_no_number_ends_the_run():
+    trainer, case = built(LORA, Given(math.nan))
+    with pytest.raises(RewardError, match="returned nan for completion 0 of 4, which begins"):
+        trainer.train()
+    del case
+
+
+def test_rewards_that_do_not_vary_are_told(capsys):
+    trainer, case = built({**LORA, "max_steps": 1, "save_strategy": "no"}, Given(0.5))
+    trainer.train()
+    assert "all 4 completions have the score 0.5" in capsys.readouterr().out
+    del case
+
+
+def test_nothing_is_learned_where_every_reward_abstains():
+    trainer, case = built({**LORA, "max_steps": 1, "save_strategy": "no"}, Given(None))
+    before = {name: one.clone() for name, one in trainer.model.named_parameters()}
+    trainer.train()
+    assert all(torch.equal(one, before[name]) for name, one in trainer.model.named_parameters())
+    assert trainer.state.log_history[0]["updates"] == 0
+    del case
+
+
+def test_a_diverging_policy_is_told(capsys):
+    settings = {**LORA, "kl_warning": 1.0, "max_steps": 1, "save_strategy": "no"}
+    trainer, case = built(settings)
+    with torch.no_grad():
+        for name, parameter in trainer.model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_()
+    trainer.train()
+    assert "The policy is running away from it" in capsys.readouterr().out
+    del case
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    """A base, and a reward adapter on it with weights that are not zero."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("scored")
+    base = make_tiny_policy(folder / "base")
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
+    config = LoraConfig(
+        task_type="SEQ_CLS", r=2, target_modules=["q_proj"], modules_to_save=["score"]
+    )
+    adapted = get_peft_model(model, config)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name or "score" in name:
+                parameter.normal_(std=0.5)
+    adapted.save_pretrained(folder / "adapter")
+    AutoTokenizer.from_pretrained(base).save_pretrained(folder / "adapter")
+    return folder
+
+
+@pytest.mark.parametrize("messages", [True, False])
+def test_the_reward_adapter_scores_as_the_reward_model_does(scored, messages):
+    from hf_rlhf_classic.scoring import RewardModel
+
+    settings = {"model_name_or_path": str(scored / "base"), "rewards": []}
+    settings |= {"reward_adapter": str(scored / "adapter"), "micro_batch_size": 1}
+    trainer, case = built({**LORA, **settings})
+    with torch.no_grad():  # a policy that has moved must not change the scores
+        for name, parameter in trainer.model.named_parameters():
+            if ".default." in name:
+                parameter.normal_()
+    prompts: list[Any] = ["What is it?", "Why", "How do you do"]
+    completions: list[Any] = ["A hat.", "", "Because of everything that was said before."]
+    if messages:
+        prompts = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        completions = [[{"role": "assistant", "content": text}] for text in completions]
+    ours = trainer.reward(prompts, completions)
+    model = RewardModel(model=str(scored / "base"), adapter=str(scored / "adapter"), device="cpu")
+    assert ours == pytest.approx(model(prompts, completions), abs=1e-4)
+    assert len({round(score, 3) for score in ours}) == 3
+    frozen = [n for n, p in trainer.model.named_parameters() if ".reward." in n and p.requires_grad]
+    assert not frozen
+    del case
+
+
+def test_the_reference_of_a_continued_adapter_is_that_adapter(tmp_path):
+    first, case = built(LORA)
+    with torch.no_grad():
+        for name, parameter in first.model.named_parameters():
+            if ".default." in name:
+                parameter.normal_(std=0.3)
+    first.save_model(str(tmp_path / "sft"))
+    base = str(case.folder / "policy")
+    continued = {"use_peft": True, "model_name_or_path": base, "adapter": str(tmp_path / "sft")}
+    distances = {}
+    for reference in ("initial", "base"):
+        trainer, other = built({**continued, "reference": reference})
+        model = trainer.model
+        model.eval()
+        with torch.no_grad():
+            rollout = trainer.roll_out(model, [trainer.train_dataset[row] for row in range(4)])
+            logprobs, reference_logprobs, _, _ = trainer.passes(model, rollout)
+        distances[reference] = float((logprobs - reference_logprobs).abs().max())
+        trainer.save_model(str(tmp_path / "saved"))
+        saved = load_file(tmp_path / "saved" / "adapter_model.safetensors")
+        assert saved.keys() == load_file(tmp_path / "sft" / "adapter_model.safetensors").keys()
+        del other
+    assert distances["initial"] == 0
+    assert distances["base"] > 0.1
+
+
+# Whole runs.
+
+
+def rewards_of(tmp_path, **settings):
+    """Train on sums; return the mean score of each step."""
+    from hf_rlhf.config import RunFile
+    from hf_rlhf.prepare import prepare
+
+    content = {**SUMS, "output_dir": str(tmp_path / "run"), **settings}
+    run = prepare(RunFile.from_mapping(content))
+    trainer = run.trainer_class.from_run(run)
+    trainer.train()
+    return [entry["rewards/correct/mean"] for entry in trainer.state.log_history if "kl" in entry]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", ["policy_adapter", "own_adapter"])
+def test_it_learns_and_the_wrong_sign_unlearns(tmp_path, value):
+    better = rewards_of(tmp_path / "up", max_steps=40, value=value)
+    against = [{"name": "arithmetic_correct", "label": "correct", "weight": -1.0}]
+    worse = rewards_of(tmp_path / "down", max_steps=40, value=value, rewards=against)
+    start = sum(better[:3]) / 3
+    assert sum(better[-10:]) / 10 > start + 0.05
+    assert sum(worse[-10:]) / 10 < start - 0.1
+
+
+@pytest.mark.slow
+def test_without_the_penalty_it_drifts_further(tmp_path):
+    from hf_rlhf.config import RunFile
+    from hf_rlhf.prepare import prepare
+
+    drift = {}
+    for coefficient in (0.0, 0.5):
+        content = {**SUMS, "output_dir": str(tmp_path / str(coefficient)), "max_steps": 30}
+        run = prepare(RunFile.from_mapping({**content, "kl_coef": coefficient}))
+        trainer = run.trainer_class.from_run(run)
+        trainer.train()
+        drift[coefficient] = trainer.state.log_history[-2]["kl_per_completion"]
+    assert drift[0.0] > 2 * drift[0.5]
+
+
+@pytest.mark.slow
+def test_killed_runs_end_as_if_they_had_not_been(tmp_path):
+    """SIGKILL at a moment of the run, three times, and on: the same weights and scores."""
+    small = {
+        **{"max_steps": 12, "rollout_batch_size": 16, "save_strategy": "steps", "save_steps": 2},
+        **{"score_normalisation": "running", "kl_target": 0.5, "kl_horizon": 100.0},
+        **{"value": "own_adapter", "lora_r": 4, "save_total_limit": 2},
+    }
+    ends = {}
+    for name, kills in (("unharmed", 0), ("killed", 3)):
+        folder = tmp_path / name
+        config = tmp_path / f"{name}.yaml"
+        config.write_text(json.dumps({**SUMS, **small, "output_dir": str(folder)}))
+        command = [sys.executable, "-m", "hf_rlhf.train", "--config", str(config)]
+        for kill in range(kills):
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("step") and int(line.split()[1].split("/")[0]) >= 3 + 3 * kill:
+                    break
+            time.sleep(0.05 * kill)
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        record = json.loads((folder / "run.json").read_text())
+        weights = load_file(folder / "adapter" / "adapter_model.safetensors")
+        ends[name] = (weights, [_numbers(entry) for entry in record["training"]["history"]])
+    (one, history), (other, same) = ends.values()
+    assert max(float((one[name] - other[name]).abs().max()) for name in one) == 0
+    assert history == same
+    sessions = json.loads((tmp_path / "killed" / "run.json").read_text())["sessions"]
+    assert [session["status"] for session in sessions] == ["killed"] * 3 + ["finished"]
+
+
+def _numbers(entry):
+    return {key: one for key, one in entry.items() if "time" not in key and "per_second" not in key}
+
+
+_TRAIN = """
+import json, sys, torch
+from hf_rlhf.config import RunFile
+from hf_rlhf.prepare import prepare
+run = prepare(RunFile.from_mapping(json.loads(sys.argv[1])))
+trainer = run.trainer_class.from_run(run)
+trainer.train()
+trainer.save_model(sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(_TRAIN)
+    small = {
+        **{"max_steps": 3, "rollout_batch_size": 8, "num_mini_batches": 1, "lora_r": 4},
+        **{"score_normalisation": "running", "kl_target": 1.0, "kl_horizon": 50.0},
+    }
+    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    saved = []
+    for name, start in (("one", []), ("two", [*launch, "--main_process_port", "0"])):
+        content = {**SUMS, **small, "output_dir": str(tmp_path / name)}
+        target = tmp_path / f"{name}-saved"
+        command = [sys.executable, *start, str(script), json.dumps(content), str(target)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=600
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        saved.append(load_file(target / "adapter_model.safetensors"))
+    one, two = saved
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
+    assert max(float(one[name].abs().max()) for name in one if "lora_B" in name) > 1e-3
+
+
+def test_prompts_may_be_text():
+    rows = DatasetDict(train=Dataset.from_dict({"prompt": ["one", "and two", "3", "four"] * 2}))
+    trainer, case = built({**LORA, "max_steps": 1, "save_strategy": "no"}, rows=rows)
+    trainer.train()
+    assert math.isfinite(trainer.state.log_history[0]["loss"])
+    del case
