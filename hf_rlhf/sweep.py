@@ -123,7 +123,9 @@ class _Asked:
         if any(path[0] == "output_dir" for path in self.file.overrides):
             yield Problem("--output_dir (command line)", "is made of `--out DIR`.")
         known = [TOTAL, *labels_of(self.file.values), "completion_tokens", "truncated"]
-        for name in [name for name in options.metric if name not in known]:
+        # What a run without rewards measures, only its trainer knows.
+        rewarded = bool(self.file.values.get("rewards"))
+        for name in [name for name in options.metric if rewarded and name not in known]:
             # Known now, and not after the last run.
             guess = near(name, known)
             fix = f"Did you mean `{guess}`?" if guess else f"Measured: {', '.join(known)}."

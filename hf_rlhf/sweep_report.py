@@ -92,23 +92,30 @@ def read_finished(
     section = record.get("evaluation")
     if not section or not section.get("after"):
         return None
-    path = folder / "evaluation" / "after.json"
-    if not path.exists():
+    # Of what the rewards score, and of what the trainer measures itself.
+    kept = [folder / "evaluation" / name for name in ("after.json", "after_held_out.json")]
+    found = [Evaluation.load(path) for path in kept if path.exists()]
+    measured = [evaluation for evaluation in found if evaluation.rows]
+    if section["after"].keys() - {name for one in measured for name in one.metrics()}:
         raise RunFolderError(
-            f"{folder} has finished, but {path} is missing. Put it back, or delete {folder}: the "
-            "same sweep runs it again."
+            f"{folder} has finished, but of {' and '.join(str(path) for path in kept)} one is "
+            f"missing. Put it back, or delete {folder}: the same sweep runs it again."
         )
-    evaluation = Evaluation.load(path)
+    rows = {name: values for one in measured for name, values in _by_row(one).items()}
+    before = {name: interval["mean"] for name, interval in (section.get("before") or {}).items()}
+    return Finished(seed, rows, before, packages, seconds)
+
+
+def _by_row(evaluation: Evaluation) -> dict[str, list[float | None]]:
+    """Return each metric's values, the completions of one prompt averaged."""
     size = evaluation.completions_per_prompt
-    rows = {
+    return {
         name: [
             _mean([row[name] for row in evaluation.rows[at : at + size]])
             for at in range(0, len(evaluation.rows), size)
         ]
         for name in evaluation.metrics()
     }
-    before = {name: interval["mean"] for name, interval in (section.get("before") or {}).items()}
-    return Finished(seed, rows, before, packages, seconds)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
