@@ -172,6 +172,22 @@ def _meant_several(environ: Mapping[str, str]) -> bool:
         return False  # another user's, or gone: nothing to compare with
 
 
+def config_file() -> str | None:
+    """Return the `--config_file` that accelerate's launcher, above this process, was given."""
+    import psutil
+
+    try:
+        commands = [parent.cmdline() for parent in psutil.Process().parents()[:3]]
+    except psutil.Error:
+        return None  # another user's, or gone
+    for words in commands:
+        for place, word in enumerate(words):
+            name, given, value = word.partition("=")
+            if name == "--config_file" and any("accelerate" in one for one in words[:place]):
+                return value if given else next(iter(words[place + 1 :]), None)
+    return None
+
+
 def _undistributed(training: Any) -> Iterator[Problem]:
     real = distributed_type(training)
     asked = {"DEEPSPEED": _asks_deepspeed(training), "FSDP": _asks_fsdp(training)}

@@ -14,7 +14,7 @@ from hf_rlhf.compose import Part
 from hf_rlhf.evaluate import METHOD, Measured
 from hf_rlhf.machine import peak_memory
 from hf_rlhf.preflight import completion_length, model_config
-from hf_rlhf.processes import distributed_type
+from hf_rlhf.processes import config_file, distributed_type
 from hf_rlhf.record import as_json, environment, new_record, now
 from hf_rlhf.run import PACKAGE_SCHEME, Run
 from hf_rlhf.scrub import scrub
@@ -43,6 +43,9 @@ def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str,
     """Return the command line that launches this training again, `distributed` as it was."""
     # Without a number accelerate takes every GPU that it finds.
     launch = ["accelerate", "launch", "--num_processes", str(world_size)]
+    if (file := config_file()) is not None:
+        launch[2:2] = ["--config_file", file]
+        return [*launch, "-m", "hf_rlhf.train", *argv]
     kinds = {"DEEPSPEED": "--use_deepspeed", "FSDP": "--use_fsdp"}
     if world_size > 1 or distributed["type"] in kinds:
         launch.append(kinds.get(distributed["type"], "--multi_gpu"))

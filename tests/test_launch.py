@@ -369,3 +369,15 @@ def test_flash_attention_is_looked_for_before_weights_load(monkeypatch):
     assert "runs on GPUs, and this run is on the CPU" in str(*preflight._attention(run))
     device.type = "cuda"
     assert list(preflight._attention(run)) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "found"), [(["--config_file", "mine.yaml"], "mine.yaml"), (["--cpu"], None)]
+)
+def test_the_launchers_own_configuration_is_in_the_command_that_repeats_a_run(given, found):
+    """Seen from a process that a launcher has started, as accelerate's is."""
+    child = "from hf_rlhf.processes import config_file; print(config_file())"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    launcher = [sys.executable, "-c", parent, "accelerate", "launch", *given]
+    done = subprocess.run(launcher, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == str(found)
