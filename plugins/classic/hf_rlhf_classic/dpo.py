@@ -1,6 +1,5 @@
 """Direct preference optimization, on TRL's public surface alone."""
 
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +13,7 @@ from hf_rlhf.run import Run
 from hf_rlhf_classic.checks import choice, evaluates_itself, has_columns, one_kind, within_positions
 from hf_rlhf_classic.encoding import encode_response
 from hf_rlhf_classic.likelihood import Likelihood, Metrics, batch_size, likelihoods
+from hf_rlhf_classic.reference import drop_reference
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
 SIDES = ("chosen", "rejected")
@@ -21,8 +21,6 @@ LOSS_TYPES = (
     *("sigmoid", "sigmoid_norm", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair"),
     *("sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft"),
 )
-REFERENCE = "ref"
-"""What TRL calls the frozen copy of an adapter that it goes on training."""
 
 
 class PreferenceTrainer(DPOTrainer):  # type: ignore[misc]
@@ -81,15 +79,10 @@ class PreferenceTrainer(DPOTrainer):  # type: ignore[misc]
         return {"Training pairs": rows}
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the adapter or weights, without the frozen copy that is the reference.
-
-        It is the adapter that the run file names, and a checkpoint that has it has the policy's
-        adapter and another in a folder beside.
-        """
+        """Save the adapter or weights, without the frozen copy that is the reference."""
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
-            reference = Path(output_dir or self.args.output_dir) / REFERENCE
-            shutil.rmtree(reference, ignore_errors=True)
+            drop_reference(output_dir or self.args.output_dir)
 
     @classmethod
     def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:

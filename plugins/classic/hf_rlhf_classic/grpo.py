@@ -10,6 +10,7 @@ from hf_rlhf.errors import Problem
 from hf_rlhf.policy import policy_arguments
 from hf_rlhf.run import Run
 from hf_rlhf_classic.checks import evaluates_itself
+from hf_rlhf_classic.reference import drop_reference
 
 FLAT = "frac_reward_zero_std"
 """TRL's name for the share of groups in which every completion got the same reward."""
@@ -19,8 +20,9 @@ class GroupTrainer(GRPOTrainer):  # type: ignore[misc]
     """GRPO (Shao et al. 2024) under the run's composed reward: `--plugin grpo`.
 
     Advantages are rewards standardised within the completions of one prompt; a group whose rewards
-    are all the same teaches nothing, and their share is logged and reported. KL to the base is
-    the k3 estimator in the loss, times `beta`.
+    are all the same teaches nothing, and their share is logged and reported. KL to where training
+    starts (the base, or the adapter that is continued) is the k3 estimator in the loss, times
+    `beta`.
     """
 
     Config = GRPOConfig
@@ -56,6 +58,12 @@ class GroupTrainer(GRPOTrainer):  # type: ignore[misc]
                 "last logged step": shares[-1],
             }
         }
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the adapter or weights, without the frozen copy that is the reference."""
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            drop_reference(output_dir or self.args.output_dir)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write none: TRL's draft knows nothing of the run, whose card is made of its record."""

@@ -94,34 +94,56 @@ def test_a_tokenizer_without_a_pad_token_is_refused_or_given_one(
         )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
-def test_the_whole_recipe_runs_from_stage_to_stage(lora, plain_gpt2, transcripts, tmp_path):
-    """SFT, then a reward model, then DPO and GRPO under it, each from what the SFT wrote."""
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
+@pytest.fixture
+def go(transcripts, tmp_path):
+    """Return a function that trains a stage of the recipe, and returns its record."""
     from hf_rlhf.train import train
 
-    peft = {"use_peft": True, "lora_target_modules": ["all-linear"]} if lora else {}
-
-    def go(trainer, model, **settings):
-        file = run_of(trainer, model, transcripts, tmp_path / trainer, **settings, **peft)
+    def make(trainer, model, **settings):
+        file = run_of(trainer, model, transcripts, tmp_path / trainer, **settings)
         return train(config=dict(file.values))
+
+    return make
+
+
+def assert_rewarded(record):
+    """A finished run was measured by the reward model, and shows what it wrote."""
+    assert record["status"] == "finished"
+    assert {"reward", "total"} <= record["evaluation"]["after"].keys()
+    assert "after" in {row["stage"] for row in record["samples"]}
+
+
+@pytest.mark.slow
+def test_the_whole_recipe_runs_from_stage_to_stage(go, plain_gpt2, tmp_path):
+    """SFT, then a reward model, then DPO and GRPO under it, each from what the SFT wrote."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     go("sft", plain_gpt2)
     merged = str(tmp_path / "sft" / "merged")
     assert AutoTokenizer.from_pretrained(merged).pad_token == "<|endoftext|>"
-    record = go("reward", merged)
-    assert {"Pairwise accuracy", "Length bias", "Calibration"} <= record["training"][
-        "report"
-    ].keys()
+    report = go("reward", merged)["training"]["report"]
+    assert {"Pairwise accuracy", "Length bias", "Calibration"} <= report.keys()
+    assert report["Score"]["read off"].endswith("so the one before it")
     scorer = str(tmp_path / "reward" / "merged")
     model = AutoModelForSequenceClassification.from_pretrained(scorer)
     assert model.config.pad_token_id == 256
     assert model.score.bias is None
     by_model = [{"name": "reward_model", "label": "reward", "model": scorer}]
     for trainer in ("dpo", "grpo"):
-        record = go(trainer, merged, rewards=by_model)
-        assert record["status"] == "finished"
-        assert {"reward", "total"} <= record["evaluation"]["after"].keys()
-        assert "after" in {row["stage"] for row in record["samples"]}
+        assert_rewarded(go(trainer, merged, rewards=by_model))
+
+
+@pytest.mark.slow
+def test_the_whole_recipe_runs_on_one_base_with_an_adapter_for_each_stage(go, plain_gpt2, tmp_path):
+    """Reward model, DPO and GRPO go on with the SFT's LoRA; the reward is the base with a LoRA."""
+    lora = {"use_peft": True, "lora_target_modules": ["all-linear"], "lora_r": 4}
+    pad = {"pad_token": "<|endoftext|>", "use_peft": True}
+    go("sft", plain_gpt2, **lora)
+    start = {**pad, "adapter": str(tmp_path / "sft" / "adapter")}
+    go("reward", plain_gpt2, **start)
+    scorer = {"model": plain_gpt2, "adapter": str(tmp_path / "reward" / "adapter")}
+    by_model = [{"name": "reward_model", "label": "reward", **scorer}]
+    for trainer in ("dpo", "grpo"):
+        record = go(trainer, plain_gpt2, **start, rewards=by_model)
+        assert_rewarded(record)
+        assert not list((tmp_path / trainer).rglob("ref/adapter_model.safetensors"))
