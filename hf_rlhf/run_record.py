@@ -266,7 +266,9 @@ def weights(trainer: Any, run: Run) -> dict[str, Any]:
         "parameters": sum(
             count
             for name, count in zip(names, size, strict=True)
-            if "lora_" not in name and "modules_to_save" not in name
+            if "lora_" not in name
+            and "modules_to_save" not in name
+            and not name.startswith(getattr(trainer, "unpublished", ()))
         ),
         "trainable_parameters": sum(
             count for item, count in zip(parameters, size, strict=True) if item.requires_grad

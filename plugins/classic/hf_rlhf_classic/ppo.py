@@ -4,17 +4,18 @@
 completions, look at them with policy, value and reference, turn scores into advantages, and pass
 over them several times. The formulas are in `ppo_math`, the models in `ppo_models`.
 
+It passes 400 lines, so that the whole algorithm is in one place. What it consists of, below
+`training_step`, stands in the order in which it is called.
+
 It is transformers' own loop that calls it, once a batch of prompts, and that shuffles, logs, saves
 and resumes; to it a step is a rollout with all its updates, so that every step ends where nothing
 is under way. See docs/decisions/0010-ppo-loop.md.
 """
 
-import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,63 +28,21 @@ from trl.trainer.utils import disable_dropout_in_model
 
 from hf_rlhf.compose import TOTAL
 from hf_rlhf.errors import ModelError, Problem
-from hf_rlhf.files import atomic_write_text
 from hf_rlhf.policy import find_adapter, policy_arguments
 from hf_rlhf.run import Run
 from hf_rlhf_classic import ppo_math, ppo_models, ppo_preflight
 from hf_rlhf_classic.ppo_config import PPOConfig
+from hf_rlhf_classic.ppo_experience import (
+    STATE_NAME,
+    VALUE_NAME,
+    Experience,
+    Rollout,
+    State,
+    load_value,
+    save_value,
+)
 from hf_rlhf_classic.ppo_rewards import AdapterScore, composed_reward
 from hf_rlhf_classic.ppo_rollout import Sampling, complete, noise, until, vllm_generation
-
-STATE_NAME = "ppo_state.json"
-VALUE_NAME = "value.safetensors"
-
-
-@dataclass(frozen=True)
-class State:
-    """What PPO carries from step to step beside weights: part of every checkpoint."""
-
-    kl: ppo_math.KLController
-    scores: ppo_math.RunningMoments
-
-    def save(self, path: Path) -> None:
-        """Write it as JSON."""
-        atomic_write_text(path, json.dumps(asdict(self), indent=1) + "\n")
-
-    @classmethod
-    def load(cls, path: Path) -> "State":
-        """Read what `save` wrote."""
-        held = json.loads(path.read_text())
-        return cls(ppo_math.KLController(**held["kl"]), ppo_math.RunningMoments(**held["scores"]))
-
-
-@dataclass(frozen=True)
-class Rollout:
-    """One step's completions. Tensors have a row for each and a column for each of its tokens."""
-
-    prompts: list[list[int]]
-    completions: list[list[int]]
-    mask: Tensor
-    """Where a token was sampled, of completions that have a score: (rows, tokens)."""
-    stopped: Tensor
-    """Which completions ended by themselves: (rows,)."""
-    scores: Tensor
-    """As the rewards gave them, 0 where they abstained: (rows,)."""
-    scored: Tensor
-    """Which have a score: (rows,)."""
-
-
-@dataclass(frozen=True)
-class Experience:
-    """What is learned from: a rollout as policy, value and reference saw it. (rows, tokens)."""
-
-    rollout: Rollout
-    logprobs: Tensor
-    reference: Tensor
-    entropy: Tensor
-    values: Tensor
-    advantages: Tensor
-    returns: Tensor
 
 
 class PPOTrainer(Trainer):  # type: ignore[misc]
@@ -92,6 +51,7 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
     Config = PPOConfig
     default_run = "tiny"
     columns = frozenset({"prompt"})
+    unpublished = ppo_models.BESIDE
 
     control: Any
 
@@ -595,7 +555,7 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
             folder = Path(resume_from_checkpoint)
             self.ppo_state = State.load(folder / STATE_NAME)
             if (folder / VALUE_NAME).exists():
-                _load_value(self.unwrapped, folder / VALUE_NAME)
+                load_value(self.unwrapped, folder / VALUE_NAME)
         return super().train(resume_from_checkpoint, **kwargs)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
@@ -624,11 +584,11 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
         self.processing_class.save_pretrained(folder)
         if _internal_call:
             self.ppo_state.save(folder / STATE_NAME)
-            _save_value(value, folder / VALUE_NAME)
+            save_value(value, folder / VALUE_NAME)
         elif self.args.save_value_model:
             target = self.run_folder / "value"
             target.mkdir(parents=True, exist_ok=True)
-            _save_value(value, target / VALUE_NAME)
+            save_value(value, target / VALUE_NAME)
 
 
 _UPDATE_METRICS = (
@@ -669,24 +629,3 @@ def _placed(model: Any, trainer: PPOTrainer) -> Any:
 
         return prepare_deepspeed(model, trainer.accelerator)
     return model.to(trainer.args.device)
-
-
-def _save_value(tensors: Mapping[str, Tensor], path: Path) -> None:
-    from safetensors.torch import save_file
-
-    save_file(dict(tensors), path, metadata={"format": "pt"})
-
-
-def _load_value(policy: Any, path: Path) -> None:
-    """Put a checkpoint's value tensors back, in place. Raises ModelError if they are others."""
-    from safetensors.torch import load_file
-
-    tensors, own = load_file(path), ppo_models.value_tensors(policy)
-    if tensors.keys() != own.keys():
-        raise ModelError(
-            f"{path} holds the value of another configuration: {len(tensors)} tensors, where this "
-            f"run has {len(own)}. Was `value` or the adapter changed?"
-        )
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            own[name].copy_(tensor)

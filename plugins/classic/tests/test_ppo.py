@@ -183,7 +183,9 @@ def test_a_reward_that_is_no_number_ends_the_run():
 def test_rewards_that_do_not_vary_are_told(capsys):
     trainer, case = built({**LORA, "max_steps": 1, "save_strategy": "no"}, Given(0.5))
     trainer.train()
-    assert "all 4 completions have the score 0.5" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "all 4 completions have the score 0.5" in said
+    assert "running away" not in said
     del case
 
 
@@ -197,12 +199,8 @@ def test_nothing_is_learned_where_every_reward_abstains():
 
 
 def test_a_diverging_policy_is_told(capsys):
-    settings = {**LORA, "kl_warning": 1.0, "max_steps": 1, "save_strategy": "no"}
-    trainer, case = built(settings)
-    with torch.no_grad():
-        for name, parameter in trainer.model.named_parameters():
-            if "lora_B" in name:
-                parameter.normal_()
+    """The first step's KL is 0: below the limit it is silent (see above), over it, it is not."""
+    trainer, case = built({**LORA, "max_steps": 1, "save_strategy": "no", "kl_warning": -1.0})
     trainer.train()
     assert "The policy is running away from it" in capsys.readouterr().out
     del case
