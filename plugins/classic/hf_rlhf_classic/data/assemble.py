@@ -298,7 +298,7 @@ class _Conversion:
             if example.margin is not None:
                 columns["margin"] = example.margin
                 self.margins += 1
-            columns |= self._kept(row, columns)
+            columns |= self._kept(row)
             for name in self.chosen.schema.needs:
                 self.turn_keys.update(left_out_keys(row.values.get(name)))
             made.append((row.where, columns, hashes_of(example)))
@@ -321,7 +321,7 @@ class _Conversion:
             else:
                 yield one
 
-    def _kept(self, row: Row, made: Mapping[str, Any]) -> dict[str, Any]:
+    def _kept(self, row: Row) -> dict[str, Any]:
         keep, used = self.settings.keep, self.chosen.schema.columns
         if keep is not None:
             self.found.update(row.values.keys() & set(keep))
@@ -343,11 +343,8 @@ class _Conversion:
 
 
 def _names(example: Example) -> tuple[str, ...]:
-    return (
-        ("chosen", "rejected")
-        if len(example.answers) == 2
-        else ("response",)[: len(example.answers)]
-    )
+    pair = len(example.answers) == 2
+    return ("chosen", "rejected") if pair else ("response",)[: len(example.answers)]
 
 
 def _size(row: Row, example: Example) -> int:

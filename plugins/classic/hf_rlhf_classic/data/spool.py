@@ -159,7 +159,8 @@ def write_split(spool: Spool, mask: Any, schema: Any, folder: Path) -> Any:
                 if len(chosen):
                     writer.write_table(_as(chosen, schema))
         final = folder / f"{_digest(temporary)}.arrow"
-        if not final.exists():
+        # One of this content and length is whole; one that a crash has cut short is replaced.
+        if not final.exists() or final.stat().st_size != temporary.stat().st_size:
             os.replace(temporary, final)
     finally:
         temporary.unlink(missing_ok=True)
