@@ -124,8 +124,8 @@ class Trainer(Protocol):
     * `report() -> Mapping`: JSON of what only it knows, for the record (`training.report`) and the
       card: under each title a list of rows or one mapping. Called after saves and at the end, on
       every process, also when training fails; so no collective calls.
-    * `unpublished: tuple[str, ...]`: what the names of parameters begin with that are trained with the
-      model and are no part of what is saved, such as a value head; the record does not count them.
+    * `unpublished: tuple[str, ...]`: how the names of parameters begin that are trained with the
+      model and are no part of what is saved, such as a value head's; they are not counted.
     * `trial_completions(row) -> list[str]` (static): plausible answers for `hf-rlhf check`.
     """
 
