@@ -84,7 +84,12 @@ def _size(shape: Sequence[int]) -> int:
 
 
 def index_card(
-    found: Sequence[Member], repo_id: str, base: str, revision: str | None, base_parameters: int
+    found: Sequence[Member],
+    repo_id: str,
+    base: str,
+    revision: str | None,
+    base_parameters: int,
+    endpoint: str,
 ) -> str:
     """Return the index's README: what there is, how to load it together, what memory it takes."""
     policies = [one for one in found if one.makes == "policy"]
@@ -94,8 +99,8 @@ def index_card(
         f"tags: [hf-rlhf, roles, lora, collection]\n---\n\n"
     )
     rows = "".join(
-        f"| `{one.name}` | [{one.repo_id}](https://huggingface.co/{one.repo_id}) | {one.stage} | "
-        f"{one.parameters:,} | {_line(one.role.description)} |\n"
+        f"| `{one.name}` | [{one.repo_id}]({endpoint}/{one.repo_id}) | {one.stage} | "
+        f"{one.parameters:,} | {_does(one)} |\n"
         for one in found
     )
     at = f", revision={revision!r}" if revision else ""
@@ -111,7 +116,7 @@ def index_card(
     adapters = sum(one.parameters for one in found)
     return (
         f"{head}# {repo_id.rpartition('/')[2]}: roles on one base\n\n"
-        f"One base model, [{base}](https://huggingface.co/{base}), and one LoRA adapter for each "
+        f"One base model, [{base}]({endpoint}/{base}), and one LoRA adapter for each "
         "role. Load the base once and switch.\n\n"
         "| adapter | repository | last stage | parameters | what it does |\n|---|---|---|---|---|\n"
         f"{rows}{apart}\n"
@@ -140,13 +145,15 @@ def _reward_note(found: Sequence[Member]) -> str:
     if not scoring:
         return ""
     return (
-        f"{', '.join(scoring)}: reward adapters with their score head. Load the base as "
-        "`AutoModelForSequenceClassification` with `num_labels=1` for them.\n\n"
+        f"To score by {' or '.join(scoring)}, load the base as "
+        "`AutoModelForSequenceClassification` with `num_labels=1`; the adapter brings its head.\n\n"
     )
 
 
-def _line(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+def _does(one: Member) -> str:
+    if one.makes == "reward":
+        return f"Scores answers of `{one.role.name}`: its reward model."
+    return " ".join(one.role.description.split()).replace("|", "\\|")
 
 
 def index_bundle(workspace: Workspace, card: str, found: Sequence[Member], base: str) -> Bundle:
@@ -243,7 +250,7 @@ def push_main(argv: Sequence[str]) -> int:
     base = chosen.base_model or workspace.base_on_hub or _hub_base(workspace)
     header = [read_header(path) for path in base_folder(workspace).glob("*.safetensors")]
     count = sum(_size(one.shape) for file in header for one in file.values())
-    card = index_card(found, prefix, base, workspace.base_revision, count)
+    card = index_card(found, prefix, base, workspace.base_revision, count, hub.endpoint)
     if chosen.dry_run:
         print(card)
         return 0

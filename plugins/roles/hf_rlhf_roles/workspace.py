@@ -242,6 +242,7 @@ run:
   activation_checkpointing: false
   dataloader_pin_memory: false
   learning_rate: 2.0e-3
+  evaluation: {rows: 4, max_new_tokens: 32}
 """
 
 
