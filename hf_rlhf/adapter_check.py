@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import ModelError, PublishError
-from hf_rlhf.lora import check_head, read_adapter
+from hf_rlhf.lora import head_names
 from hf_rlhf.weights import Stored, read_header
 
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -60,13 +60,13 @@ def check_adapter(folder: Path) -> list[str]:
     if config.get("peft_type") != "LORA":
         return []
     _check_pairs(file, tensors, config)
-    _check_head(folder)
+    _check_head(folder, config, tensors)
     return _notes(file, tensors)
 
 
-def _check_head(folder: Path) -> None:
+def _check_head(folder: Path, config: Mapping[str, Any], tensors: Iterable[str]) -> None:
     try:
-        check_head(read_adapter(folder))
+        head_names(folder, config, tensors)
     except ModelError as error:
         raise PublishError(f"{error} Nothing was pushed.") from error
 

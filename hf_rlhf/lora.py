@@ -7,7 +7,7 @@ Sources: LoRA (arXiv:2106.09685), rank-stabilised LoRA (arXiv:2312.03732), DoRA
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,18 +158,24 @@ def read_adapter(folder: Path) -> LoraAdapter:
 def check_head(adapter: LoraAdapter) -> dict[str, Stored]:
     """Return the parameters of a classification adapter's head; empty for other adapters.
 
-    Raises ModelError when it has none: its scores would be those of a head drawn at random.
+    Raises ModelError as `head_names` does.
     """
-    if adapter.config.get("task_type") != "SEQ_CLS":
-        return {}
-    head = {
-        name: stored
-        for name, stored in adapter.replacements.items()
-        if name.split(".")[-2:-1] and name.split(".")[-2] in HEADS
-    }
+    names = head_names(adapter.folder, adapter.config, adapter.replacements)
+    return {name: adapter.replacements[name] for name in names}
+
+
+def head_names(folder: Path, config: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Return which of an adapter's tensors are the head of a classification model.
+
+    Raises ModelError when it is one of such a model and has none: its scores would be those of a
+    head drawn at random.
+    """
+    if config.get("task_type") != "SEQ_CLS":
+        return []
+    head = [name for name in names if name.split(".")[-2:-1] and name.split(".")[-2] in HEADS]
     if not any(name.endswith("weight") for name in head):
         raise ModelError(
-            f"{adapter.folder} is an adapter of a classification model without its head: "
+            f"{folder} is an adapter of a classification model without its head: "
             f"adapter_model.safetensors has no {' or '.join(f'{name}.weight' for name in HEADS)}, "
             "so it would score by a head drawn at random. Train it with modules_to_save=['score'] "
             "(lora_task_type SEQ_CLS), and save it again."

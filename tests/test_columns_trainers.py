@@ -396,7 +396,6 @@ def test_the_conformance_checks_know_such_trainers(monkeypatch):
     class Vague(ours.ColumnsSFT):
         """Measures other numbers each time, and reports what is not JSON."""
 
-        columns = "prompt"
         asked = 0
 
         @classmethod
@@ -412,6 +411,22 @@ def test_the_conformance_checks_know_such_trainers(monkeypatch):
     with pytest.raises(AssertionError) as caught:
         check_trainer(Vague, skip=["resumes_exactly"])
     told = str(caught.value)
-    assert "says_what_it_is: columns is 'prompt'" in told
     assert "measures: held_out measured other numbers the second time" in told
     assert "reports: report() gave ValueError" in told
+
+
+def test_columns_that_are_no_set_of_names_are_told_before_anything_trains():
+    from hf_rlhf.testing import check_trainer
+    from tests import columns_trainers as ours
+
+    class Text(ours.ColumnsSFT):
+        columns = "prompt"
+
+    with pytest.raises(AssertionError, match="says_what_it_is: columns is 'prompt'"):
+        check_trainer(Text)
+
+    class Image(ours.ColumnsSFT):
+        task = "image-classification"
+
+    with pytest.raises(AssertionError, match="task is 'image-classification'"):
+        check_trainer(Image)

@@ -55,13 +55,15 @@ def says_what_it_is(case: TrainerCase) -> None:
     """What it says of itself beside the contract has the form that the core reads."""
     task = getattr(case.trainer, "task", TASKS[0])
     if task not in TASKS:
-        fail(f"task is {task!r}.", f"one of {', '.join(TASKS)}.", "say what the saved model is.")
+        wanted = f"one of {', '.join(TASKS)}."
+        fail(f"task is {task!r}.", wanted, "say what the saved model is.", Unusable)
     columns: Any = getattr(case.trainer, "columns", frozenset())
     if not isinstance(columns, (set, frozenset)) or not all(isinstance(c, str) for c in columns):
         fail(
             f"columns is {columns!r}.",
             "a frozenset of the names of dataset columns.",
             'write columns = frozenset({"prompt", "completion"}), say.',
+            Unusable,
         )
     for name in ("preflight", "held_out"):
         if hasattr(case.trainer, name) and not inspect.ismethod(getattr(case.trainer, name)):
