@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import DataError
+from hf_rlhf.files import atomic_write_bytes
 from hf_rlhf.readers import Row, read_rows
 from hf_rlhf_roles.role import Role, Stage
 
@@ -140,8 +141,7 @@ def _canonical(value: Any) -> bytes:
 
 def write_marks(marks: "array[int]", path: Path) -> None:
     """Keep a step's marks beside the ledger."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(marks.tobytes())
+    atomic_write_bytes(path, marks.tobytes())
 
 
 def read_marks(path: Path) -> "array[int]":
