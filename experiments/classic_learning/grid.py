@@ -9,7 +9,7 @@ SEEDS = (1, 2, 3)
 CALIBRATION_SEEDS = (1001,)
 """Settings were chosen with this one; its prompts for training are drawn anew."""
 WORLDS = ("arithmetic", "tastes")
-COMPLETIONS = 9_600
+COMPLETIONS = 6_400
 """Sampled or read by each preference and reinforcement method."""
 BASES = {
     "base": "package://hf_rlhf_classic/tiny_base",
@@ -113,15 +113,15 @@ def dpo(world: str, seed: int) -> dict[str, Any]:
         "dataset": _data(world, "preference", COMPLETIONS // 2, seed),
         "num_train_epochs": 1,
         "per_device_train_batch_size": 64,
-        "learning_rate": 3e-4,
+        "learning_rate": 5e-5,
         "beta": 0.1,
         "max_length": 64,
     }
 
 
 def idpo(world: str, seed: int, buffer: str) -> dict[str, Any]:
-    """Return the settings of iterative DPO: 6 iterations of 400 prompts, 4 completions each."""
-    iterations, prompts, completions = 6, 400, 4
+    """Return the settings of iterative DPO: 4 iterations of 400 prompts, 4 completions each."""
+    iterations, prompts, completions = 4, 400, 4
     assert iterations * prompts * completions == COMPLETIONS
     return {
         "plugin": "iterative_dpo",
@@ -138,14 +138,14 @@ def idpo(world: str, seed: int, buffer: str) -> dict[str, Any]:
         "rollout_batch_size": 400,
         "max_completion_length": LONGEST[world],
         "per_device_train_batch_size": 64,
-        "learning_rate": 3e-4,
+        "learning_rate": 5e-5,
         "beta": 0.1,
         "max_length": 64,
     }
 
 
 def ppo(world: str, seed: int) -> dict[str, Any]:
-    """Return the settings of PPO: 75 steps of 128 completions."""
+    """Return the settings of PPO: 50 steps of 128 completions."""
     return {
         "plugin": "ppo",
         "dataset": _data(world, "prompts", 4096, seed),
@@ -162,7 +162,7 @@ def ppo(world: str, seed: int) -> dict[str, Any]:
 
 
 def grpo(world: str, seed: int) -> dict[str, Any]:
-    """Return the settings of GRPO: 75 steps of 16 prompts, 8 completions each."""
+    """Return the settings of GRPO: 50 steps of 16 prompts, 8 completions each."""
     return {
         "plugin": "grpo",
         "dataset": _data(world, "prompts", 4096, seed),
@@ -175,7 +175,7 @@ def grpo(world: str, seed: int) -> dict[str, Any]:
         "scale_rewards": "group",
         "beta": 0.02,
         "use_bias_correction_kl": False,
-        "learning_rate": 3e-4,
+        "learning_rate": 5e-4,
     }
 
 
@@ -223,7 +223,7 @@ def adapters(seed: int) -> Iterator[Cell]:
         lora = {**LORA, "lora_r": rank, "lora_alpha": 2 * rank}
         settings = {**sft(world, seed, 3), **lora, "learning_rate": 1e-2}
         yield Cell(f"sft_r{rank}", world, seed, "base", settings)
-        settings = {**dpo(world, seed), **lora, "learning_rate": 2e-3}
+        settings = {**dpo(world, seed), **lora, "learning_rate": 5e-4}
         yield Cell(f"dpo_r{rank}", world, seed, "sft3", settings)
 
 
