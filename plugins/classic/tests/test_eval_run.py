@@ -62,11 +62,20 @@ class _NeedsGold:
         return [1.0 for _ in completions]
 
 
+class _AbstainsOnOdd:
+    def __call__(self, prompts, completions, answer, **_):
+        return [None if int(one) % 2 else 1.0 for one in answer]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _offered():
     offered = {
         "datasets": {"minimal_rows": minimal_rows},
-        "rewards": {"letter_share": LetterShare, "needs_gold": _NeedsGold},
+        "rewards": {
+            "letter_share": LetterShare,
+            "needs_gold": _NeedsGold,
+            "abstains": _AbstainsOnOdd,
+        },
         "judges": {"by_length": ByLength},
     }
     with offering(offered):
@@ -217,6 +226,13 @@ def test_other_tokenizers_give_no_kl_and_a_word(tiny_policy, tmp_path):
     assert found["results"]["b"]["kl"] is None
     assert any("tokenizers differ" in note for note in found["notes"])
     assert found["results"]["b"]["win_rate"]["total"]["interval"] is not None
+
+
+def test_a_reward_that_abstains_is_counted_and_counts_for_nothing(tiny_policy, tmp_path):
+    plan = make_plan(_file(rewards=[{"name": "abstains"}]), Options((f"a={tiny_policy}",)))
+    found = measure.evaluate(plan, tmp_path, [])
+    assert found["results"]["a"]["metrics"]["total"] == {"mean": 1, "low": 1, "high": 1, "n": 2}
+    assert "a: abstains abstained on 6 of 12." in found["notes"]
 
 
 def test_seeds_of_one_name_are_one_row(tiny_policy, other_policy, tmp_path):
