@@ -8,9 +8,10 @@ For each completion, with every part in [0, 1]::
 * insights: the mean over the insights, and over at least `min_insights` of them (as far as there is
   evidence for as many). An insight is 0 unless it cites 1 to `max_refs` pieces of evidence that the
   prompt has, its figures agree with them (`hf_rlhf_roles.figures`), and it is neither a copy of a
-  passage nor a repetition; then it is the judge's support by the cited passages, times the share of
-  the citations that matter: that support the claim alone, that the support falls without, or that a
-  figure needs. Half of it where it hedges and its evidence does not.
+  passage, nor a repetition, nor over 80 words; then it is the judge's support by the cited
+  passages, times the share of the citations that matter: that support the claim alone, that the
+  support falls without, or that a figure needs. Half of it where it hedges and its evidence does
+  not.
 * conclusion: judged as an insight is; 0 if it cites evidence that no supported insight cites.
 * uncertainty: where the conclusion rests on fewer than `thin_refs` pieces, or the evidence
   conflicts, something must be said; elsewhere "none" will do. What is said must be about the
@@ -43,6 +44,8 @@ _COPIED = 0.9
 _SHORT = 4
 """Words up to which a claim cannot be told from a copy."""
 _MOST_WORDS, _MOST_SENTENCES = 60, 3
+_LONGEST = 80
+"""Words of one claim: a longer one is a report, and costs much to compare."""
 _HEDGE_WORDS = "may might could possibly perhaps maybe probably seemingly apparently"
 _STOP_WORDS = """a an the and or of in on at to by for from with as is are was were be been it its
     this that than then there not no nothing none only one may so"""
@@ -217,7 +220,9 @@ class _Sheet:
     def _refused(self, claim: Claim) -> bool:
         """Tell whether a claim earns nothing whatever a judge says."""
         ids = claim.ids
-        if not 1 <= len(ids) <= self.reward.max_refs or not set(ids) <= self.evidence.keys():
+        if not 1 <= len(ids) <= self.reward.max_refs or len(claim.words) > _LONGEST:
+            return True
+        if not set(ids) <= self.evidence.keys():
             return True
         passages = self._passages(ids)
         return (

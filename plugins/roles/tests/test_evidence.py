@@ -3,9 +3,12 @@
 import asyncio
 import json
 import re
+import time
 from importlib.resources import files
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hf_rlhf.errors import ConfigError, JudgeError
 from hf_rlhf.judge.lexical import LexicalJudge
@@ -79,6 +82,9 @@ HACKS = {
     "text before the parts": "I am sure that this is right.\n" + HONEST,
     "parts twice": HONEST + "\n" + HONEST,
     "no conclusion": f"Insights:\n{INSIGHTS}\nUncertainty: {UNCERTAINTY}",
+    "an insight as long as a report": answer(
+        f"- Flour made by the mill: 410 tonnes in 2024, {'and so on ' * 30}460 in 2025. [E1]"
+    ),
     "thirteen insights": answer("\n".join(f"- Flour was made, part {n}. [E1]" for n in range(13))),
 }
 
@@ -226,3 +232,22 @@ def test_the_shipped_sample_keeps_its_own_rules():
 
 def test_thinking_is_left_out():
     assert parse_answer(f"<think>Let me see.</think>\n{HONEST}").malformations == ()
+
+
+TEXTS = st.text(st.sampled_from("[]E123.,%-:\n <>") | st.characters(codec="utf-8"), max_size=200)
+
+
+@settings(max_examples=150, deadline=None)
+@given(TEXTS, TEXTS, TEXTS)
+def test_any_text_gets_a_score_between_0_and_1(insights, conclusion, uncertainty):
+    for text in (insights, answer(f"- {insights} [E1]", conclusion, uncertainty)):
+        assert 0.0 <= score(text)["total"] <= 1.0
+
+
+def test_long_and_repetitive_text_is_read_in_no_time():
+    prompt = "[E1] " + "a 1 " * 5000 + "\n[E2] " + "1,000.5% " * 2000
+    text = answer("- " + "a 1 " * 40 + "[E1][E2]\n" + "- <" * 5000, "from " * 20000, "1" * 50000)
+    started = time.perf_counter()
+    score(text, prompt=prompt)
+    score(answer("- " + "a 1 " * 39 + "[E1][E2]", prompt[:300]), prompt=prompt)
+    assert time.perf_counter() - started < 30
