@@ -13,7 +13,8 @@ transformers and peft. Two jobs:
   quarter of the steps, at the same number of completions, at each side's better learning rate of
   those given.
 
-Processes alternate. The first two steps of each are left out of its time.
+Processes alternate. The first two steps of each are left out of its time. Processor time is given
+beside time, because other load hardly changes it.
 """
 
 import json
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,8 @@ class Clock:
     """The times at which steps end, and the scores that are logged."""
 
     def __init__(self) -> None:
-        self.ends: list[float] = []
+        self.ends: list[tuple[float, float]] = []
+        """Time and processor time, in seconds."""
         self.scores: list[float] = []
 
     def callback(self) -> Any:
@@ -49,7 +52,7 @@ class Clock:
 
         class Note(TrainerCallback):  # type: ignore[misc]
             def on_step_end(self, *_: Any, **__: Any) -> None:
-                clock.ends.append(time.perf_counter())
+                clock.ends.append((time.perf_counter(), time.process_time()))
 
             def on_log(self, *_: Any, logs: dict[str, float], **__: Any) -> None:
                 score = logs.get("reward", logs.get("objective/scores"))
@@ -210,11 +213,12 @@ def work(side: str, path: str) -> None:
     before = _status()["VmRSS"]
     clock = Clock()
     trainer = {"ours": ours, "theirs": theirs}[side](job, clock)
-    begun = time.perf_counter()
+    begun = (time.perf_counter(), time.process_time())
     trainer.train()
-    ends = [begun, *clock.ends]
+    times, cpu = zip(begun, *clock.ends, strict=True)
     content = {
-        "steps": [after - one for one, after in zip(ends, ends[1:], strict=False)],
+        "steps": [after - one for one, after in pairwise(times)],
+        "cpu": [after - one for one, after in pairwise(cpu)],
         "scores": clock.scores,
         "grown": _status()["VmHWM"] - before,
         "trainable": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
@@ -345,6 +349,10 @@ def main() -> None:
             side: [16 / _median(one["steps"][WARM_UP:]) for one in rounds]
             for side, rounds in found.items()
         }
+        cpu = {
+            side: [_median(one["cpu"][WARM_UP:]) / 16 for one in rounds]
+            for side, rounds in found.items()
+        }
         grown = {side: [one["grown"] for one in rounds] for side, rounds in found.items()}
         report.comparisons += [
             Comparison(
@@ -355,6 +363,7 @@ def main() -> None:
                 None if chosen.quick else 1.5,
                 higher_is_better=True,
             ),
+            Comparison("processor time of a completion", *cpu.values(), "s", "TRL 1.12"),
             Comparison(
                 "memory beside imports",
                 *grown.values(),

@@ -256,7 +256,9 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
         for micro in micro_batches:
             last = micro is micro_batches[-1]
             self.accelerator.sync_gradients = last
-            with nullcontext() if last else self.accelerator.no_sync(model):
+            # DeepSpeed itself adds up gradients until it is told that it may step.
+            together = last or self.is_deepspeed_enabled
+            with nullcontext() if together else self.accelerator.no_sync(model):
                 loss, counts = self.loss(model, experience, micro)
                 if last:
                     # From here on the weights are no longer those of the last step's end.

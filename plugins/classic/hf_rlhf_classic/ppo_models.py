@@ -119,23 +119,27 @@ def active(policy: Any, adapter: str | None) -> Iterator[None]:
 
     peft makes the active adapter trainable and freezes the others, on the way there and back.
     """
-    flags = [parameter.requires_grad for parameter in policy.parameters()]
+    parameters = list(policy.parameters())
+    flags = [parameter.requires_grad for parameter in parameters]
     before = policy.active_adapter
+
+    def restore() -> None:
+        for parameter, flag in zip(parameters, flags, strict=True):
+            parameter.requires_grad_(flag)
+
     try:
         if adapter is None:
             policy.base_model.disable_adapter_layers()
         else:
             policy.set_adapter(adapter)
-        for parameter, flag in zip(policy.parameters(), flags, strict=True):
-            parameter.requires_grad_(flag)
+        restore()
         yield
     finally:
         if adapter is None:
             policy.base_model.enable_adapter_layers()
         else:
             policy.set_adapter(before)
-        for parameter, flag in zip(policy.parameters(), flags, strict=True):
-            parameter.requires_grad_(flag)
+        restore()
 
 
 @contextmanager
