@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from hf_rlhf.launch import launch_configs
 
 # On a busy machine two processes wait for each other much longer than they compute.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 COMMON = {
     "schema": 1,
@@ -84,7 +84,7 @@ def trained(folder: Path, processes: int, launch: tuple[str, ...] = ()) -> Path:
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=1500,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
