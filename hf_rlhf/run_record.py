@@ -86,8 +86,7 @@ def training_section(run: Run, trainer: Any, seconds: float) -> dict[str, Any]:
 
 def _report(trainer: Any) -> dict[str, Any]:
     """Return what a trainer that has more to tell than its log tells."""
-    own = getattr(trainer, "report", None)
-    told: dict[str, Any] = as_json(dict(own()) if own is not None else {})[0]
+    told: dict[str, Any] = as_json(dict(getattr(trainer, "report", dict)()))[0]
     return told
 
 
@@ -221,11 +220,11 @@ def _continues(run: Run) -> dict[str, Any] | None:
     """Return which adapter training continues, and the checksum of its weights."""
     if run.adapter is None:
         return None
-    weights = (run.adapter / "adapter_model.safetensors").read_bytes()
+    file = run.adapter / "adapter_model.safetensors"
     return {
         "adapter": run.spec.adapter,
         "revision": run.spec.adapter_revision,
-        "sha256": hashlib.sha256(weights).hexdigest(),
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
     }
 
 
