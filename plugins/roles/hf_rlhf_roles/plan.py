@@ -191,7 +191,12 @@ class Planner:
             "use_peft": True,
             "card": _card(role, step, shared),
             **run,
-            **_put_in(self.workspace.run, self.workspace.base, {}),
+            # What a role sets to null its stage cannot have, whatever the workspace asks for.
+            **{
+                key: value
+                for key, value in _put_in(self.workspace.run, self.workspace.base, {}).items()
+                if run.get(key, value) is not None
+            },
         }
         if self.workspace.base_revision:
             values["model_revision"] = self.workspace.base_revision

@@ -109,6 +109,8 @@ def test_the_recommended_order_runs_once(home, runs, capsys):
     ppo = runs.ran[4]
     assert re.fullmatch(r"runs/writer/dpo-\w{8}/adapter", ppo["adapter"])
     assert re.fullmatch(r"runs/writer/reward-\w{8}/adapter", ppo["reward_adapter"])
+    assert ppo["evaluation"] is None, "null in a role stays null"
+    assert runs.ran[0]["evaluation"] == {"rows": 4, "max_new_tokens": 32}
     assert sorted(p.name for p in (home / "adapters").iterdir()) == [
         *("data_insight", "writer", "writer.reward"),
     ]
