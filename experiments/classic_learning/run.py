@@ -12,6 +12,8 @@ import multiprocessing
 import resource
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from hf_rlhf.errors import RunFolderError
 from hf_rlhf.files import atomic_write_json
 
 RESULT = "measured.json"
+HELD = 75
+"""The exit status of a process that finds its cell in other hands."""
 _STAGES = ("grpo", "iterative_dpo", "ppo", "sft")
 SHARED = ("hf_rlhf.session", *(f"hf_rlhf_classic.{stage}" for stage in _STAGES))
 """What every cell imports: once, in the process that they are forked from."""
@@ -43,49 +47,49 @@ def train_one(cell: Cell, out: Path) -> None:
     """Train and measure a cell, in a process of its own, and write what is kept of it."""
     import torch
 
-    from hf_rlhf.run_folder import claimed
     from hf_rlhf.train import train
 
     torch.set_num_threads(1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with claimed(out / "held" / cell.name):
-        if finished(cell, out):
-            return
-        if cell.start == "small":
-            make_small(out)
-        started = time.perf_counter()
-        record = train(config=cell.run_file(out))
-        seconds = time.perf_counter() - started
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        weights = out / cell.name / "merged"
-        reference = weights if cell.reference == cell.condition else cell.path(cell.reference, out)
-        found = measure(cell.world, weights, reference)
-        training = record["training"]
-        kept = {
-            "run": cell.run_file(out),
-            "training_seconds": training["seconds"],
-            "run_seconds": seconds,
-            "steps": training["steps"],
-            "peak_memory": training["peak_memory"],
-            "rss_before_mb": before / 1024,
-            "rss_peak_mb": peak / 1024,
-            "report": training["report"],
-            "curve": curve(training["history"]),
-            "zero_variance_in_training": zero_variance(training["history"]),
-            "trained": trained(out / cell.name),
-            "git": record["environment"]["git"],
-        }
-        atomic_write_json(out / cell.name / RESULT, {**kept, **found})
+    if cell.start == "small":
+        make_small(out)
+    started = time.perf_counter()
+    record = train(config=cell.run_file(out))
+    seconds = time.perf_counter() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    weights = out / cell.name / "merged"
+    reference = weights if cell.reference == cell.condition else cell.path(cell.reference, out)
+    found = measure(cell.world, weights, reference)
+    training = record["training"]
+    kept = {
+        "run": cell.run_file(out),
+        "training_seconds": training["seconds"],
+        "run_seconds": seconds,
+        "steps": training["steps"],
+        "peak_memory": training["peak_memory"],
+        "rss_before_mb": before / 1024,
+        "rss_peak_mb": peak / 1024,
+        "report": training["report"],
+        "curve": curve(training["history"]),
+        "zero_variance_in_training": zero_variance(training["history"]),
+        "trained": trained(out / cell.name),
+        "git": record["environment"]["git"],
+    }
+    atomic_write_json(out / cell.name / RESULT, {**kept, **found})
 
 
 def make_small(out: Path) -> None:
     """Build the smaller base as the shipped one was built, once."""
+    from filelock import FileLock
+
     from hf_rlhf_classic.worlds.build_models import main as build
 
     folder = out / "bases" / "small"
-    if not (folder / "tiny_base" / "tokenizer.json").exists():
-        words = [word for pair in SMALL.items() for word in pair]
-        build(["--out", str(folder), "--imitate-steps", "1", *words])
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):
+        if not (folder / "tiny_base" / "tokenizer.json").exists():
+            words = [word for pair in SMALL.items() for word in pair]
+            build(["--out", str(folder), "--imitate-steps", "1", *words])
 
 
 KEYS = ("reward", "rewards/reward/mean", "objective/scores", "rollouts/reward", "kl", "loss")
@@ -129,19 +133,47 @@ def attempt(cell: Cell, out: Path) -> str:
     process = multiprocessing.get_context("fork").Process(target=_child, args=(cell, out))
     process.start()
     process.join()
-    return {0: "done", 75: "held"}.get(process.exitcode or 0, "failed")
+    return {0: "done", HELD: "held"}.get(process.exitcode or 0, "failed")
 
 
 def _child(cell: Cell, out: Path) -> None:
-    try:
-        train_one(cell, out)
-    except RunFolderError as error:
-        print(error)
-        sys.exit(75)
+    from hf_rlhf.run_folder import claimed
+
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(claimed(out / "held" / cell.name))
+        except RunFolderError:
+            sys.exit(HELD)
+        if not finished(cell, out):
+            train_one(cell, out)
+
+
+def work(todo: Sequence[Cell], out: Path) -> None:
+    """Run every cell that is left, always the first that can be run and nobody holds."""
+    failed: set[str] = set()
+    held: set[str] = set()
+    while True:
+        left = [cell for cell in todo if not finished(cell, out) and cell.name not in failed]
+        able = [cell for cell in left if ready(cell, out)]
+        if not able:
+            return
+        cell = next((cell for cell in able if cell.name not in held), None)
+        if cell is None:
+            held.clear()
+            time.sleep(5)
+            continue
+        outcome = attempt(cell, out)
+        print(time.strftime("%H:%M:%S"), cell.name, outcome, flush=True)
+        if outcome == "failed":
+            failed.add(cell.name)
+        elif outcome == "held":
+            held.add(cell.name)
+        else:
+            held.clear()
 
 
 def main() -> int:
-    """Run every cell that is left, in order; a cell that fails is left for the next time."""
+    """Run the cells that are left; one that fails is left for the next time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for the run folders")
     parser.add_argument("--only", default="", help="cells whose name holds one of these, by comma")
@@ -150,25 +182,9 @@ def main() -> int:
     for module in SHARED:
         importlib.import_module(module)
     seeds = CALIBRATION_SEEDS if chosen.calibrate else SEEDS
-    failed: set[str] = set()
     words = chosen.only.split(",")
     todo = [cell for cell in cells(seeds) if any(word in cell.name for word in words)]
-    while True:
-        left = [cell for cell in todo if not finished(cell, chosen.out) and cell.name not in failed]
-        tried = [cell for cell in left if ready(cell, chosen.out)]
-        if not tried:
-            break
-        outcomes = []
-        for cell in tried:
-            if finished(cell, chosen.out):
-                continue
-            outcome = attempt(cell, chosen.out)
-            print(time.strftime("%H:%M:%S"), cell.name, outcome, flush=True)
-            outcomes.append(outcome)
-            if outcome == "failed":
-                failed.add(cell.name)
-        if set(outcomes) <= {"held"}:
-            time.sleep(5)
+    work(todo, chosen.out)
     missing = [cell.name for cell in todo if not finished(cell, chosen.out)]
     print(json.dumps({"cells": len(todo), "missing": missing}))
     return 1 if missing else 0
