@@ -110,6 +110,25 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
         if self.score_head is not None:
             self.score_head.to(training.device)
 
+    def report(self) -> Mapping[str, Any]:
+        """Return how far the policy went, and how often there was nothing to learn from."""
+        logged = [entry for entry in self.state.log_history if "kl_per_completion" in entry]
+        if not logged:
+            return {}
+        last = logged[-1]
+        return {
+            "PPO": {
+                "KL to the reference, nats per completion, last logged step": last[
+                    "kl_per_completion"
+                ],
+                "coefficient of the KL penalty, last logged step": last["kl_coef"],
+                "explained variance of the returns, last logged step": last["explained_variance"],
+                "logged steps in which all scores were the same": sum(
+                    entry["reward_std"] < 1e-6 for entry in logged
+                ),
+            }
+        }
+
     # One step, from top to bottom.
 
     def training_step(
