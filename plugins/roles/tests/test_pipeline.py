@@ -68,7 +68,7 @@ def test_the_card_of_an_isolated_role_tells_of_no_other(home):
         assert "writer/" not in text
     record = load_record(home / ledger.steps["data_insight/sft"]["run"])
     assert record["status"] == "finished"
-    assert record["evaluation"]["metrics"], "the held-out loss is on the card"
+    assert record["evaluation"]["after"], "the held-out loss is on the card"
 
 
 def test_a_merged_role_says_what_the_adapter_says(home, tmp_path):
@@ -121,7 +121,6 @@ def online(hub, monkeypatch):
     from hf_rlhf.hub import connect
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     monkeypatch.setenv("HF_TOKEN", "any-token")
     monkeypatch.setattr(collection, "connect", lambda: connect(hub.url, "any-token"))
