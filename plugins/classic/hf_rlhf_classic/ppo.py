@@ -124,7 +124,7 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
                 "coefficient of the KL penalty, last logged step": last["kl_coef"],
                 "explained variance of the returns, last logged step": last["explained_variance"],
                 "logged steps in which all scores were the same": sum(
-                    entry["reward_std"] < 1e-6 for entry in logged
+                    entry.get("reward_std", 1) < 1e-6 for entry in logged
                 ),
             }
         }
@@ -463,8 +463,9 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
         known = pairs[0][pairs[1] > 0].double().tolist()
         seen = self.ppo_state.scores.including(known)
         here = ppo_math.RunningMoments().including(known)
-        self.note({f"rewards/{TOTAL}/mean": here.mean, f"rewards/{TOTAL}/std": here.std})
-        self.note({"reward": here.mean, "reward_std": here.std})
+        if known:
+            self.note({f"rewards/{TOTAL}/mean": here.mean, f"rewards/{TOTAL}/std": here.std})
+            self.note({"reward": here.mean, "reward_std": here.std})
         if len(known) > 1 and here.std < 1e-6:
             self.say(
                 f"step {self.state.global_step + 1}: all {len(known)} completions have the score "

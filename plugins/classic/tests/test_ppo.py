@@ -195,6 +195,8 @@ def test_nothing_is_learned_where_every_reward_abstains():
     trainer.train()
     assert all(torch.equal(one, before[name]) for name, one in trainer.model.named_parameters())
     assert trainer.state.log_history[0]["updates"] == 0
+    assert "reward" not in trainer.state.log_history[0]
+    assert trainer.report()
     del case
 
 
