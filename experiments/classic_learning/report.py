@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -116,20 +117,31 @@ def condition_of(results: Results, world: str, condition: str) -> dict[str, Any]
     return entry
 
 
-def above(interval: Mapping[str, Any]) -> bool:
-    """Return whether both intervals lie above 0."""
-    return bool(interval["low"] > 0 and interval["t_low"] > 0)
-
-
 def verdict(interval: Mapping[str, Any], direction: int = 1) -> str:
     """Return how an interval of a difference stands to a predicted direction."""
-    sign = {"low": interval["low"], "high": interval["high"]}
-    t = (interval["t_low"], interval["t_high"])
+    low, high, t_low = interval["low"], interval["high"], interval["t_low"]
     if direction < 0:
-        sign, t = {"low": -interval["high"], "high": -interval["low"]}, (-t[1], -t[0])
-    if sign["low"] > 0:
-        return "yes" if t[0] > 0 else "yes by the bootstrap, not by the t interval"
-    return "no: the other way" if sign["high"] < 0 else "not shown"
+        low, high, t_low = -high, -low, -interval["t_high"]
+    if low > 0:
+        said = "yes" if t_low > 0 else "yes by the bootstrap, not by the t interval"
+    else:
+        said = "no: the other way" if high < 0 else "not shown"
+    count = len(interval["seeds"])
+    return said if count == len(SEEDS) else f"{said} (of {count} seeds only)"
+
+
+def shapes() -> dict[str, int]:
+    """Return inputs + outputs of each kind of linear module, summed over the layers."""
+    from safetensors import safe_open
+
+    found: dict[str, int] = {}
+    path = files("hf_rlhf_classic") / "tiny_base" / "model.safetensors"
+    with safe_open(str(path), framework="pt") as weights:
+        for name in weights.keys():  # noqa: SIM118 - not a mapping
+            if name.endswith("_proj.weight"):
+                module = name.split(".")[-2]
+                found[module] = found.get(module, 0) + sum(weights.get_slice(name).get_shape())
+    return found
 
 
 Question = tuple[str, str, dict[str, Any], int]
@@ -197,6 +209,12 @@ def flagged(results: Results) -> list[dict[str, Any]]:
     return found
 
 
+def commit_of(cell: Mapping[str, Any]) -> str:
+    """Return the commit that a cell ran at, and whether anything of the checkout was changed."""
+    git = cell["git"] or {}
+    return f"{str(git.get('commit'))[:12]}{', changed' if git.get('dirty') else ''}"
+
+
 def collect(out: Path) -> dict[str, Any]:
     """Return everything that the tables and pictures show."""
     results = Results(out)
@@ -218,12 +236,9 @@ def collect(out: Path) -> dict[str, Any]:
         ],
         "compared": compared(results),
         "flagged": flagged(results),
+        "shapes": shapes(),
         "commits": sorted(
-            {
-                str((cell["git"] or {}).get("commit"))
-                for by_seed in results.found.values()
-                for cell in by_seed.values()
-            }
+            {commit_of(cell) for by_seed in results.found.values() for cell in by_seed.values()}
         ),
         "curves": {
             world: {

@@ -145,7 +145,7 @@ def planted(content: Mapping[str, Any]) -> Iterator[str]:
         yield from ("```", "")
 
 
-def adapters(conditions: Mapping[str, Any]) -> Iterator[str]:
+def adapters(conditions: Mapping[str, Any], shapes: Mapping[str, int]) -> Iterator[str]:
     """Yield LoRA beside full fine-tuning."""
     for stage, names in (
         ("SFT", ("sft_r8", "sft_r16", "sft3")),
@@ -176,20 +176,26 @@ def adapters(conditions: Mapping[str, Any]) -> Iterator[str]:
             )
         yield from (f"## LoRA beside full fine-tuning: {stage}", "")
         yield from table(head, rows)
-    yield from by_module(conditions)
+    yield from by_module(conditions, shapes)
 
 
-def by_module(conditions: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the numbers trained in each kind of module."""
+def by_module(conditions: Mapping[str, Any], shapes: Mapping[str, int]) -> Iterator[str]:
+    """Yield the numbers trained in each kind of module, and what LoRA should have of them."""
     names = [name for name in ("sft_r8", "sft_r16", "sft3") if name in conditions]
     if len(names) < 3:
         return
     counts = [conditions[name]["trained"][0]["modules"] for name in names]
     modules = sorted(set().union(*counts))
     yield from ("Numbers trained in each kind of module (all layers together):", "")
-    heads = ["module", *("full" if name == "sft3" else name[4:] for name in names)]
-    rows = [[module, *(f"{each.get(module, 0):,}" for each in counts)] for module in modules]
-    rows.append(["total", *(f"{sum(each.values()):,}" for each in counts)])
+    heads = ["module", "inputs + outputs", "r=8", "8 × that", "r=16", "16 × that", "full"]
+    sizes = {module: shapes.get(module, 0) for module in modules}
+    sizes["total"] = sum(sizes.values())
+    counts = [{**each, "total": sum(each.values())} for each in counts]
+    rows = []
+    for module, size in sizes.items():
+        eight, sixteen, full = (f"{each.get(module, 0):,}" for each in counts)
+        expected = [f"{rank * size:,}" for rank in (8, 16)]
+        rows.append([module, f"{size:,}", eight, expected[0], sixteen, expected[1], full])
     yield from table(heads, rows)
 
 
@@ -198,7 +204,7 @@ def sizes(content: Mapping[str, Any]) -> Iterator[str]:
     rows = []
     for world, conditions in content["conditions"].items():
         for sft, grpo in (("small_sft3", "small_grpo"), ("sft3", "grpo")):
-            if sft not in conditions or grpo not in conditions:
+            if not {"small_sft3", "small_grpo", "sft3", "grpo"} <= set(conditions):
                 continue
             first, second = conditions[sft], conditions[grpo]
             rows.append(
@@ -242,7 +248,7 @@ def markdown(content: Mapping[str, Any]) -> str:
     for world, conditions in content["conditions"].items():
         lines += [*of_world(world, conditions), *of_seeds(conditions)]
     lines += [*answered(content), *planted(content)]
-    lines += [*adapters(content["conditions"]["arithmetic"]), *sizes(content)]
+    lines += [*adapters(content["conditions"]["arithmetic"], content["shapes"]), *sizes(content)]
     lines += ["## Differences for which nothing was predicted", ""]
     lines += table(
         ["reward of", "difference, bootstrap", "t interval"],
@@ -253,5 +259,5 @@ def markdown(content: Mapping[str, Any]) -> str:
     )
     lines += ["![Held-out gains](gains.png)", "", "![Reward and KL](frontier.png)", ""]
     lines += ["![Reward in training](curves.png)", ""]
-    lines += [f"Commits that the cells ran at: {', '.join(content['commits'])}.", ""]
+    lines += [f"Commits that the cells ran at: {'; '.join(content['commits'])}.", ""]
     return "\n".join(lines)
