@@ -19,7 +19,10 @@ from hf_rlhf.registry import KINDS, Kind
 from hf_rlhf.source import class_in_source, summary
 
 _GIVEN: Mapping[Kind, Mapping[str, str]] = {
-    "datasets": {"tokenizer": "(given by the run: that of its model)"},
+    "datasets": {
+        "tokenizer": "(given by the run: that of its model)",
+        "rejected_rows": "(given by the run: a file in its folder)",
+    },
     "rewards": {"judge": "(given by the run: `judge: LABEL` in its entry)"},
 }
 

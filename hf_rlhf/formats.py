@@ -132,11 +132,22 @@ def _json(path: Path) -> Iterator[Placed]:
     window = _Window(path)
     if window.next() == "{":
         # Many tools write JSON Lines into files called .json.
-        yield from _json_lines(path)
+        yield from _lines_of_json(path)
         return
     for number, value in enumerate(_items(window), start=1):
         where = f"{path}, row {number}"
         yield where, _object(value, where)
+
+
+def _lines_of_json(path: Path) -> Iterator[Placed]:
+    rows = _json_lines(path)
+    try:
+        first = next(rows)
+    except DataError as error:
+        hint = "A .json file holds an array of objects, or one whole object a line."
+        raise DataError(f"{error} {hint}") from error
+    yield first
+    yield from rows
 
 
 def _items(window: "_Window") -> Iterator[Any]:
@@ -244,6 +255,10 @@ def _delimited(path: Path, delimiter: str) -> Iterator[Placed]:
     start = 1
     try:
         names = reader.fieldnames or []
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise DataError(
+                f"{path}:1: the header names {', '.join(twice)} twice. Rename one of the columns."
+            )
         start = reader.line_num + 1
         for values in reader:
             where = f"{path}:{start}"

@@ -5,6 +5,7 @@ leave those of the prompt alone; a plain-text response ends with the end-of-sequ
 messages as its chat template has it. A test compares these with TRL's own.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,23 +44,33 @@ def joined(prompt: Text, response: Text) -> Any:
 def tokens(tokenizer: Any, text: Text, row: Mapping[str, Any] | None = None, **given: Any) -> Any:
     """Return the token ids of text or messages; with `return_dict`, what the template returns.
 
-    `row` may hold `tools` and `chat_template_kwargs` for the chat template, as TRL has them.
+    `row` may hold `tools` (schemas, or JSON text) and `chat_template_kwargs` for the chat template,
+    as TRL has them.
     """
     if is_text(text):
         return tokenizer(text)["input_ids"]
     row = row or {}
+    tools = row.get("tools")
     return tokenizer.apply_chat_template(
         list(text),
         tokenize=True,
-        **{"return_dict": False, "tools": row.get("tools"), **given},
+        **{
+            "return_dict": False,
+            "tools": json.loads(tools) if isinstance(tools, str) else tools,
+            **given,
+        },
         **(row.get("chat_template_kwargs") or {}),
     )
 
 
 def ended(tokenizer: Any, response: Text) -> Any:
-    """Return a plain-text response with its end-of-sequence token; messages as they are."""
-    if is_text(response) and not str(response).endswith(tokenizer.eos_token):
-        return f"{response}{tokenizer.eos_token}"
+    """Return a plain-text response with the end-of-sequence token, if there is one.
+
+    Messages are returned as they are.
+    """
+    end = tokenizer.eos_token
+    if is_text(response) and end is not None and not str(response).endswith(end):
+        return f"{response}{end}"
     return response
 
 
@@ -86,6 +97,17 @@ def encode_response(
         assistant = [True] * len(ids)
     start = _common(alone, ids)
     return Encoded(ids, [place >= start and assistant[place] for place in range(len(ids))])
+
+
+def encode_pair(tokenizer: Any, row: Mapping[str, Any], sides: Sequence[str]) -> list[Encoded]:
+    """Encode the row's responses `sides`, all beginning where the first of them leaves the prompt.
+
+    So TRL's `DPOTrainer` has it: where a token of one spans the end of the prompt, what it takes
+    from the prompt counts in the other too.
+    """
+    both = [encode_response(tokenizer, row, row[side]) for side in sides]
+    start = min(list(one.counted).count(False) for one in both)
+    return [Encoded(one.ids, [place >= start for place in range(len(one.ids))]) for one in both]
 
 
 def encode_messages(

@@ -1,9 +1,6 @@
 """Rows that cannot be used, rows that repeat, rows held out: each is counted, none is lost."""
 
-import csv
-import gzip
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import TemplateError
 
-from hf_rlhf.errors import DataError, DiskError, ModelError
+from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf.testing import check_dataset, make_tiny_policy
 from hf_rlhf_classic.data.preference import preference
 from hf_rlhf_classic.data.prompts import prompts
 from hf_rlhf_classic.data.sft import sft
+from hf_rlhf_classic.encoding import tokens
 
 
 class Tokenizer:
@@ -37,8 +35,11 @@ class Words:
     def __call__(self, texts: list[str], add_special_tokens: bool) -> dict[str, Any]:
         return {"input_ids": [text.split() + ["s"] * add_special_tokens for text in texts]}
 
-    def apply_chat_template(self, turns: Any, add_generation_prompt: bool, **_: Any) -> str:
-        said = [f"<{turn['role']}> {turn['content']}" for turn in turns]
+    def apply_chat_template(
+        self, turns: Any, add_generation_prompt: bool, tools: Any, **_: Any
+    ) -> str:
+        said = [f"<{tool['name']}>" for tool in tools or []]
+        said += [f"<{turn['role']}> {turn['content']}" for turn in turns]
         return " ".join([*said, *["<assistant>"] * add_generation_prompt])
 
 
@@ -197,6 +198,75 @@ def test_huge_values_are_cut_in_the_list_only(tmp_path: Path) -> None:
     assert line["values"]["prompt"] == "x" * 1000 + "... (5000 characters)"
 
 
+def test_what_is_left_out_is_said_with_counts(tmp_path: Path, capsys: Any) -> None:
+    path = write(tmp_path, [GOOD[sft], {"prompt": "q", "response": ""}])
+    load(sft, path, max_rejected_share=0.5)
+    assert "1 of 2 rows kept; left out: empty_response: 1.\n" in capsys.readouterr().err
+    load(sft, path, max_rejected_share=0.5, rejected_rows=tmp_path / "bad.jsonl")
+    assert f"empty_response: 1; bad rows are in {tmp_path}/bad.jsonl" in capsys.readouterr().err
+    with pytest.raises(DataError, match=r"\(empty_response: 1\).* all in rejected_rows.jsonl"):
+        load(sft, path)
+
+
+@pytest.mark.parametrize("label", [1.0, "1.0"])
+def test_a_label_that_pandas_made_a_fraction(tmp_path: Path, label: Any) -> None:
+    row = {"prompt": "q", "response_0": "a", "response_1": "b", "better_response_id": label}
+    loaded = load(preference, write(tmp_path, [row]))
+    assert loaded.dataset["train"][0]["chosen"] == [{"role": "assistant", "content": "b"}]
+    judged = load(sft, write(tmp_path, [{**GOOD[sft], "label": label}]))
+    assert judged.report["kept"] == 1
+
+
+def test_an_empty_system_turn_is_no_system_prompt(tmp_path: Path) -> None:
+    rows = [
+        {"messages": [{"from": "system", "value": " "}, U, A]},
+        {"messages": [U, A], "system": " "},
+        {"messages": [{"role": None, "from": "human", "value": "user"}, A]},
+    ]
+    loaded = load(sft, write(tmp_path, rows))
+    assert [row["prompt"] for row in loaded.dataset["train"]] == [[U]] * 3
+    rows = [{"messages": [U, A, {**S, "content": ""}, U, A]}]
+    with pytest.raises(DataError, match="system_in_the_middle: 1"):
+        load(sft, write(tmp_path, rows))
+
+
+def test_an_answer_that_is_a_transcript_is_called_so(tmp_path: Path) -> None:
+    row = {"prompt": "q", "chosen": "a", "rejected": transcript("q", "a")}
+    with pytest.raises(DataError, match="field 'rejected': is a transcript, .*expected a text"):
+        load(preference, write(tmp_path, [GOOD[preference], row]))
+
+
+TOOL = {"name": "add", "parameters": {"properties": {"x": {"type": "number"}}}}
+
+
+def test_tools_go_to_the_chat_template_as_json_and_count(tmp_path: Path) -> None:
+    rows = [
+        {**GOOD[sft], "tools": given}
+        for given in (json.dumps([TOOL]), [TOOL], "", None, "[]", "a hammer", ["hammer"])
+    ]
+    path = write(tmp_path, rows[:5])
+    loaded = load(sft, path)
+    tools = loaded.dataset["train"]["tools"][:]
+    assert [json.loads(one) if one else one for one in tools] == [[TOOL], [TOOL], None, None, None]
+    loaded = load(sft, path, tokenizer=Words(chat=True), max_tokens=4)
+    assert loaded.report["dropped"] == {"too_long": 2}
+    assert load(sft, path, tokenizer=Words(chat=True), max_tokens=4, keep=[]).report["kept"] == 5
+    with pytest.raises(DataError, match=r"wrong_type:tools: 2[^$]*field 'tools': is 'a hammer'"):
+        load(sft, write(tmp_path, rows))
+    path = write(tmp_path, [rows[0], rows[5]])
+    assert load(prompts, path).dataset["train"]["tools"][1] == "a hammer", "a reward may know them"
+
+
+def test_what_training_measures_has_the_same_tools() -> None:
+    class Template:
+        def apply_chat_template(self, turns: Any, tools: Any, **_: Any) -> Any:
+            return tools
+
+    for tools in (json.dumps([TOOL]), [TOOL]):
+        assert tokens(Template(), [U], {"tools": tools}) == [TOOL]
+    assert tokens(Template(), [U], {"tools": None}) is None
+
+
 def test_margins_are_of_all_rows_or_of_none(tmp_path: Path) -> None:
     row = {"prompt": "q", "chosen": "a", "rejected": "b"}
     rows = [{**row, "margin": 0.5}, {**row, "margin": 2}]
@@ -247,65 +317,6 @@ def test_types_of_other_columns_grow_until_they_clash(tmp_path: Path) -> None:
     assert load(prompts, path, keep=["o"]).report["kept"] == 603
 
 
-def test_the_same_rows_from_every_kind_of_source(tmp_path: Path) -> None:
-    rows = [{"prompt": f"q\n{n} 日", "response": f'a "{n}", ü'} for n in range(5)]
-    lines = "".join(json.dumps(row) + "\r\n" for row in rows).encode()
-    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + lines)
-    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines))
-    (tmp_path / "c.json").write_text(json.dumps(rows))
-    datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "d.parquet"))
-    with (tmp_path / "e.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["prompt", "response", "system"])
-        writer.writeheader()
-        writer.writerows({**row, "system": ""} for row in rows)
-    (tmp_path / "f").mkdir()
-    (tmp_path / "f" / "train-0.jsonl").write_bytes(lines)
-    names = ["a.jsonl", "b.jsonl.gz", "c.json", "d.parquet", "e.csv", "f"]
-    found = [load(sft, str(tmp_path / name)).dataset["train"].to_list() for name in names]
-    assert found[0][4]["completion"] == [{"role": "assistant", "content": 'a "4", ü'}]
-    assert all(one == found[0] for one in found)
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "said"),
-    [
-        ("a.jsonl", b'{"prompt": "\xff"}\n', r"a\.jsonl:1: is not UTF-8"),
-        ("a.jsonl.gz", gzip.compress(b'{"prompt": "q", "response": "a"}\n' * 999)[:60], "breaks"),
-        ("a.json", b'[{"prompt": "q", "response": "a"}', r"a\.json:1: is not valid JSON"),
-        ("a.csv", b'prompt,response\nq,"a\n', r"a\.csv:2: is not valid CSV"),
-        ("a.jsonl", b"", "is empty"),
-    ],
-)
-def test_a_file_that_cannot_be_read_stops(
-    tmp_path: Path, cache: Path, name: str, data: bytes, said: str
-) -> None:
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(DataError, match=said):
-        load(sft, str(tmp_path / name), max_rejected_share=1)
-    assert not list(cache.rglob(".*")), "nothing temporary is left"
-
-
-def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
-    import os
-
-    path = write(tmp_path, [{"prompt": "q", "response": "old"}])
-    stamp = os.stat(path)
-    assert load(sft, path).dataset["train"][0]["completion"][0]["content"] == "old"
-    write(tmp_path, [{"prompt": "q", "response": "new"}])
-    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # same name, size and time
-    first, again = (load(sft, path).dataset["train"] for _ in range(2))
-    assert first[0]["completion"][0]["content"] == "new"
-    assert first.cache_files == again.cache_files
-    assert first._fingerprint == again._fingerprint, "and later steps of `datasets` are found again"
-
-
-def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: Any) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "file")
-    with pytest.raises(DiskError, match="Set HF_DATASETS_CACHE"):
-        load(sft, write(tmp_path, [GOOD[sft]]))
-
-
 def test_lengths_are_measured_as_they_are_trained(tmp_path: Path) -> None:
     rows = [{"prompt": "one " * n, "response": "two " * n} for n in (1, 5, 9)]
     path = write(tmp_path, rows)
@@ -320,93 +331,6 @@ def test_lengths_are_measured_as_they_are_trained(tmp_path: Path) -> None:
         preference, write(tmp_path, pairs), margin="none", max_tokens=20, tokenizer=Words(True)
     )
     assert loaded.report["dropped"] == {"too_long": 1}
-
-
-def test_duplicates_are_counted_and_left_out_if_asked(tmp_path: Path) -> None:
-    rows = [{"prompt": "Why?", "response": "So."}] * 2
-    rows += [{"prompt": "why? ", "response": "SO."}, {"prompt": "Why?", "response": "No."}]
-    path = write(tmp_path, rows)
-    loaded = load(sft, path)
-    assert loaded.report["duplicates"] == {"exact": 1, "normalised": 2}
-    assert loaded.report["kept"] == 4
-    assert load(sft, path, drop_duplicates="exact").report["dropped"] == {"duplicate": 1}
-    assert load(sft, path, drop_duplicates="normalised").report["kept"] == 2
-
-
-def test_held_out_prompts_are_not_trained_on(tmp_path: Path) -> None:
-    train = [{"prompt": f"q{n}", "response": "a"} for n in range(10)]
-    test = [{"prompt": f" Q{n}", "response": "b"} for n in range(8, 12)]
-    write(tmp_path, train, "data/train.jsonl")
-    write(tmp_path, test, "data/test.jsonl")
-    path = str(tmp_path / "data")
-    loaded = load(sft, path, test_rows=None)
-    assert loaded.report["splits"] == {"train": 8, "test": 4}
-    assert loaded.report["dropped"] == {"prompt_is_held_out": 2}
-    assert loaded.report["train_rows_whose_prompt_is_held_out"] == 2
-    assert loaded.report["held_out"].endswith("data (test)")
-    kept = load(sft, path, test_rows=None, drop_overlap=False)
-    assert kept.report["splits"] == {"train": 10, "test": 4}
-    assert kept.report["train_rows_whose_prompt_is_held_out"] == 2
-
-
-def test_a_share_is_held_out_by_prompt_whatever_else_is_there(tmp_path: Path) -> None:
-    rows = [{"prompt": f"q{n % 50}", "response": f"a{n}"} for n in range(200)]
-    asked = load(sft, write(tmp_path, rows), test_rows=None, test_share=0.2)
-    splits = {
-        name: {row["prompt"][0]["content"] for row in part} for name, part in asked.dataset.items()
-    }
-    assert asked.report["splits"] == {"train": 160, "test": 40}
-    assert not splits["train"] & splits["test"]
-    again = load(sft, write(tmp_path, rows[::-1]), test_rows=None, test_share=0.2)
-    assert {row["prompt"][0]["content"] for row in again.dataset["test"]} == splits["test"]
-    other = load(sft, write(tmp_path, rows), test_rows=None, test_share=0.2, seed=7)
-    assert {row["prompt"][0]["content"] for row in other.dataset["test"]} != splits["test"]
-    default = load(sft, write(tmp_path, rows), test_rows=None)
-    assert default.report["splits"] == {"train": 180, "test": 20}
-
-
-def test_no_more_rows_than_asked_for(tmp_path: Path) -> None:
-    rows = [{"prompt": f"q{n}", "response": "a"} for n in range(100)]
-    path = write(tmp_path, rows)
-    asked = {"test_rows": 20, "max_train_rows": 30, "max_test_rows": 5}
-    loaded = load(sft, path, **asked)
-    assert loaded.report["splits"] == {"train": 30, "test": 5}
-    assert loaded.report["dropped"] == {"over_max_train_rows": 50, "over_max_test_rows": 15}
-    numbers = [int(row["prompt"][0]["content"][1:]) for row in loaded.dataset["train"]]
-    assert numbers == sorted(numbers), "in the order of the source"
-    assert numbers != [row for row in range(100) if row in numbers][:30] or numbers[-1] > 40
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"test_rows": 5, "test_share": 0.5}, "are both given"),
-        ({"test_rows": None, "test_share": 1.0}, "`test_share` is 1.0"),
-        ({"test_rows": -1}, "`test_rows` is -1"),
-        ({"test_rows": 3}, "3 of 3 usable rows (3 different prompts) cannot be held out"),
-        ({"max_train_rows": 0}, "`max_train_rows` is 0"),
-        ({"max_tokens": 0}, "`max_tokens` is 0"),
-        ({"max_rejected_share": 2.0}, "`max_rejected_share` is 2.0"),
-        ({"split": "trian"}, "no split 'trian' (did you mean 'train'?)"),
-        ({"revision": "main"}, "revision cannot be honoured"),
-    ],
-)
-def test_arguments_that_cannot_be_meant(
-    tmp_path: Path, arguments: dict[str, Any], said: str
-) -> None:
-    rows = [{"prompt": f"q{n}", "response": "a"} for n in range(3)]
-    with pytest.raises(DataError, match=re.escape(said)):
-        load(sft, write(tmp_path, rows), **arguments)
-
-
-def test_if_all_rows_overlap_nothing_is_left(tmp_path: Path) -> None:
-    for name in ("train", "test"):
-        write(tmp_path, [{"prompt": "q", "response": "a"}], f"data/{name}.jsonl")
-    with pytest.raises(DataError, match="no row is left to train on"):
-        load(sft, str(tmp_path / "data"), test_rows=None)
-    judged = [{"messages": [U, A], "label": False}]
-    with pytest.raises(DataError, match="all 1 rows are left out: {'label_false': 1}"):
-        load(sft, write(tmp_path, judged))
 
 
 good_rows = st.builds(

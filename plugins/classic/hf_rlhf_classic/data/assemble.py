@@ -7,19 +7,16 @@ either kept or counted in the report under the reason for which it is not.
 
 import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.disk import disk_errors_told
-from hf_rlhf.errors import DataError, DiskError
+from hf_rlhf.errors import DataError
 from hf_rlhf.readers import Row, Rows, Source, read_rows
-from hf_rlhf_classic.data.rejected import Rejected
+from hf_rlhf_classic.data.rejected import Rejected, counted
 from hf_rlhf_classic.data.schemas import Chosen, Example, Schema, choose, mapped
 from hf_rlhf_classic.data.selection import Selection, Split, hashes_of, select
 from hf_rlhf_classic.data.shape import COLUMNS, Shape
@@ -31,8 +28,9 @@ from hf_rlhf_classic.data.spool import (
     common_schema,
     write_split,
 )
-from hf_rlhf_classic.data.turns import left_out_keys
+from hf_rlhf_classic.data.turns import left_out_keys, tools_of
 from hf_rlhf_classic.data.values import BadRow
+from hf_rlhf_classic.data.workplace import workplace
 
 HELD_OUT_SPLITS = ("test", "validation")
 """Splits of a source that are taken for held-out evaluation: the first that there is."""
@@ -130,8 +128,8 @@ def assemble(form: str, table: Sequence[Schema], settings: Settings) -> Loaded:
         elsewhere=tables,
     )
     _say(f"{source.name}: {form} rows, schema {chosen.schema.name}: {chosen.why}; as {shape}.")
-    with _workplace() as (cache, folder):
-        conversion = _Conversion(settings, chosen, shape, Path(folder))
+    with workplace() as (cache, folder):
+        conversion = _Conversion(settings, chosen, shape, folder)
         spools = conversion.run(source.name, sides)
         selection = select(spools[0].hashes(), spools[1].hashes() if held else None, split)
         dataset = _dataset(spools, selection, cache)
@@ -150,6 +148,12 @@ def assemble(form: str, table: Sequence[Schema], settings: Settings) -> Loaded:
         "held_out": _origin(dataset, train, held, split),
         **selection.report,
     }
+    if report["dropped"]:
+        listed = settings.rejected_rows if converted["rejected"] else None
+        _say(
+            f"{source.name}: {report['kept']} of {report['rows_read']} rows kept; left out: "
+            f"{counted(report['dropped'])}" + (f"; bad rows are in {listed}." if listed else ".")
+        )
     return Loaded(dataset, report)
 
 
@@ -173,25 +177,6 @@ def _origin(dataset: Any, train: Rows, held: Rows | None, split: Split) -> str:
 def _say(line: str) -> None:
     if os.environ.get("RANK", "0") == "0":
         print(line, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _workplace() -> Iterator[tuple[Path, str]]:
-    """Yield the folder for splits and one for what is temporary, both where `datasets` caches."""
-    from datasets import config
-
-    cache = Path(config.HF_DATASETS_CACHE, "hf_rlhf")
-    with disk_errors_told(cache):
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-            made = tempfile.TemporaryDirectory(dir=cache, prefix=".spool-")
-        except OSError as error:
-            raise DiskError(
-                f"{cache} cannot be written: {error.strerror or error}. Set HF_DATASETS_CACHE to "
-                "a folder that can."
-            ) from error
-        with made as folder:
-            yield cache, folder
 
 
 def _dataset(spools: Sequence[Spool], selection: Selection, cache: Path) -> Any:
@@ -244,7 +229,7 @@ class _Conversion:
     def _judge(self, name: str) -> None:
         self.rejected.judge(name, self.read, self.settings.max_rejected_share)
         if not self.usable:
-            raise DataError(f"{name}: all {self.read} rows are left out: {dict(self.skipped)}.")
+            raise DataError(f"{name}: all {self.read} rows are left out ({counted(self.skipped)}).")
         if lost := sorted(set(self.settings.keep or ()) - self.found):
             raise DataError(
                 f"{name}: `keep` names {', '.join(lost)}, which no row has. Remove or correct it."
@@ -261,7 +246,7 @@ class _Conversion:
         for number, raw in enumerate(rows, start=1):
             self.read += 1
             try:
-                row = mapped(raw, self.settings.columns or {})
+                row = self._with_tools(mapped(raw, self.settings.columns or {}))
                 example = self._checked(row, self.chosen.make(row))
             except BadRow as bad:
                 self.rejected.add(raw, number, bad)
@@ -270,11 +255,22 @@ class _Conversion:
                 self.skipped[example.skip] += 1
                 continue
             waiting.append((row, example))
-            size += _size(row, example)
+            size += _size(row.values)
             if len(waiting) >= BATCH_ROWS or size >= BATCH_CHARACTERS:
                 yield self._made(waiting)
                 waiting, size = [], 0
         yield self._made(waiting)
+
+    @property
+    def _reads_tools(self) -> bool:
+        """Whether a column `tools` is left, and TRL will parse it for the chat template."""
+        kept = self.settings.keep is None or "tools" in self.settings.keep
+        return kept and self.shape.form != "prompts"
+
+    def _with_tools(self, row: Row) -> Row:
+        if not self._reads_tools or row.values.get("tools") is None:
+            return row
+        return replace(row, values={**row.values, "tools": tools_of(row.values, row.where)})
 
     def _checked(self, row: Row, example: Example) -> Example:
         for name, answer in zip(_names(example), example.answers, strict=True):
@@ -312,7 +308,8 @@ class _Conversion:
         if prompt_cap is None and cap is None:
             yield from waiting
             return
-        lengths = self.shape.lengths([example for _, example in waiting])
+        tools = [row.values.get("tools") if self._reads_tools else None for row, _ in waiting]
+        lengths = self.shape.lengths([example for _, example in waiting], tools)
         for one, (prompt, whole) in zip(waiting, lengths, strict=True):
             if prompt_cap is not None and prompt > prompt_cap:
                 self.skipped["prompt_too_long"] += 1
@@ -347,7 +344,10 @@ def _names(example: Example) -> tuple[str, ...]:
     return ("chosen", "rejected") if pair else ("response",)[: len(example.answers)]
 
 
-def _size(row: Row, example: Example) -> int:
-    said = sum(len(turn["content"]) for turn in example.history)
-    others = (value for value in row.values.values() if isinstance(value, (str, bytes)))
-    return said + sum(map(len, example.answers)) + sum(map(len, others))
+def _size(value: Any) -> int:
+    """Return about how many characters a value holds, however deep they lie."""
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_size, value.values()))
+    return sum(map(_size, value)) if isinstance(value, (list, tuple)) else 1

@@ -63,15 +63,19 @@ def _assistant(row: Row, turn: Turn) -> str:
     return turn["content"]
 
 
+# pandas writes a column of whole numbers with gaps as fractions.
+_PLACES = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
+
+
 def _labelled(column: str) -> Callable[[Row], Example]:
     def make(row: Row) -> Example:
         label = row.values[column]
-        if str(label) not in ("0", "1"):
+        if str(label) not in _PLACES:
             raise BadRow(
                 "label_outside_set",
                 f"{row.where}: field {column!r}: is {said(label)}, expected 0 or 1.",
             )
-        better = int(label)
+        better = _PLACES[str(label)]
         history = history_of(row, "prompt")
         answers = [answer_of(row, f"response_{n}", history) for n in (better, 1 - better)]
         return Example(history, tuple(answers))

@@ -74,14 +74,21 @@ class Rejected:
         count = self.reasons.total()
         if count < read and count <= most * read:
             return
-        listed = ", ".join(f"{reason}: {n}" for reason, n in self.reasons.most_common())
-        where = f" All are listed in {self.path}." if self.path else ""
+        listed = counted(self.reasons)
+        where = " The first process of a run lists them all in rejected_rows.jsonl."
+        if self.path:
+            where = f" All are listed in {self.path}."
         first = "".join(f"\n  {story}" for story in self._first)
         raise DataError(
             f"{name}: {count} of {read} rows ({count / read:.1%}) cannot be used, more than "
             f"`max_rejected_share` ({most:.1%}) allows ({listed}).{where} Mend them, or raise the "
             f"share. The first:{first}"
         )
+
+
+def counted(reasons: Mapping[str, int]) -> str:
+    """Say reasons with their counts, the most frequent first."""
+    return ", ".join(f"{reason}: {n}" for reason, n in Counter(reasons).most_common())
 
 
 def _short(value: Any) -> Any:

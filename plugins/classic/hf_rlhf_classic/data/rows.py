@@ -47,7 +47,7 @@ def ordered(row: Row, column: str, turns: Sequence[Turn]) -> list[Turn]:
 def with_system(row: Row, turns: Sequence[Turn]) -> list[Turn]:
     """Return the turns with the row's `system` text before them, if it has one. Raises BadRow."""
     given = row.values.get("system")
-    if given is None or given == "":
+    if given is None or (isinstance(given, str) and not given.strip()):
         return list(turns)
     if not isinstance(given, str):
         raise BadRow(

@@ -13,7 +13,7 @@ from typing import Any
 from hf_rlhf.errors import DataError
 from hf_rlhf.readers import Row, near, rename
 from hf_rlhf_classic.data.turns import Turn
-from hf_rlhf_classic.data.values import NOTHING, BadRow, kind_of, said
+from hf_rlhf_classic.data.values import NOTHING, TEXT, BadRow, kind_of, said
 
 SAMPLE = 1000
 """Rows of each split that detection looks at."""
@@ -111,6 +111,8 @@ def _misfit(row: Row, schema: Schema) -> BadRow:
 
 def _shown(value: Any) -> str:
     kind = kind_of(value)
+    if isinstance(value, str) and kind != TEXT:
+        return f"{kind}, {said(value)}"
     return kind if isinstance(value, (list, Mapping)) else said(value)
 
 

@@ -57,7 +57,8 @@ class Split:
     def __post_init__(self) -> None:
         if self.test_rows is not None and self.test_share is not None:
             raise DataError("`test_rows` and `test_share` are both given. Leave one out.")
-        for name, least in (("test_rows", 0), ("max_train_rows", 1), ("max_test_rows", 1)):
+        leasts = {"test_rows": 0, "max_train_rows": 1, "max_test_rows": 1, "seed": 0}
+        for name, least in leasts.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise DataError(f"`{name}` is {value}, expected at least {least}.")

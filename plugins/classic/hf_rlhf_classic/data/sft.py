@@ -14,7 +14,10 @@ from hf_rlhf_classic.data.schemas import Example, Schema
 from hf_rlhf_classic.data.turns import turns_of
 from hf_rlhf_classic.data.values import FLAG, NUMBER, TEXT, TURNS, BadRow, said
 
-_LABELS = {"true": True, "1": True, "false": False, "0": False}
+_LABELS = {
+    **dict.fromkeys(("true", "1", "1.0"), True),
+    **dict.fromkeys(("false", "0", "0.0"), False),
+}
 
 
 def _columns(prompt: str, response: str) -> Callable[[Row], Example]:

@@ -1,5 +1,6 @@
 """What comes out: message lists, or plain text made by templates; and how long it is in tokens."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,15 +111,19 @@ class Shape:
             return [{"role": "assistant", "content": text}]
         return self.response_template.replace("{response}", text)
 
-    def lengths(self, examples: Sequence[Example]) -> list[tuple[int, int]]:
+    def lengths(
+        self, examples: Sequence[Example], tools: Sequence[str | None]
+    ) -> list[tuple[int, int]]:
         """Return the tokens of each prompt, and of it with its longest answer.
 
-        Special tokens that a tokenizer adds to text are counted; an EOS that TRL adds is not.
+        `tools` are those that the chat template is given with each, as JSON. Special tokens that a
+        tokenizer adds to text are counted; an EOS that TRL adds is not.
         """
-        prompts = [self._said(example.history) for example in examples]
+        pairs = list(zip(examples, tools, strict=True))
+        prompts = [self._said(example.history, None, given) for example, given in pairs]
         wholes = [
-            self._said(example.history, answer)
-            for example in examples
+            self._said(example.history, answer, given)
+            for example, given in pairs
             for answer in example.answers
         ]
         longest = iter(self._count(wholes))
@@ -127,7 +132,7 @@ class Shape:
             for length, example in zip(self._count(prompts), examples, strict=True)
         ]
 
-    def _said(self, history: Sequence[Turn], answer: str | None = None) -> str:
+    def _said(self, history: Sequence[Turn], answer: str | None, tools: str | None) -> str:
         whole = self.prompt(history)
         if answer is not None:
             whole += self.answer(answer)
@@ -139,6 +144,7 @@ class Shape:
                     whole,
                     tokenize=False,
                     add_generation_prompt=answer is None,
+                    tools=json.loads(tools) if tools else None,
                     **self.chat_template_kwargs,
                 )
             )

@@ -149,7 +149,7 @@ def write_split(spool: Spool, mask: Any, schema: Any, folder: Path) -> Any:
     from datasets import Dataset, Features
 
     schema = Features.from_arrow_schema(schema).arrow_schema
-    temporary = folder / f".{os.getpid()}-{id(mask):x}.tmp"
+    temporary = spool.path.with_suffix(".split")  # where it goes if this process is killed
     start = 0
     try:
         with temporary.open("wb") as file, pa.ipc.new_stream(file, schema) as writer:

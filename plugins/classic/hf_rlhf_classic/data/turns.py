@@ -31,10 +31,14 @@ TOOL_ROLES = ("tool", "function", "function_call", "tool_call", "observation", "
 
 HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"
 _MARK = re.compile(r"\n\n(Human|Assistant):")
+_WINDOWS = re.compile(r"\r\n\r\n(Human|Assistant):")
 
 
 def turns_of(value: Any, where: str, column: str) -> list[Turn]:
-    """Return the turns in a column: a list of turns, or the same as JSON text. Raises BadRow."""
+    """Return the turns in a column: a list of turns, or the same as JSON text. Raises BadRow.
+
+    A first turn of the system that is empty is no system prompt: many tools export it so.
+    """
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -47,16 +51,18 @@ def turns_of(value: Any, where: str, column: str) -> list[Turn]:
             f"wrong_type:{column}",
             f"{where}: field {column!r}: is {said(value)}, expected a list of turns.",
         )
-    return [
+    turns = [
         turn_of(one, f"{where}: field {column!r}, turn {number}")
         for number, one in enumerate(value, start=1)
     ]
+    unsaid = turns and turns[0]["role"] == "system" and not turns[0]["content"].strip()
+    return turns[1:] if unsaid else turns
 
 
 def turn_of(value: Any, where: str) -> Turn:
     """Return one turn with its role in our words. Raises BadRow."""
     spelled = value if isinstance(value, Mapping) else {}
-    keys = next((keys for keys in SPELLINGS if keys[0] in spelled), None)
+    keys = next((keys for keys in SPELLINGS if spelled.get(keys[0]) is not None), None)
     if keys is None:
         raise BadRow(
             "wrong_type:turn",
@@ -66,8 +72,8 @@ def turn_of(value: Any, where: str) -> Turn:
     if role in TOOL_ROLES or value.get("tool_calls") or value.get("function_call"):
         raise BadRow(
             "tool_turn",
-            f"{where}: is a tool call or its result, and tools are not trained on here. Leave "
-            "such rows out: raise `max_rejected_share`.",
+            f"{where}: is a tool call or its result, which these adapters do not read. Leave such "
+            "rows out (raise `max_rejected_share`), or train on them with an adapter of your own.",
         )
     if not isinstance(role, str) or role.lower() not in ROLES:
         raise BadRow(
@@ -85,6 +91,29 @@ def _text(content: Any, where: str) -> str:
         shown = said(content) if content is None else said(odd)
         raise BadRow("wrong_type:content", f"{where}: the content is {shown}, expected a text.")
     return "".join(text for text in texts if text)
+
+
+def tools_of(values: Mapping[str, Any], where: str) -> str | None:
+    """Return a row's `tools` as JSON text, None for none. Raises BadRow.
+
+    As text, since a table gives objects of different keys each other's, with nulls, and a chat
+    template would show them. TRL parses it.
+    """
+    given = values["tools"]
+    try:
+        tools = json.loads(given or "null") if isinstance(given, str) else given
+    except ValueError:
+        tools = given
+    if not tools:
+        return None
+    if not isinstance(tools, list) or not all(isinstance(one, Mapping) for one in tools):
+        raise BadRow(
+            "wrong_type:tools",
+            f"{where}: field 'tools': is {said(given)}, expected a list of JSON schemas, or "
+            "the same as JSON text: the chat template is given this column. If it is something "
+            "else, give it another name (`columns`), or leave it out (`keep`).",
+        )
+    return json.dumps(tools, ensure_ascii=False)
 
 
 def left_out_keys(value: Any) -> Counter[str]:
@@ -132,6 +161,7 @@ def check_order(turns: Sequence[Turn], where: str, last: str = "user") -> None:
 
 def split_transcript(text: str, where: str) -> list[Turn]:
     """Return the turns of a transcript; one space after each mark belongs to the mark."""
+    text = _line_ends(text)
     opening = text if text.startswith("\n\n") else "\n\n" + text.lstrip()
     before, *rest = _MARK.split(opening)
     if before.strip():
@@ -142,12 +172,18 @@ def split_transcript(text: str, where: str) -> list[Turn]:
     ]
 
 
+def _line_ends(text: str) -> str:
+    """Return a transcript whose marks stand after Windows' line ends with plain ones."""
+    return text.replace("\r\n", "\n") if _WINDOWS.search(text) else text
+
+
 def split_pair(chosen: str, rejected: str, where: str) -> tuple[list[Turn], str, str]:
     """Return the turns that two transcripts share, and the answers in which they part.
 
     The longest common prefix is cut at its last `Assistant:`. Where an answer after that cut holds
     another turn, the transcripts parted earlier, and answer different prompts: BadRow.
     """
+    chosen, rejected = _line_ends(chosen), _line_ends(rejected)
     shared = os.path.commonprefix([chosen, rejected])
     cut = shared.rfind(ASSISTANT)
     answers = [text[cut + len(ASSISTANT) :] for text in (chosen, rejected)]

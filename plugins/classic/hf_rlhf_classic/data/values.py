@@ -7,7 +7,7 @@ from typing import Any
 TEXT, TRANSCRIPT, TURNS, TURN = "a text", "a transcript", "a list of turns", "a turn"
 FLAG, NUMBER, NOTHING = "true or false", "a number", "null"
 
-_TRANSCRIPT = re.compile(r"\s*Human:.*\n\nAssistant:", re.DOTALL)
+_TRANSCRIPT = re.compile(r"\s*Human:.*(?:\n\n|\r\n\r\n)Assistant:", re.DOTALL)
 _JSON_TURNS = re.compile(r'\s*\[\s*\{\s*"(?:role|from|content|value)"\s*:')
 
 

@@ -1,0 +1,170 @@
+"""Every kind of source gives the same rows; what is written on the way is whole, or gone."""
+
+import csv
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from hf_rlhf.errors import DataError, DiskError
+from hf_rlhf_classic.data.sft import sft
+from hf_rlhf_classic.data.workplace import clear
+
+GOOD = {"prompt": "q", "response": "a"}
+
+
+class Tokenizer:
+    """As far as an adapter looks that measures nothing."""
+
+    chat_template = "{{ messages }}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: Any) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
+        yield folder
+
+
+def write(folder: Path, rows: list[Any], name: str = "rows.jsonl") -> str:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def load(path: str, **arguments: Any) -> Any:
+    return sft(path, **{"tokenizer": Tokenizer(), "test_rows": 0, **arguments})
+
+
+def test_the_same_rows_from_every_kind_of_source(tmp_path: Path) -> None:
+    rows = [{"prompt": f"q\n{n} 日", "response": f'a "{n}", ü'} for n in range(5)]
+    lines = "".join(json.dumps(row) + "\r\n" for row in rows).encode()
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + lines)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines))
+    (tmp_path / "c.json").write_text(json.dumps(rows))
+    datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "d.parquet"))
+    with (tmp_path / "e.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["prompt", "response", "system"])
+        writer.writeheader()
+        writer.writerows({**row, "system": ""} for row in rows)
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "train-0.jsonl").write_bytes(lines)
+    names = ["a.jsonl", "b.jsonl.gz", "c.json", "d.parquet", "e.csv", "f"]
+    found = [load(str(tmp_path / name)).dataset["train"].to_list() for name in names]
+    assert found[0][4]["completion"] == [{"role": "assistant", "content": 'a "4", ü'}]
+    assert all(one == found[0] for one in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("a.jsonl", b'{"prompt": "\xff"}\n', r"a\.jsonl:1: is not UTF-8"),
+        ("a.jsonl.gz", gzip.compress(b'{"prompt": "q", "response": "a"}\n' * 999)[:60], "breaks"),
+        ("a.json", b'[{"prompt": "q", "response": "a"}', r"a\.json:1: is not valid JSON"),
+        ("a.csv", b'prompt,response\nq,"a\n', r"a\.csv:2: is not valid CSV"),
+        ("a.jsonl", b"", "is empty"),
+    ],
+)
+def test_a_file_that_cannot_be_read_stops(
+    tmp_path: Path, cache: Path, name: str, data: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError, match=said):
+        load(str(tmp_path / name), max_rejected_share=1)
+    assert not list(cache.rglob(".*")), "nothing temporary is left"
+
+
+def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
+
+    path = write(tmp_path, [{"prompt": "q", "response": "old"}])
+    stamp = os.stat(path)
+    assert load(path).dataset["train"][0]["completion"][0]["content"] == "old"
+    write(tmp_path, [{"prompt": "q", "response": "new"}])
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # same name, size and time
+    first, again = (load(path).dataset["train"] for _ in range(2))
+    assert first[0]["completion"][0]["content"] == "new"
+    assert first.cache_files == again.cache_files
+    assert first._fingerprint == again._fingerprint, "and later steps of `datasets` are found again"
+
+
+def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "file")
+    with pytest.raises(DiskError, match="Set HF_DATASETS_CACHE"):
+        load(write(tmp_path, [GOOD]))
+
+
+def held(cache: Path) -> list[Path]:
+    return [path for path in (cache / "hf_rlhf").glob(".*") if path.exists()]
+
+
+HOLDS = """
+import sys, time, datasets
+from pathlib import Path
+datasets.config.HF_DATASETS_CACHE = Path(sys.argv[1])
+from hf_rlhf_classic.data.workplace import workplace
+with workplace() as (_, folder):
+    print(folder, flush=True)
+    time.sleep(120)
+"""
+
+
+def test_what_a_killed_process_left_is_deleted_and_a_live_ones_is_not(
+    tmp_path: Path, cache: Path
+) -> None:
+    path = write(tmp_path, [GOOD])
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(cache)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        load(path)
+        assert folder.is_dir(), "its owner lives"
+    finally:
+        process.kill()
+        process.wait()
+    assert folder.is_dir()
+    load(path)
+    assert not folder.exists()
+    assert not held(cache)
+
+
+def test_clearing_leaves_splits_alone(cache: Path, tmp_path: Path) -> None:
+    loaded = load(write(tmp_path, [GOOD]))
+    (cache / "hf_rlhf" / ".spool-old").mkdir()
+    clear(cache / "hf_rlhf")
+    assert not held(cache)
+    assert loaded.dataset["train"][0]["completion"][0]["content"] == "a"
+
+
+def test_lines_that_end_as_windows_has_them(tmp_path: Path) -> None:
+    talk = "\r\n\r\nHuman: q\r\n\r\nAssistant:"
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["prompt", "response"])
+        writer.writeheader()
+        writer.writerow({"prompt": talk, "response": "a"})
+    row = load(str(tmp_path / "a.csv")).dataset["train"][0]
+    assert row["prompt"] == [{"role": "user", "content": "q"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.csv", "prompt,response,prompt\nq,a,r\n", r"a\.csv:1: the header names prompt twice"),
+        ("a.json", '{\n "rows": []\n}', r"a\.json:2: .* holds an array of objects, or one whole"),
+    ],
+)
+def test_a_file_of_another_build_is_told(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=said):
+        load(str(tmp_path / name))
