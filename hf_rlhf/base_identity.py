@@ -49,7 +49,7 @@ def identify(base: str | Path, *, name: str | None = None, revision: str | None 
     return {
         "schema": SCHEMA,
         "base": name or str(base),
-        "revision": revision,
+        "revision": None if Path(resolve_model_path(str(base))).is_dir() else revision,
         "hidden_size": _first(config, _HIDDEN),
         "fingerprint": _fingerprint(config, base, revision),
     }

@@ -89,6 +89,7 @@ def render_card(
         "measured_total": any(row["metric"] == TOTAL for row in results(clean)),
         "auto_class": _auto_class(clean),
         "notes": known_notes(clean, clean["training"]["history"]),
+        "only_measured": only_measured(clean),
         "samples": sample_groups(clean["samples"]),
         "command": shlex.join(str(word) for word in clean["command"]),
         "requirements": _requirements(clean),
@@ -143,6 +144,12 @@ def base(record: Mapping[str, Any]) -> dict[str, Any]:
             for one in record["model"]["lineage"]
         ],
     }
+
+
+def only_measured(record: Mapping[str, Any]) -> bool:
+    """Return whether the rewards scored held-out completions and had no part in training."""
+    logged = during_training(record["training"]["history"], record["reward"])["rows"]
+    return record["reward"]["trains"] is False and not logged
 
 
 def sample_groups(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

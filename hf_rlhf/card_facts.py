@@ -48,7 +48,7 @@ def setup(record: Record) -> list[tuple[str, str]]:
         ("Seed", _setting(settings, "seed")),
         ("Length of the run", _length(record)),
     ]
-    if algorithm is not None and algorithm not in ONLINE:
+    if record["plugin"]["name"] is not None and algorithm not in ONLINE:
         lines = [line for line in lines if line[0] not in ("KL", "Rollouts", "Loss") or line[1]]
     return [(name, text or NOT_RECORDED) for name, text in lines]
 
@@ -74,7 +74,8 @@ def _short(value: Any) -> str:
 def _kl(settings: Mapping[str, Any], algorithm: str | None) -> str:
     beta = settings.get("beta")
     if beta is None:
-        return _named(settings, *_KL)
+        adaptive = settings.get("kl_target") is not None
+        return _named(settings, *(one for one in _KL if adaptive or one != "kl_horizon"))
     if beta == 0:
         return "none (`beta = 0`, so there is no reference model)"
     # TRL's GRPO has no other estimator; elsewhere `beta` is not said to be k3.
@@ -253,7 +254,8 @@ def _is_fact(name: str, rewards: Collection[str]) -> bool:
     of_reward = len(parts) > 2 and parts[0] == "rewards"
     of_reward |= len(parts) > 1 and parts[0] in ("gates", *rewards)
     extreme = any(word in ("min", "max", "terminated") for word in re.split(r"[/_]", name))
-    return not (name in _NOT_FACTS or of_reward or extreme)
+    of_machine = parts[0] == "step_time" or name.endswith("_per_second")
+    return not (name in _NOT_FACTS or of_reward or extreme or of_machine)
 
 
 def _leading(name: str) -> int:

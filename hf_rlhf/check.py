@@ -268,8 +268,8 @@ def _hub(run: Run) -> Iterator[Finding]:
     if repo_id is None:
         yield Finding("hub", "note", "publish.repo_id is not set: nothing will be pushed")
         return
+    from hf_rlhf.model_record import model_section
     from hf_rlhf.publish import check_target
-    from hf_rlhf.run_record import model_section
 
     try:
         found = check_target(run.spec.publish, model_section(run), run.folder)

@@ -4,133 +4,25 @@ The model is loaded from disk by plain transformers, apart from any trainer, so 
 is what will be published, whatever the training was distributed over.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.compose import TOTAL, ComposedReward, by_row, gather_rows
 from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.contracts import Score
-from hf_rlhf.errors import DataError, HfRlhfError, RunFolderError
-from hf_rlhf.files import atomic_write_text
-from hf_rlhf.generation import generate
+from hf_rlhf.errors import BrokenPlugin, DataError, HfRlhfError, ModelError
+from hf_rlhf.generation import generate, prompt_ids
+from hf_rlhf.measured import Evaluation as Evaluation
 from hf_rlhf.messages import text_of
 from hf_rlhf.policy import model_class
 from hf_rlhf.processes import whole_weights
-from hf_rlhf.scrub import scrub
-from hf_rlhf.stats import Interval, bootstrap_mean
 
 if TYPE_CHECKING:
     from hf_rlhf.run import Run
-
-METHOD = (
-    "mean over held-out rows (a prompt's completions averaged first), percentile bootstrap over "
-    "rows, 10000 resamples, 95%"
-)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Scores of one model on held-out rows.
-
-    `rows[i]` has the metrics of completion i: `total`, every label of the composition,
-    `completion_tokens`, and `truncated` (1.0 if no end-of-sequence token came in time). Row i of
-    two evaluations with one spec and one dataset answer the same prompt. The completions of one
-    prompt stand together.
-    """
-
-    rows: Sequence[Mapping[str, Score]]
-    samples: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
-    completions_per_prompt: int = 1
-
-    def means(self) -> dict[str, Interval]:
-        """Return each metric's mean and interval over the prompts that have it."""
-        return _intervals(
-            {name: [row[name] for row in self.rows] for name in self.metrics()},
-            self.completions_per_prompt,
-        )
-
-    def metrics(self) -> tuple[str, ...]:
-        """Return the names of what was measured, in order."""
-        return tuple(self.rows[0]) if self.rows else ()
-
-    def save(self, path: Path) -> None:
-        """Write rows and samples as JSON, atomically and without secrets."""
-        content = {
-            "rows": list(self.rows),
-            "samples": scrub(list(self.samples)),
-            "completions_per_prompt": self.completions_per_prompt,
-        }
-        atomic_write_text(path, json.dumps(content))
-
-    @classmethod
-    def load(cls, path: Path) -> "Evaluation":
-        """Read what `save` wrote. Raises RunFolderError when the file is not that."""
-        try:
-            content = json.loads(path.read_text())
-            return cls(content["rows"], content["samples"], content["completions_per_prompt"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunFolderError(
-                f"{path} is not a saved evaluation ({error}). Delete it to evaluate again."
-            ) from error
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What was measured of one model, before training or after it."""
-
-    text: Evaluation | None = None
-    """Of generated completions: the rewards' scores, or only samples where there are no rewards."""
-    own: Evaluation | None = None
-    """What the trainer's `held_out` measures; one row of metrics for each row of the dataset."""
-
-    @property
-    def parts(self) -> tuple[Evaluation, ...]:
-        """What there is of the two."""
-        return tuple(part for part in (self.text, self.own) if part is not None)
-
-    @property
-    def samples(self) -> list[Mapping[str, Any]]:
-        """Completions to be looked at."""
-        return [sample for part in self.parts for sample in part.samples]
-
-    def means(self) -> dict[str, Interval] | None:
-        """Return each metric's mean and interval, None when nothing has a metric."""
-        measured = [part for part in self.parts if part.rows]
-        return {k: v for part in measured for k, v in part.means().items()} if measured else None
-
-    def since(self, before: "Measured") -> dict[str, Interval] | None:
-        """Return the paired differences to what was measured `before`, None if none was."""
-        pairs = [(before.text, self.text), (before.own, self.own)]
-        both = [(one, two) for one, two in pairs if one and two and one.rows and two.rows]
-        return {k: v for pair in both for k, v in paired_difference(*pair).items()} or None
-
-
-def paired_difference(before: Evaluation, after: Evaluation) -> dict[str, Interval]:
-    """Return each metric's mean of after minus before, over rows that both could score.
-
-    Raises RunFolderError when the two are not of the same rows.
-    """
-    if len(before.rows) != len(after.rows):
-        raise RunFolderError(
-            f"An evaluation of {len(before.rows)} completions cannot be paired with one of "
-            f"{len(after.rows)}: they are of other rows. Evaluate both again."
-        )
-    pairs = list(zip(before.rows, after.rows, strict=True))
-    names = [name for name in after.metrics() if name in before.metrics()]
-    return _intervals(
-        {
-            name: [
-                None if a[name] is None or b[name] is None else a[name] - b[name]  # type: ignore[operator]
-                for b, a in pairs
-            ]
-            for name in names
-        },
-        after.completions_per_prompt,
-    )
 
 
 def evaluate(
@@ -279,6 +171,8 @@ def measure_rows(
         batch_size: of one process.
 
     Raises:
+        BrokenPlugin: `measure` gave other than one row of the same metrics for each row.
+        ModelError: a number is NaN or infinite, as of a model that has diverged.
         HfRlhfError: as `measure` does; also on the processes that wait for the one that failed.
     """
     from accelerate import PartialState
@@ -288,12 +182,29 @@ def measure_rows(
         with PartialState().split_between_processes(list(range(len(rows)))) as share:
             for places in _chunks(share, batch_size):
                 found = measure([rows[place] for place in places])
-                mine += zip(places, found, strict=True)
+                mine += zip(places, _whole(found, len(places)), strict=True)
     except HfRlhfError as error:
         gather_rows([], failed=error)
         raise
     gathered = sorted(gather_rows(mine), key=lambda one: one[0])
-    return Evaluation([dict(metrics) for _, metrics in gathered])
+    return Evaluation(_whole([dict(metrics) for _, metrics in gathered], len(rows)))
+
+
+def _whole(found: Sequence[Mapping[str, Score]], count: int) -> Sequence[Mapping[str, Score]]:
+    names = {frozenset(row) for row in found}
+    if len(found) != count or len(names) > 1:
+        listed = " or ".join(", ".join(sorted(one)) for one in names)
+        raise BrokenPlugin(
+            f"held_out measured {len(found)} of {count} rows, with the metrics {listed or 'none'}. "
+            "Expected is one row of the same metrics for each; None for what a row lacks."
+        )
+    bad = [name for row in found for name, one in row.items() if not isfinite(one or 0)]
+    if bad:
+        raise ModelError(
+            f"On held-out rows, {', '.join(sorted(set(bad)))} came out as NaN or infinite "
+            f"({len(bad)} times). The model has diverged, or its dtype is too narrow."
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -330,19 +241,19 @@ def _completions(
     done: list[_Completion] = []
     with PartialState().split_between_processes(list(enumerate(rows))) as share:
         for chunk in _chunks(share, spec.batch_size):
-            texts = generate(
+            prompts = [prompt_of(row) for _, row in chunk]
+            made = generate(
                 policy,
                 tokenizer,
-                [prompt_of(row) for _, row in chunk],
+                prompt_ids(tokenizer, prompts, chat_template_kwargs),
                 spec,
                 spec.max_new_tokens or max_new_tokens,
                 # A seed per chunk keeps a sampled evaluation the same from run to run.
                 seed=spec.seed + chunk[0][0],
-                chat_template_kwargs=chat_template_kwargs,
             )
             done += [
-                _Completion(place, row, *text)
-                for (place, row), text in zip(chunk, texts, strict=True)
+                _Completion(place, row, one.text, len(one.ids), one.truncated)
+                for (place, row), one in zip(chunk, made, strict=True)
             ]
     # The optimizer comes next; what evaluating took must be free by then.
     del policy
@@ -386,13 +297,3 @@ def _score(
 def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
-
-
-def _intervals(columns: Mapping[str, Sequence[Score]], per_prompt: int) -> dict[str, Interval]:
-    """Take completions of one prompt as one: they are alike, and would narrow the interval."""
-    means = {}
-    for name, values in columns.items():
-        prompts = [[v for v in group if v is not None] for group in _chunks(values, per_prompt)]
-        if known := [sum(group) / len(group) for group in prompts if group]:
-            means[name] = bootstrap_mean(known)
-    return means

@@ -202,6 +202,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise ModelError(f"{folder} is not an adapter: it has no adapter_config.json.") from None
     except ValueError as error:
         raise ModelError(f"{path} is not JSON: {error}") from error
+    _check_config(path, config)
     kind = config.get("peft_type")
     if kind != "LORA":
         raise ModelError(
@@ -222,6 +223,18 @@ def _read_config(folder: Path) -> dict[str, Any]:
             "INITIAL_ADAPTER); peft then writes a plain LoRA."
         )
     return config
+
+
+def _check_config(path: Path, config: Any) -> None:
+    """Raise ModelError for what peft never writes: the file may be anybody's."""
+    if not isinstance(config, dict):
+        raise ModelError(f"{path} holds {type(config).__name__}, not a mapping. Copy it again.")
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    numbers = isinstance(rank, int) and rank > 0 and isinstance(alpha, (int, float))
+    if config.get("peft_type") == "LORA" and not numbers:
+        raise ModelError(
+            f"{path}: r is {rank!r} and lora_alpha {alpha!r}; expected two numbers, r above 0."
+        )
 
 
 def _edit(

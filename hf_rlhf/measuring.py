@@ -14,7 +14,8 @@ from accelerate import PartialState
 
 from hf_rlhf.data_preflight import completion_length, positions, token_lengths
 from hf_rlhf.errors import BrokenPlugin
-from hf_rlhf.evaluate import Evaluation, Measured, evaluate, held_out_rows, show
+from hf_rlhf.evaluate import evaluate, held_out_rows, show
+from hf_rlhf.measured import Evaluation, Measured
 from hf_rlhf.merge import merge_adapter
 from hf_rlhf.messages import prompt_in
 from hf_rlhf.run import Run
@@ -33,6 +34,9 @@ def measured_before(run: Run, say: Say) -> Measured:
     found = {part: Evaluation.load(path) for part, path in paths.items() if path.exists()}
     # Every process must have looked before the main one writes.
     PartialState().wait_for_everyone()
+    if PartialState().is_main_process:
+        # Of a session that was killed while it measured: as large as the base.
+        shutil.rmtree(run.folder / _START, ignore_errors=True)
     asked = {part for part in _PARTS if _asks(run, part)}
     if asked <= found.keys():
         return _named_once(run, Measured(**found))

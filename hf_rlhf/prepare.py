@@ -29,6 +29,7 @@ from hf_rlhf.estimate import disk_problems
 from hf_rlhf.policy import find_adapter
 from hf_rlhf.preflight import problems_of
 from hf_rlhf.processes import is_planned, rank
+from hf_rlhf.record import RECORD_NAME
 from hf_rlhf.run import Run, load_tokenizer, resolve_model_path
 from hf_rlhf.specs import OWNED
 
@@ -335,9 +336,11 @@ class _Preparation:
             return None
 
     def _dataset(self, spec: RunSpec, tokenizer: Any, folder: Path | None) -> Loaded | None:
-        # One process writes it, and a dry run none.
+        # One process writes it, and a dry run none. What a run has left out stays listed when it
+        # goes on, and when another run is refused its folder.
         writes = folder is not None and rank() == 0 and not is_planned()
-        rejected = folder / "rejected_rows.jsonl" if folder is not None and writes else None
+        begun = folder is not None and (folder / RECORD_NAME).exists()
+        rejected = folder / "rejected_rows.jsonl" if folder and writes and not begun else None
         injected = {"tokenizer": tokenizer, "rejected_rows": rejected}
         made = self._component("datasets", spec.dataset, injected, build=tokenizer is not None)
         if made is None:

@@ -113,8 +113,10 @@ class GatePart(TypedDict, total=False):
 
 
 class RewardSection(TypedDict, total=False):
-    """The composition. A judge holds its label, name, what it describes, and `usage` totals."""
+    """The composition. `trains`: whether training used it, or only the measuring did. A judge
+    holds its label, name, what it describes, and `usage` totals."""
 
+    trains: bool | None
     rewards: list[RewardPart]
     gates: list[GatePart]
     judges: list[dict[str, Json]]

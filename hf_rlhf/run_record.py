@@ -1,23 +1,24 @@
 """What the record says of a resolved run, section by section."""
 
-import hashlib
 import inspect
 import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any
 
-from hf_rlhf.base_identity import identify
 from hf_rlhf.compose import Part
-from hf_rlhf.evaluate import METHOD, Measured
+from hf_rlhf.errors import BrokenPlugin
 from hf_rlhf.machine import peak_memory
-from hf_rlhf.preflight import completion_length, model_config
+from hf_rlhf.measured import METHOD, Measured
+from hf_rlhf.model_record import continued, model_section
+from hf_rlhf.preflight import completion_length
 from hf_rlhf.processes import config_file, distributed_type
 from hf_rlhf.record import as_json, environment, new_record, now
-from hf_rlhf.run import PACKAGE_SCHEME, Run
+from hf_rlhf.run import Run
 from hf_rlhf.scrub import scrub
+
+_OF_LORA = ("use_rslora", "use_dora")
 
 
 def opening(run: Run, command: Sequence[str]) -> dict[str, Any]:
@@ -86,8 +87,14 @@ def training_section(run: Run, trainer: Any, seconds: float) -> dict[str, Any]:
 
 def _report(trainer: Any) -> dict[str, Any]:
     """Return what a trainer that has more to tell than its log tells."""
-    told: dict[str, Any] = as_json(dict(getattr(trainer, "report", dict)()))[0]
-    return told
+    told: Any = getattr(trainer, "report", dict)()
+    if not isinstance(told, Mapping):
+        raise BrokenPlugin(
+            f"report() of {type(trainer).__name__} returned {type(told).__name__}; expected a "
+            "mapping of titles to rows or mappings."
+        )
+    plain: dict[str, Any] = as_json(told)[0]
+    return plain
 
 
 def sessions(record: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:
@@ -172,6 +179,12 @@ def _json(intervals: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 def _defaults(run: Run) -> dict[str, Any]:
     settings = {**_settings(run.model), **_settings(run.training)}
+    if not run.model.use_peft or run.adapter is not None:
+        # There is no LoRA, or one that has its own.
+        of_new = [key for key in settings if key.startswith("lora_")]
+        settings = {k: v for k, v in settings.items() if k not in (*of_new, *_OF_LORA)}
+    elif run.task == "text-classification":
+        settings.pop("lora_task_type", None)  # decided by the task
     return {key: value for key, value in settings.items() if key not in run.spec.plain}
 
 
@@ -180,101 +193,6 @@ def _settings(config: Any) -> dict[str, Any]:
     if hasattr(config, "to_dict"):
         return dict(config.to_dict())
     return {item.name: getattr(config, item.name) for item in fields(config)}
-
-
-def model_section(run: Run) -> dict[str, Any]:
-    """Return what is known of the base model before its weights are loaded."""
-    asked = run.model.model_name_or_path
-    config = model_config(run)
-    is_hub_id = not asked.startswith(PACKAGE_SCHEME) and not Path(asked).exists()
-    card = _base_card(run, is_hub_id)
-    parents = card.get("base_model") or []
-    return {
-        "base": asked,
-        "base_is_hub_id": is_hub_id,
-        "revision": getattr(config, "_commit_hash", None) or run.model.model_revision,
-        "class": _class(run, config),
-        "task": run.task,
-        "continues": _continues(run),
-        "dtype": run.model.dtype,
-        "license": card.get("license"),
-        "license_name": card.get("license_name"),
-        "license_link": card.get("license_link"),
-        "lineage": [*([parents] if isinstance(parents, str) else parents), asked],
-    }
-
-
-def _class(run: Run, config: Any) -> str | None:
-    """Return the class of the model that is trained, which need not be the base's."""
-    if run.task == "text-classification":
-        from transformers.models.auto.modeling_auto import (
-            MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as NAMES,
-        )
-
-        if name := NAMES.get(config.model_type):
-            return str(name)
-    return str((config.architectures or [None])[0] or "") or None
-
-
-def _continues(run: Run) -> dict[str, Any] | None:
-    """Return which adapter training continues, and the checksum of its weights."""
-    if run.adapter is None:
-        return None
-    file = run.adapter / "adapter_model.safetensors"
-    return {
-        "adapter": run.spec.adapter,
-        "revision": run.spec.adapter_revision,
-        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
-    }
-
-
-def _base_card(run: Run, is_hub_id: bool) -> dict[str, Any]:
-    """Return the metadata of the base model's card, or nothing where it has none."""
-    from huggingface_hub import ModelCard
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled
-
-    path = Path(run.model_path) / "README.md"
-    try:
-        if is_hub_id:
-            return dict(ModelCard.load(run.model_path).data.to_dict())
-        return dict(ModelCard.load(path).data.to_dict()) if path.exists() else {}
-    except (EntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled, OSError, ValueError):
-        return {}  # the card then says that the base's licence is unknown
-
-
-def weights(trainer: Any, run: Run) -> dict[str, Any]:
-    """Return what is known of the model only once its weights are loaded."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    names, parameters = zip(*model.named_parameters(), strict=True)
-    # Under ZeRO-3 a parameter is empty here and carries its size in ds_numel.
-    size = [int(getattr(item, "ds_numel", item.numel())) for item in parameters]
-    adapters = getattr(model, "peft_config", {})
-    # Beside it there may be a frozen reference, or a value function of its own.
-    active = getattr(model, "active_adapter", None)
-    adapter = adapters.get("default", adapters.get(active) if isinstance(active, str) else None)
-    lora = adapter.to_dict() if adapter is not None else {}
-    # The record names the base itself; here it may be a path of this machine.
-    lora.pop("base_model_name_or_path", None)
-    labels = getattr(model.config, "num_labels", None)
-    return {
-        "identity": identify(
-            run.model_path, name=run.model.model_name_or_path, revision=run.model.model_revision
-        ),
-        "num_labels": labels if run.task == "text-classification" else None,
-        # Of the model that is published: what the adapter adds is merged into it.
-        "parameters": sum(
-            count
-            for name, count in zip(names, size, strict=True)
-            if "lora_" not in name
-            and "modules_to_save" not in name
-            and not name.startswith(getattr(trainer, "unpublished", ()))
-        ),
-        "trainable_parameters": sum(
-            count for item, count in zip(parameters, size, strict=True) if item.requires_grad
-        ),
-        "dtype": str(parameters[0].dtype).removeprefix("torch."),
-        "adapter": as_json(lora)[0] or None,
-    }
 
 
 def _data(run: Run) -> dict[str, Any]:
@@ -290,6 +208,7 @@ def _reward(run: Run) -> dict[str, Any]:
     parts = {part.label: part for part in (run.reward.rewards if run.reward else ())}
     gates = {part.label: part for part in (run.reward.gates if run.reward else ())}
     return {
+        "trains": _trained_by_rewards(run),
         "rewards": [
             {
                 "label": spec.label,
@@ -314,6 +233,17 @@ def _reward(run: Run) -> dict[str, Any]:
         ],
         "judges": judges_section(run, {}),
     }
+
+
+def _trained_by_rewards(run: Run) -> bool | None:
+    """Whether training uses the rewards: it does not where the trainer never generates.
+
+    None where that is not known: a trainer with a loop of its own need not say.
+    """
+    if hasattr(run.training, "max_completion_length"):
+        return True
+    learns_from_data = ("columns", "held_out")
+    return False if any(hasattr(run.trainer_class, one) for one in learns_from_data) else None
 
 
 def judges_section(run: Run, earlier: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
@@ -390,7 +320,7 @@ def differences(recorded: Mapping[str, Any], run: Run) -> list[str]:
     old = {**(recorded.get("config") or {}), "rows": recorded["data"]["splits"]}
     new = scrub(as_json({**run.spec.plain, "rows": rows})[0])
     # What lies under an adapter's name may have changed, too.
-    then, now_ = recorded["model"].get("continues") or {}, _continues(run) or {}
+    then, now_ = recorded["model"].get("continues") or {}, continued(run) or {}
     old["adapter's weights"], new["adapter's weights"] = then.get("sha256"), now_.get("sha256")
     keys = sorted((old.keys() | new.keys()) - ignored)
     return [

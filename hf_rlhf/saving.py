@@ -47,6 +47,8 @@ def _place(run: Run, written: Path, identity: Any, say: Say) -> None:
     if adapted:
         written = _trained_adapter(written)
         write_identity(written, identity)
+    # With whatever the trainer saves: neither is of use without it.
+    run.tokenizer.save_pretrained(written)
     # What is there is of a session that ended between here and its record.
     with whole_folder(folder / ("adapter" if adapted else "merged"), overwrite=True) as new:
         new.rmdir()
@@ -60,7 +62,6 @@ def _place(run: Run, written: Path, identity: Any, say: Say) -> None:
             revision=run.model.model_revision,
             overwrite=True,
         )
-    run.tokenizer.save_pretrained(folder / "merged")
 
 
 def _trained_adapter(written: Path) -> Path:

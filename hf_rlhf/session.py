@@ -26,8 +26,9 @@ from hf_rlhf.checkpoints import (
 from hf_rlhf.cycle import Cycle
 from hf_rlhf.disk import disk_error
 from hf_rlhf.errors import DiskError, HfRlhfError, JudgeError, PublishError, RewardError
-from hf_rlhf.evaluate import Measured
+from hf_rlhf.measured import Measured
 from hf_rlhf.measuring import measure, measured_before, without_revision
+from hf_rlhf.model_record import weights
 from hf_rlhf.pickles import refuse_code
 from hf_rlhf.preflight import advice
 from hf_rlhf.progress import (
@@ -49,7 +50,6 @@ from hf_rlhf.run_record import (
     evaluation_section,
     samples_section,
     training_section,
-    weights,
 )
 from hf_rlhf.saving import save_boundary, save_weights
 from hf_rlhf.stopping import Stopping, Terminated
@@ -228,7 +228,7 @@ class Session:
             raise
         finally:
             self.stopping.time_to_save = None
-            note()
+            _beside(note)
         self.recorder.write()
         if self.stopping.cause is not None:
             self.agreed = True
@@ -273,10 +273,11 @@ class Session:
                 f"hf-rlhf publish {self.run.folder} --repo_id YOU/NAME{base}"
             )
             return
-        unpublished = self._settle()
-        # Before the run itself: its card names the branches of its checkpoints.
-        self.recorder.refresh()
+        unpublished: list[str] = []
         try:
+            # Before the run itself: its card names the branches of its checkpoints.
+            unpublished = self._settle()
+            self.recorder.refresh()
             published = publish_run(self.run.folder, repo_id=repo_id)
             self._say(f"published: {published.url}")
         except BaseException as error:
@@ -292,6 +293,17 @@ class Session:
     def _say(self, text: str) -> None:
         if self.main:
             print(text, flush=True)
+
+
+def _beside(note: Callable[[], object]) -> None:
+    """Take a note; a failure of it does not hide that of the training, if there is one."""
+    failed = sys.exception()
+    try:
+        note()
+    except Exception as second:
+        if failed is None:
+            raise
+        print(f"how far training got could not be noted: {second}", file=sys.stderr)
 
 
 def _quieten(trainer: Any) -> None:

@@ -111,7 +111,7 @@ class _Asked:
         problems += [*wrong, *not_seeds, *self._wrong(options)]
         if problems := [*self.file.problems, *problems]:
             raise ConfigError(problems)
-        self.cells = cells_of(axes)
+        self.cells, self.metrics = cells_of(axes), options.metric
         stem = f"{(self.plugin or file.plugin or '').replace('/', '-')}-{Path(file.name).stem}"
         self.out = options.out or Path("sweeps") / stem
 
@@ -122,14 +122,6 @@ class _Asked:
             yield Problem("--jobs (command line)", "should be 1 or more.")
         if any(path[0] == "output_dir" for path in self.file.overrides):
             yield Problem("--output_dir (command line)", "is made of `--out DIR`.")
-        known = [TOTAL, *labels_of(self.file.values), "completion_tokens", "truncated"]
-        # What a run without rewards measures, only its trainer knows.
-        rewarded = bool(self.file.values.get("rewards"))
-        for name in [name for name in options.metric if rewarded and name not in known]:
-            # Known now, and not after the last run.
-            guess = near(name, known)
-            fix = f"Did you mean `{guess}`?" if guess else f"Measured: {', '.join(known)}."
-            yield Problem("--metric (command line)", f"`{name}` is not measured.", fix)
 
     def sweep(self, argv: Sequence[str]) -> Sweep:
         """Return the sweep in the folder, with the cells that are asked for added to it."""
@@ -152,6 +144,19 @@ class _Asked:
         for cell in self.cells:
             sweep.add(cell, self.seeds)
         return sweep
+
+    def check_metrics(self, plans: Sequence[dict[str, Any]]) -> None:
+        """Raise ConfigError for a metric that no cell measures: now, not after the last run."""
+        if any(plan["own"] for plan in plans):
+            return  # their names are only the trainer's to know
+        known = [TOTAL, *labels_of(self.file.values), "completion_tokens", "truncated"]
+        problems = []
+        for name in [name for name in self.metrics if name not in known]:
+            guess = near(name, known)
+            fix = f"Did you mean `{guess}`?" if guess else f"Measured: {', '.join(known)}."
+            problems.append(Problem("--metric (command line)", f"`{name}` is not measured.", fix))
+        if problems:
+            raise ConfigError(problems)
 
     def checked(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
         """Resolve each cell's run file as its run would; return their plans.
@@ -239,7 +244,9 @@ def _plan(asked: _Asked, sweep: Sweep, todo: Sequence[tuple[Cell, int]]) -> None
     cells = [cell for cell in asked.cells if cell.name in names]
     if not cells:
         return
-    for cell, plan in zip(cells, asked.checked(cells), strict=True):
+    plans = asked.checked(cells)
+    asked.check_metrics(plans)
+    for cell, plan in zip(cells, plans, strict=True):
         state = sweep.state(cell)
         if state.held_out not in (None, plan["rows"]) and sweep.has_finished(cell):
             raise RunFolderError(

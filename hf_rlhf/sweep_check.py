@@ -32,11 +32,12 @@ def main(request: str, answer: str) -> int:
 
 
 def checked(base: RunFile, plugin: str | None, arguments: list[str]) -> dict[str, Any]:
-    """Return `problems`, or `steps`, `bytes` and, of what will be evaluated, `rows`, of one cell.
+    """Return `problems`, or `steps`, `bytes`, `own` and, of what is evaluated, `rows`, of one cell.
 
     A problem is where, what, and how to mend it.
 
-    `rows` tells whether two cells are measured on the same held-out rows: their hash.
+    `rows` tells whether two cells are measured on the same held-out rows: their hash; `own`
+    whether the trainer measures something itself.
     """
     try:
         run = prepare(base.override(arguments), plugin=plugin)
@@ -52,7 +53,8 @@ def checked(base: RunFile, plugin: str | None, arguments: list[str]) -> dict[str
         size = disk_need(run, steps).total
     except ValueError:  # no causal language model, whose size is not known beforehand
         size = 0
-    return {"problems": [], "steps": steps, "bytes": size, "rows": _rows(run)}
+    own = hasattr(run.trainer_class, "held_out")
+    return {"problems": [], "steps": steps, "bytes": size, "rows": _rows(run), "own": own}
 
 
 def _rows(run: Run) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from hf_rlhf.compose import TOTAL
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.evaluate import Evaluation
+from hf_rlhf.measured import Evaluation
 from hf_rlhf.stats import CrossedInterval, crossed_mean, holm
 from hf_rlhf.sweep_grid import Cell
 

@@ -124,7 +124,12 @@ def test_an_adapter_writes_the_rows_that_it_rejects_beside_the_run(folder, offer
     offer("datasets", strict=strict)
     run = config(folder, "plain_sft", "x") | {"dataset": {"name": "strict"}}
     prepare(RunFile.from_mapping(run))
-    assert seen == [folder / "x" / "rejected_rows.jsonl"]
+    assert seen.pop() == folder / "x" / "rejected_rows.jsonl"
+    # Nothing is rewritten where a run has begun: it goes on, or another one is refused.
+    (folder / "x").mkdir()
+    (folder / "x" / "run.json").touch()
+    prepare(RunFile.from_mapping(run))
+    assert seen == [None]
     run["dataset"]["rejected_rows"] = "mine.jsonl"
     assert "rejected_rows: is given by the run itself" in problems(run)
 
@@ -145,6 +150,8 @@ def test_sft_is_measured_shown_and_told(folder, sft):
     assert "| trained on | 8 |" in during
     assert "(training_curves.png)" in during
     assert "reward none" not in text
+    assert "revision" not in text.split("## How to load")[0]  # a folder has none
+    assert (folder / "sft" / "adapter" / "tokenizer_config.json").exists()
     assert (folder / "sft" / "training_curves.png").stat().st_size > 5000
 
 
@@ -155,6 +162,7 @@ def test_what_was_measured_before_is_read_back(folder, sft, monkeypatch):
     path = folder / "sft" / "run.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps(record | {"status": "running", "evaluation": None}))
+    (folder / "sft" / ".start").mkdir()  # of a session that was killed while it measured
     stages = []
     monkeypatch.setattr(
         ColumnsSFT,
@@ -163,9 +171,29 @@ def test_what_was_measured_before_is_read_back(folder, sft, monkeypatch):
     )
     again = train(config=config(folder, "plain_sft", "sft"))
     assert stages == ["merged"]
+    assert not (folder / "sft" / ".start").exists()
     assert again["evaluation"]["before"] == record["evaluation"]["before"]
     monkeypatch.undo()
     path.write_text(json.dumps(record))
+
+
+@pytest.mark.slow
+def test_what_stopped_training_is_not_hidden_by_a_report_that_fails(folder, offer, capsys):
+    from tests.columns_trainers import ColumnsSFT
+
+    class Frail(ColumnsSFT):
+        def training_step(self, *args, **kwargs):
+            raise ValueError("what went wrong")
+
+        def report(self):
+            return None
+
+    offer("trainers", frail=Frail)
+    run = config(folder, "plain_sft", "frail", evaluation=None) | {"plugin": "frail"}
+    with pytest.raises(ValueError, match="what went wrong"):
+        train(config=run)
+    assert "report() of Frail returned NoneType" in capsys.readouterr().err
+    assert load_record(folder / "frail")["status"] == "failed"
 
 
 @pytest.mark.slow
@@ -176,11 +204,13 @@ def test_a_reward_model_is_one(folder, reward):
     assert reward["model"]["num_labels"] == 1
     assert reward["evaluation"]["difference"]["margin"]["mean"] > 0
     assert reward["samples"] == []
+    assert "lora_task_type" not in reward["defaults"]
     loaded = AutoModelForSequenceClassification.from_pretrained(folder / "reward" / "merged")
     assert loaded.config.num_labels == 1
     text = card(folder / "reward")
     assert "pipeline_tag: text-classification" in text
     assert "by reward modelling (plugin `plain_reward`)" in text
+    assert "classifies text and writes none" in section(text, "Sample completions")
     load = section(text, "How to load")
     assert "AutoModelForCausalLM" not in load
     snippet = (
@@ -266,6 +296,8 @@ def test_before_is_measured_with_the_adapter_that_is_continued(folder, sft):
     before, ended = record["evaluation"]["before"], sft["evaluation"]["after"]
     assert before["loss"]["mean"] == pytest.approx(ended["loss"]["mean"], rel=1e-5)
     assert record["model"]["adapter"]["r"] == 4
+    # ModelConfig's own defaults are not those of the adapter that is continued.
+    assert not [key for key in record["defaults"] if key.startswith("lora_")]
     assert not (folder / "sft_more" / ".start").exists()
     # What lies under the adapter's name is another one now: this is no longer the same run.
     path = folder / "sft_more" / "run.json"
@@ -330,6 +362,10 @@ def test_an_adapter_that_cannot_be_continued_is_refused_before_weights_load(fold
     assert "adapter_revision: is given without" in problems(
         config(folder, "plain_sft", "x", adapter_revision="v1")
     )
+    assert "expected two numbers, r above 0" in said(adapter_of(folder, r="64"))
+    listed = adapter_of(folder)
+    (listed / "adapter_config.json").write_text("[]")
+    assert "holds list, not a mapping" in said(listed)
     assert "peft_type is 'IA3'" in said(adapter_of(folder, peft_type="IA3"))
     assert "without its head" in said(adapter_of(folder, task_type="SEQ_CLS"))
     assert "is not an adapter: it has no adapter_config.json" in said(folder / "base")

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from hf_rlhf.errors import RunFolderError
-from hf_rlhf.evaluate import Evaluation, paired_difference
+from hf_rlhf.errors import BrokenPlugin, ModelError, RunFolderError
+from hf_rlhf.evaluate import measure_rows
 from hf_rlhf.generation import generate
+from hf_rlhf.measured import Evaluation, paired_difference
 from hf_rlhf.specs import EvaluationSpec
 
 
@@ -40,6 +41,23 @@ def test_pairs_are_of_the_same_prompts():
         paired_difference(before, Evaluation(rows(0.0, 1.0)))
 
 
+def test_what_a_trainer_measures_is_one_row_of_finite_numbers_for_each():
+    def measured(of_row):
+        return measure_rows([0, 1, 2], lambda rows: of_row(rows), batch_size=2).rows
+
+    assert measured(lambda rows: [{"loss": None if row else 2.0} for row in rows]) == [
+        {"loss": 2.0},
+        {"loss": None},
+        {"loss": None},
+    ]
+    with pytest.raises(BrokenPlugin, match="measured 1 of 2 rows"):
+        measured(lambda rows: [{"loss": 1.0}])
+    with pytest.raises(BrokenPlugin, match="the metrics row0 or row2"):
+        measured(lambda rows: [{f"row{rows[0]}": 1.0}] * len(rows))
+    with pytest.raises(ModelError, match=r"loss came out as NaN or infinite \(2 times\)"):
+        measured(lambda rows: [{"loss": float("nan")}] * len(rows))
+
+
 def test_it_is_read_back_as_it_was_saved_but_for_secrets(tmp_path, monkeypatch):
     monkeypatch.setenv("MY_SECRET", "canary-in-a-completion")
     samples = [{"completion": "It is canary-in-a-completion."}]
@@ -63,13 +81,6 @@ class Tokenizer:
 
     eos_token_id, pad_token_id = 0, 1
 
-    def __call__(self, texts, **_):
-        import torch
-        from transformers import BatchEncoding
-
-        ids = torch.full((len(texts), 3), 5)
-        return BatchEncoding({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
-
     def decode(self, tokens, skip_special_tokens):
         return "".join(chr(96 + token) for token in tokens if token > 1)
 
@@ -83,15 +94,33 @@ class Policy:
     def generate(self, input_ids, **asked):
         import torch
 
-        self.asked = asked
+        self.asked, self.used = asked, self.generation_config
         return torch.cat([input_ids, torch.tensor([[2, 0, 1], [3, 7, 1], [4, 4, 4]])], dim=1)
 
 
 def test_an_answer_ends_at_any_of_the_models_end_tokens_and_one_without_is_truncated():
     policy = Policy()
     spec = EvaluationSpec(temperature=0.7)
-    found = generate(policy, Tokenizer(), ["p"] * 3, spec, 3, seed=0, chat_template_kwargs={})
-    assert found == [("b", 2, False), ("cg", 2, False), ("ddd", 3, True)]
+    found = generate(policy, Tokenizer(), [[5]] * 3, spec, 3, seed=0)
+    assert [(one.text, one.truncated) for one in found] == [
+        ("b", False),
+        ("cg", False),
+        ("ddd", True),
+    ]
+    assert [list(one.ids) for one in found] == [[2, 0], [3, 7], [4, 4, 4]]
     # Each process has its own rows; under ZeRO-3 the default is to keep in step with the others.
     assert policy.asked["synced_gpus"] is False
-    assert (policy.asked["do_sample"], policy.asked["temperature"]) == (True, 0.7)
+    assert (policy.used.do_sample, policy.used.temperature) == (True, 0.7)
+
+
+def test_settings_saved_with_a_model_change_nothing_of_what_is_sampled(tiny_policy):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
+    spec = EvaluationSpec(temperature=1.0)
+    plain = generate(model, tokenizer, [[5, 6]] * 4, spec, 12, seed=0)
+    model.generation_config.repetition_penalty = 50.0
+    model.generation_config.suppress_tokens = list(plain[0].ids)
+    assert generate(model, tokenizer, [[5, 6]] * 4, spec, 12, seed=0) == plain
+    assert model.generation_config.repetition_penalty == 50.0

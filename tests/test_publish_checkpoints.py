@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -322,3 +323,34 @@ def test_a_refused_token_is_told_once(run: Path, hub: Any) -> None:
         publish_steps(run)
     assert "step 2" in str(caught.value)
     assert "step-4" not in str(caught.value)
+
+
+def test_stopped_while_checkpoints_are_pushed_it_says_how_to_finish_the_run_too(tmp_path):
+    """The Hub is away after training: neither the checkpoints nor the run are there."""
+
+    class Waiting:
+        def settle(self, seconds: float | None = None) -> None:
+            raise KeyboardInterrupt
+
+        def remember(self, record: dict[str, Any]) -> None:
+            pass
+
+        def told(self, record: dict[str, Any]) -> str:
+            return "1 checkpoints are not published"
+
+    from hf_rlhf.session import Session
+
+    session: Any = Session.__new__(Session)
+    session.run = SimpleNamespace(
+        folder=tmp_path, spec=SimpleNamespace(publish=PublishSpec(repo_id=REPO))
+    )
+    session.recorder = SimpleNamespace(record={})
+    session.pushes = Waiting()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        session._publish()
+    told = "\n".join(caught.value.__notes__)
+    assert "1 checkpoints are not published" in told
+    assert (
+        f"The run is not published, or not verified. To finish:\n  hf-rlhf publish {tmp_path}"
+        in told
+    )

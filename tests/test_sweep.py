@@ -501,10 +501,9 @@ def test_wrong_command_lines_are_all_wrong_at_once(tmp_path):
         "acelerate",
     ]
     with pytest.raises(ConfigError) as caught:
-        sweep_main([str(file), *options, "--metric", "refinr", "--metric", "total"])
-    assert len(caught.value.problems) == 6
+        sweep_main([str(file), *options])
+    assert len(caught.value.problems) == 5
     assert "`acelerate` does not begin with a program" in str(caught.value)
-    assert "Did you mean `refiner`" in str(caught.value)
     with pytest.raises(ConfigError, match="varies nothing"):
         sweep_main([str(file)])
     with pytest.raises(ConfigError, match="names no run"):

@@ -32,6 +32,7 @@ if sys.argv[2] == "hf_rlhf.sweep_check":
     (here / "checked.json").write_text(json.dumps(asked))
     rows = "others" if (here / "others").exists() else "r"
     plan = {"problems": [], "steps": 2, "bytes": 10, "rows": rows}
+    plan["own"] = (here / "own").exists()
     plans = []
     for cell in asked["cells"]:
         wrong = [["my.yaml:3 beta", "is wrong.", "Mend it."]] if (here / "all").exists() else []
@@ -137,6 +138,16 @@ def test_nothing_starts_when_one_cell_is_wrong(sweep, tmp_path):
         "learning_rate 2: learning_rate: is 2.",
     ]
     assert ran(tmp_path) == []
+
+
+def test_a_metric_that_nothing_measures_is_told_before_any_run(sweep, tmp_path):
+    options = ["--vary", "learning_rate=1", "--rewards", "[{name: refiner_reward, label: refiner}]"]
+    with pytest.raises(ConfigError, match="`refinr` is not measured. Did you mean `refiner`"):
+        sweep(*options, "--metric", "refinr", "--metric", "total")
+    assert ran(tmp_path) == []
+    # What a trainer measures beside the rewards, only it can name.
+    (tmp_path / "own").touch()
+    assert sweep(*options, "--metric", "refinr", "--dry_run") == 0
 
 
 def test_nothing_starts_without_room_for_all(sweep, tmp_path):
@@ -248,7 +259,7 @@ def test_every_cell_is_resolved_as_its_run_would_be(tiny_run, tmp_path):
     asks.write_text(json.dumps({**asked, "cells": cells}))
     assert sweep_check(str(asks), str(answers)) == 0
     good, wrong, other_rows, same_rows, blind = json.loads(answers.read_text())
-    assert (good["problems"], good["steps"]) == ([], 7)
+    assert (good["problems"], good["steps"], good["own"]) == ([], 7, False)
     assert good["bytes"] > 1e6
     assert good["rows"] == same_rows["rows"] != other_rows["rows"]
     said = "\n".join(" ".join(problem) for problem in wrong["problems"])
