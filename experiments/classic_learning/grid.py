@@ -216,6 +216,13 @@ def planted(seed: int) -> Iterator[Cell]:
     yield Cell("hackable", "tastes", seed, "sft3", settings)
 
 
+def drift(world: str, seed: int) -> Iterator[Cell]:
+    """Yield the follow-up: PPO three times as long, with twice the penalty and without any."""
+    long = {**ppo(world, seed), "max_steps": 150}
+    yield Cell("ppo_long", world, seed, "sft3", {**long, "kl_coef": 0.2})
+    yield Cell("ppo_long_no_kl", world, seed, "sft3", {**long, **NO_KL})
+
+
 def adapters(seed: int) -> Iterator[Cell]:
     """Yield SFT and DPO with LoRA, beside the full ones of `stages`."""
     world = "arithmetic"
@@ -244,5 +251,6 @@ def cells(seeds: tuple[int, ...] = SEEDS) -> Iterator[Cell]:
                 yield from planted(seed)
     for seed in seeds:
         yield from adapters(seed)
-    for world, seed in both:
-        yield from sizes(world, seed)
+    for part in (drift, sizes):
+        for world, seed in both:
+            yield from part(world, seed)

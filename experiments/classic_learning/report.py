@@ -167,6 +167,8 @@ def questions(results: Results) -> Iterator[Question]:
         ("H6 the proxy rises when it is trained on", "hackable", "sft3", "proxy", 1)
         + (("tastes",),),
         ("H6 the utility falls meanwhile", "hackable", "sft3", "reward", -1, ("tastes",)),
+        ("F1 the same after 150 steps, with 0.2 and without", "ppo_long_no_kl", "ppo_long")
+        + ("kl_sequence", 1, WORLDS),
         ("H8 GRPO beats SFT in the small model", "small_grpo", "small_sft3", "reward", 1, WORLDS),
         ("H8 the larger model ends higher", "grpo", "small_grpo", "reward", 1, WORLDS),
     ]

@@ -14,6 +14,8 @@ NAMES = {
     "idpo_full": "iterative DPO, full",
     "ppo": "PPO",
     "ppo_no_kl": "PPO without KL penalty",
+    "ppo_long": "PPO, 150 steps, coefficient 0.2",
+    "ppo_long_no_kl": "PPO, 150 steps, no penalty",
     "grpo": "GRPO",
     "flipped": "GRPO, sign flipped",
     "hackable": "PPO on the proxy, no KL penalty",
@@ -27,7 +29,7 @@ NAMES = {
 REWARDS = {"arithmetic": "arithmetic_correct, at best 1", "tastes": "known_utility, at best 2.45"}
 MAIN = (
     *("sft1", "sft3", "dpo_sft1", "dpo", "idpo_current", "idpo_rolling2", "idpo_full"),
-    *("ppo", "ppo_no_kl", "grpo", "flipped", "hackable"),
+    *("ppo", "ppo_no_kl", "grpo", "flipped", "hackable", "ppo_long", "ppo_long_no_kl"),
 )
 COMMAND = "python experiments/classic_learning/run.py --out FOLDER"
 
@@ -70,8 +72,8 @@ def of_world(world: str, conditions: Mapping[str, Any]) -> Iterator[str]:
                 shown(found["reward"], ""),
                 shown(found.get("gain")),
                 f"{found['greedy_reward']['mean']:.3f}",
-                shown(found["kl_sequence"], ""),
-                average(found["kl_token"], 4),
+                "" if name.startswith("sft") else shown(found["kl_sequence"], ""),
+                "" if name.startswith("sft") else average(found["kl_token"], 4),
                 f"{found['tokens']['mean']:.1f}",
                 f"{found['ended']['mean']:.3f}",
                 f"{found['zero_variance']['mean']:.3f}",
@@ -241,8 +243,9 @@ def markdown(content: Mapping[str, Any]) -> str:
     lines += [
         f"By `{COMMAND}`, then `python experiments/classic_learning/report.py FOLDER`; plan:",
         "[PLAN.md](PLAN.md). Means over seeds, 200 held-out prompts and 8 completions each, at",
-        "temperature 1, with 95% intervals of the hierarchical bootstrap. KL is from the SFT",
-        "policy that the method started from. Seconds are of training, on a shared machine.",
+        "temperature 1, with 95% intervals of the hierarchical bootstrap. KL is exact per token, and",
+        "from the SFT policy that the method started from. Flat groups: prompts all of whose 8",
+        "completions have one reward. Seconds are of training, on a shared machine.",
         "",
     ]
     for world, conditions in content["conditions"].items():
