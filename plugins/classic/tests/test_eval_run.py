@@ -179,6 +179,16 @@ def test_the_same_command_generates_nothing_again(evaluated, tiny_policy, tmp_pa
         measure.evaluate(make_plan(hotter, Options(models)), again, [])
 
 
+def test_another_chat_template_asks_other_questions(tiny_policy, tmp_path):
+    model = shutil.copytree(tiny_policy, tmp_path / "model")
+    options = Options((f"a={model}",))
+    measure.evaluate(make_plan(_file(), options), tmp_path / "out", [])
+    template = model / "chat_template.jinja"
+    template.write_text("b" + template.read_text())
+    with pytest.raises(RunFolderError, match=r"another evaluation[^$]*\n  - prompts: "):
+        measure.evaluate(make_plan(_file(), options), tmp_path / "out", [])
+
+
 def test_a_judge_that_is_down_costs_no_completions(
     tiny_policy, other_policy, tmp_path, monkeypatch
 ):
@@ -278,6 +288,8 @@ def test_everything_wrong_is_said_at_once(tiny_policy, tmp_path):
         ({"evaluation": {**SAMPLING, "max_new_tokens": 5000}}, "over its 512 positions"),
         ({"learning_rate": 1.0}, "`learning_rate` is not a setting of an evaluation"),
         ({"baseline": "a"}, "`baseline` belongs under `eval:`"),
+        ({"eval": {"models": {"b": []}}}, "eval.models.b: is an empty list"),
+        ({"eval": {"models": {5: "x"}}}, "models"),
         ({"eval": {"compare": ["helpfulness"]}}, "no reward is labelled 'helpfulness'"),
         ({"eval": {"compare": ["judge"]}}, "which judge is not said"),
         ({"eval": {"compare": [{"judge": "x", "criterio": "y"}]}}, "`criterio` is not a setting"),

@@ -88,6 +88,20 @@ def test_what_always_comes_true_at_probability_1_is_calibrated():
     assert found["expected_calibration_error"] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"predictions": [1.2], "references": [1]}, "outside"),
+        ({"predictions": [0.5], "references": [math.nan]}, "neither 0 nor 1"),
+        ({"predictions": [0.5], "references": [2]}, "neither 0 nor 1"),
+        ({"predictions": [0.5], "references": [1], "bins": 0}, "0 bins"),
+    ],
+)
+def test_calibration_of_what_is_no_outcome_is_refused(values, said):
+    with pytest.raises(ValueError, match=said):
+        ExpectedCalibrationError().compute(**values)
+
+
 def test_they_combine():
     both = evaluate.combine([WinRate(), PairwiseAccuracy()])
     found = both.compute(predictions=[1.0, 0.0], references=[0.0, 1.0])

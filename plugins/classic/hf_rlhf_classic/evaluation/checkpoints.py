@@ -8,13 +8,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import EntryNotFoundError
+
 from hf_rlhf.base_identity import check_base
 from hf_rlhf.errors import HfRlhfError, ModelError, Problem
+from hf_rlhf.policy import find_adapter
 from hf_rlhf.record import RECORD_NAME, load_record
 from hf_rlhf.run import resolve_model_path
 from hf_rlhf_classic.evaluation.spec import SECTION, EvalSpec
 
 _KEYS = ("base", "adapter", "revision")
+_CONFIGS = ("config.json", "adapter_config.json", "generation_config.json")
 _WEIGHTS = (".safetensors", ".bin")
 
 
@@ -88,39 +92,45 @@ def _resolve(name: str, place: int, asked: Any) -> Checkpoint:
         return _pair(name, place, asked)
     if not isinstance(asked, str):
         raise ModelError(f"is {asked!r}; expected a folder, a Hub id or `{{base, adapter}}`.")
-    where = resolve_model_path(asked)
-    folder = Path(where)
-    if not folder.is_dir():
-        return _on_hub(name, place, asked)
-    if (folder / RECORD_NAME).exists():
-        return _run(name, place, asked, folder)
-    if (folder / "config.json").exists():
-        _generates(folder)
-        return Checkpoint(name, place, asked, where)
-    if (folder / "adapter_config.json").exists():
-        return _adapted(name, place, asked, where, None, None)
-    raise ModelError(
-        f"{folder} has no {RECORD_NAME} (a run folder), no config.json (a model) and no "
-        "adapter_config.json (an adapter). Name a folder that has."
-    )
+    folder = Path(resolve_model_path(asked))
+    if folder.is_dir():
+        return _local(name, place, asked, folder)
+    model, _, revision = asked.partition("@")
+    return _on_hub(name, place, asked, model, revision or None)
 
 
 def _pair(name: str, place: int, asked: Mapping[str, Any]) -> Checkpoint:
     if unknown := [key for key in asked if key not in _KEYS]:
         raise ModelError(f"has no key {', '.join(map(str, unknown))}; known: {', '.join(_KEYS)}.")
-    base, adapter = asked.get("base"), asked.get("adapter")
-    revision = asked.get("revision")
-    said = " + ".join(str(one) for one in (base, adapter) if one)
+    if odd := [key for key, value in asked.items() if not isinstance(value, str)]:
+        raise ModelError(f"its {odd[0]} is {asked[odd[0]]!r}, expected text.")
+    base, adapter, revision = (asked.get(key) for key in _KEYS)
+    said = " + ".join(one for one in (base, adapter) if one)
     said += f" @ {revision}" if revision else ""
+    folder = Path(resolve_model_path(base)) if base else None
+    if revision and folder and folder.is_dir():
+        raise ModelError(f"`revision` is of a model on the Hub, and {base!r} is a folder.")
     if adapter:
-        place_of_it = resolve_model_path(adapter)
-        nested = Path(place_of_it) / "adapter"  # a run folder keeps its adapter there
-        where = str(nested) if nested.is_dir() else place_of_it
-        return _adapted(name, place, said, where, base, revision)
-    if not base:
+        return _adapted(name, place, said, _adapter(adapter), base, revision)
+    if not base or folder is None:
         raise ModelError("names neither `base` nor `adapter`.")
-    where = resolve_model_path(base)
-    return Checkpoint(name, place, said, where, revision=revision)
+    if folder.is_dir():
+        return _local(name, place, said, folder)
+    return _on_hub(name, place, said, base, revision)
+
+
+def _local(name: str, place: int, asked: str, folder: Path) -> Checkpoint:
+    if (folder / RECORD_NAME).exists():
+        return _run(name, place, asked, folder)
+    if (folder / "config.json").exists():
+        _generates(folder / "config.json", asked)
+        return Checkpoint(name, place, asked, str(folder))
+    if (folder / "adapter_config.json").exists():
+        return _adapted(name, place, asked, folder, None, None)
+    raise ModelError(
+        f"{folder} has no {RECORD_NAME} (a run folder), no config.json (a model) and no "
+        "adapter_config.json (an adapter). Name a folder that has."
+    )
 
 
 def _run(name: str, place: int, asked: str, folder: Path) -> Checkpoint:
@@ -132,34 +142,40 @@ def _run(name: str, place: int, asked: str, folder: Path) -> Checkpoint:
             "Finish it (the same command goes on), or name one of its checkpoints as "
             "`{base: BASE, adapter: FOLDER}`."
         )
-    _generates(merged)
+    _generates(merged / "config.json", asked)
+    trained: Mapping[str, Any] = record["training"] or {}
     training = {
         "run_id": record["run_id"],
         "plugin": record["plugin"]["name"],
-        "seconds": record["training"]["seconds"],
-        "peak_memory": record["training"].get("peak_memory"),
+        "seconds": trained.get("seconds"),
+        "peak_memory": trained.get("peak_memory"),
     }
     return Checkpoint(name, place, asked, str(merged), run_folder=folder, training=training)
 
 
-def _generates(folder: Path) -> None:
-    classes = _json(folder / "config.json").get("architectures") or []
+def _generates(config: Path, asked: str) -> None:
+    classes = _json(config).get("architectures") or []
     if any("Classification" in one for one in classes):
         raise ModelError(
-            f"{folder} is a {classes[0]}, which generates no text. A reward model is measured by "
+            f"{asked} is a {classes[0]}, which generates no text. A reward model is measured by "
             "`hf_rlhf_classic.metrics.PairwiseAccuracy`, and used here as the reward "
             "`reward_model`."
         )
 
 
+def _adapter(where: str) -> Path:
+    """Return the folder of an adapter: a folder, a run folder's, or a Hub id (@REVISION)."""
+    if Path(resolve_model_path(where)).is_dir():
+        return find_adapter(where)
+    repo, _, revision = where.partition("@")
+    return find_adapter(repo, revision or None)
+
+
 def _adapted(
-    name: str, place: int, asked: str, adapter: str, base: str | None, revision: str | None
+    name: str, place: int, asked: str, adapter: Path, base: str | None, revision: str | None
 ) -> Checkpoint:
     """Put an adapter on the base that was given, or on the one that it names itself."""
-    if Path(adapter).is_dir():
-        config = _json(Path(adapter) / "adapter_config.json")
-    else:
-        config = _hub_adapter(adapter)
+    config = _json(adapter / "adapter_config.json")
     named = base or config.get("base_model_name_or_path")
     if not named:
         raise ModelError(
@@ -168,56 +184,48 @@ def _adapted(
         )
     if config.get("task_type") == "SEQ_CLS":
         raise ModelError(f"the adapter {adapter} is a reward adapter (SEQ_CLS): it generates none.")
-    model, revision = resolve_model_path(named), revision or config.get("revision")
-    if Path(adapter).is_dir():
-        check_base(adapter, model, name=named, revision=revision)
-    return Checkpoint(name, place, asked, model, adapter, revision)
+    if base is None:  # what it says of a revision, it says of the base that it names
+        revision = revision or config.get("revision")
+    model = resolve_model_path(named)
+    check_base(adapter, model, name=named, revision=revision)
+    return Checkpoint(name, place, asked, model, str(adapter), revision)
 
 
-def _on_hub(name: str, place: int, asked: str) -> Checkpoint:
-    from transformers import AutoConfig
-
-    model, _, revision = asked.partition("@")
+def _on_hub(name: str, place: int, asked: str, model: str, revision: str | None) -> Checkpoint:
     try:
-        AutoConfig.from_pretrained(model, revision=revision or None)
-    except (OSError, ValueError) as error:
+        config = _hub_config(model, revision)
+    except (OSError, ValueError, EntryNotFoundError) as error:
         try:
-            config = _hub_adapter(model)
+            adapter = find_adapter(model, revision)
         except ModelError:
             raise ModelError(
                 f"{model!r} is no folder here ({Path.cwd()}), and as a Hub id it does not load: "
-                f"{str(error).splitlines()[0]} Check the name, HF_ENDPOINT, and for a gated model "
-                "HF_TOKEN."
+                f"{str(error).strip().splitlines()[0]} Check the name, HF_ENDPOINT, and for a "
+                "gated model HF_TOKEN."
             ) from error
-        return _adapted(
-            name, place, asked, model, config.get("base_model_name_or_path"), revision or None
-        )
-    return Checkpoint(name, place, asked, model, revision=revision or None)
+        return _adapted(name, place, asked, adapter, None, None)
+    _generates(config, asked)
+    return Checkpoint(name, place, asked, model, revision=revision)
 
 
-def _hub_adapter(repo: str) -> dict[str, Any]:
-    from peft import PeftConfig
+def _hub_config(repo: str, revision: str | None) -> Path:
+    """Return config.json of a model on the Hub, in the cache's folder of its commit."""
+    from huggingface_hub import hf_hub_download
 
-    try:
-        found: dict[str, Any] = PeftConfig.from_pretrained(repo).to_dict()
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{repo!r} has no adapter that loads: {error}") from error
-    return found
+    return Path(hf_hub_download(repo, "config.json", revision=revision))
 
 
 def _identity(where: str, revision: str | None) -> str:
     folder = Path(where)
     if not folder.is_dir():
-        from transformers import AutoConfig
-
         try:
-            config = AutoConfig.from_pretrained(where, revision=revision)
-        except (OSError, ValueError):  # an adapter's repository has no such file
-            config = None
-        return f"{where}@{getattr(config, '_commit_hash', None) or revision or 'main'}"
+            commit = _hub_config(where, revision).parent.name
+        except (OSError, ValueError, EntryNotFoundError):
+            commit = revision or "main"
+        return f"{where}@{commit}"
     hashed = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        if path.name in ("config.json", "adapter_config.json") or path.suffix in _WEIGHTS:
+        if path.name in _CONFIGS or path.suffix in _WEIGHTS:
             hashed.update(path.name.encode())
             with path.open("rb") as file:
                 hashed.update(hashlib.file_digest(file, "sha256").digest())

@@ -70,7 +70,7 @@ def pairwise_accuracy(
     given = [one for one in (chosen_lengths, rejected_lengths) if one is not None]
     if len(given) == 1:
         raise ValueError("lengths are needed of both answers, or of neither")
-    if not chosen or len({len(chosen), len(rejected), *(len(one) for one in given)}) > 1:
+    if len(chosen) == 0 or len({len(chosen), len(rejected), *(len(one) for one in given)}) > 1:
         raise ValueError("pairs are needed: one score and one length for each answer")
     right = [outcome(a, b) for a, b in zip(chosen, rejected, strict=True)]
     result: dict[str, Any] = {"pairwise_accuracy": _mean(right), "pairs": len(right)}
@@ -94,7 +94,8 @@ def expected_calibration_error(
     """Return the mean over bins, weighted by their size, of |mean probability - share of ones|.
 
     Bins are `bins` equal parts of [0, 1] (Naeini et al. 2015; Guo et al. 2017). Raises
-    ValueError for no values, a probability outside [0, 1], or lists of unequal length.
+    ValueError for no values, a probability outside [0, 1], an outcome that is neither 0 nor 1, or
+    lists of unequal length.
     """
     p = np.asarray(probabilities, dtype=np.float64)
     y = np.asarray(outcomes, dtype=np.float64)
@@ -102,6 +103,10 @@ def expected_calibration_error(
         raise ValueError(f"{p.size} probabilities and {y.size} outcomes: as many are needed")
     if not ((p >= 0) & (p <= 1)).all():
         raise ValueError("a probability lies outside [0, 1]")
+    if not ((y == 0) | (y == 1)).all():
+        raise ValueError("an outcome is neither 0 nor 1")
+    if bins < 1:
+        raise ValueError(f"{bins} bins: at least 1 is needed")
     places = np.minimum((p * bins).astype(int), bins - 1)
     gaps = [
         (places == place).sum() * abs(p[places == place].mean() - y[places == place].mean())

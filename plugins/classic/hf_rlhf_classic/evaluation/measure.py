@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from hf_rlhf.compose import TOTAL
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.files import atomic_write_json, atomic_write_text
+from hf_rlhf.generation import generate
 from hf_rlhf.messages import text_of
 from hf_rlhf.record import as_json, environment, now
 from hf_rlhf.run_folder import claimed
@@ -23,11 +25,11 @@ from hf_rlhf_classic.evaluation import intervals
 from hf_rlhf_classic.evaluation.checkpoints import Checkpoint
 from hf_rlhf_classic.evaluation.compare import Compared, Pair, compare
 from hf_rlhf_classic.evaluation.loading import loaded
+from hf_rlhf_classic.evaluation.log_probabilities import log_probabilities
 from hf_rlhf_classic.evaluation.plan import Plan
 from hf_rlhf_classic.evaluation.plot import frontier
 from hf_rlhf_classic.evaluation.report import markdown
 from hf_rlhf_classic.evaluation.results import Measured, Row, results_of
-from hf_rlhf_classic.evaluation.sampling import generate, log_probabilities
 from hf_rlhf_classic.evaluation.store import Chunks, claim, fingerprint
 
 RESULT = "evaluation.json"
@@ -151,11 +153,12 @@ class _Work:
                 self.plan.tokenizers[one.label],
                 [prompts[row] for row in self.chunks[place]],
                 self.plan.sampling,
-                max_new_tokens=self.plan.max_new_tokens,
+                self.plan.max_new_tokens,
                 # A seed per chunk: an evaluation that was stopped goes on as if it had not been.
                 seed=self.plan.sampling.seed + place * self.plan.sampling.batch_size,
             )
-            return {"completions": made, "seconds": time.monotonic() - started}
+            completions = [asdict(one) for one in made]
+            return {"completions": completions, "seconds": time.monotonic() - started}
 
         return work
 

@@ -8,12 +8,11 @@ from typing import Any
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, JudgeError, ModelError, Problem
-from hf_rlhf.messages import text_of
+from hf_rlhf.generation import prompt_ids
 from hf_rlhf.prepare import Scoring, prepare_scoring
 from hf_rlhf.specs import EvaluationSpec
 from hf_rlhf_classic.evaluation.checkpoints import Checkpoint, resolve_all
 from hf_rlhf_classic.evaluation.loading import tokenizer_of
-from hf_rlhf_classic.evaluation.sampling import prompt_ids
 from hf_rlhf_classic.evaluation.spec import (
     SECTION,
     Compare,
@@ -96,10 +95,10 @@ class Plan:
         keys = ("split", "batch_size", "temperature", "top_p", "seed", "completions_per_prompt")
         return {
             **checkpoint.identity,
-            "prompts": fingerprint([text_of(one) for one in self.rows["prompt"][:]]),
+            # As tokens: another chat template, or tokenizer, asks another question.
+            "prompts": fingerprint(self.prompts(checkpoint)),
             "sampling": {key: getattr(sampling, key) for key in keys},
             "max_new_tokens": self.max_new_tokens,
-            "chat_template_kwargs": self.template,
             "dtype": self.spec.dtype,
         }
 
@@ -142,8 +141,9 @@ def make_plan(file: RunFile, options: Options) -> Plan:
         scoring = prepare_scoring(file, first, plugin=SECTION)
     except ConfigError as error:
         raise ConfigError([*problems, *error.problems]) from None
-    columns = scoring.dataset["train"].column_names
-    comparisons, found = read_compare(spec, scoring.spec, columns)
+    split = (scoring.spec.evaluation or EvaluationSpec()).split
+    rows = scoring.dataset.get(split, scoring.dataset["train"])
+    comparisons, found = read_compare(spec, scoring.spec, rows.column_names)
     problems += found
     length = file.values.get("max_completion_length") or _DEFAULT_LENGTH
     if (evaluation := scoring.spec.evaluation) and evaluation.max_new_tokens:

@@ -141,7 +141,12 @@ def _named(spec: EvalSpec) -> list[Problem]:
     found = [
         Problem(f"{SECTION}.models", f"{name!r} is not a name.", "Use letters, digits, `._-`.")
         for name in spec.models
-        if not name.replace("-", "").replace("_", "").replace(".", "").isalnum()
+        if not str(name).replace("-", "").replace("_", "").replace(".", "").isalnum()
+    ]
+    found += [
+        Problem(f"{SECTION}.models.{name}", "is an empty list.", "Name a checkpoint, or remove it.")
+        for name, value in spec.models.items()
+        if value == []
     ]
     asked = {spec.reference: "reference", spec.baseline: "baseline"}
     for name, key in asked.items():
