@@ -243,9 +243,9 @@ def markdown(content: Mapping[str, Any]) -> str:
     lines += [
         f"By `{COMMAND}`, then `python experiments/classic_learning/report.py FOLDER`; plan:",
         "[PLAN.md](PLAN.md). Means over seeds, 200 held-out prompts and 8 completions each, at",
-        "temperature 1, with 95% intervals of the hierarchical bootstrap. KL is exact, token by token,",
-        "from the SFT policy that the method started from. Flat groups: prompts all of whose 8",
-        "completions have one reward. Seconds are of training, on a shared machine.",
+        "temperature 1, with 95% intervals of the hierarchical bootstrap. KL is exact, token by",
+        "token, from the SFT policy that the method started from. Flat groups: prompts whose 8",
+        "completions all have one reward. Seconds are of training, on a shared machine.",
         "",
     ]
     for world, conditions in content["conditions"].items():
