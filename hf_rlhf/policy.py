@@ -1,11 +1,12 @@
 """What a trainer loads: the base model, with a new LoRA or with one that training continues."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.base_identity import IDENTITY, check_base
-from hf_rlhf.errors import ModelError, Problem
+from hf_rlhf.errors import BrokenPlugin, ModelError, Problem
 from hf_rlhf.lora import LoraAdapter, check_head, read_adapter
 from hf_rlhf.processes import whole_weights
 from hf_rlhf.run import Run, resolve_model_path
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 CONFIG = "adapter_config.json"
 INNER = "adapter"
 """Where a run folder, and a repository of ours, has its adapter."""
-_FILES = (CONFIG, "adapter_model.safetensors", IDENTITY)
+_FILES = (
+    *(CONFIG, "adapter_model.safetensors", IDENTITY),
+    *("tokenizer*", "special_tokens_map.json", "chat_template.jinja"),
+)
 _SETTINGS = {
     "lora_r": "r",
     "lora_alpha": "lora_alpha",
@@ -53,6 +57,32 @@ def policy_arguments(run: Run) -> dict[str, Any]:
     if hasattr(run.training, "model_init_kwargs"):
         run.training.model_init_kwargs = None  # of no use to a model that is loaded
     return {"model": model, "peft_config": None, "quantization_config": None}
+
+
+def check_continued(run: Run, model: Any) -> None:
+    """Raise BrokenPlugin if a trainer was to continue an adapter, and began with another model.
+
+    `model` is the trainer's, unwrapped, before it has trained. What ZeRO-3 has sharded is not
+    looked at.
+    """
+    edits = read_adapter(run.adapter).edits if run.adapter is not None else {}
+    if not edits:
+        return
+    import torch
+
+    edit = next(iter(edits.values()))
+    # In the model the adapter's name stands before `.weight`, or at the end.
+    place = re.compile(re.escape(edit.a.key.removesuffix(".weight")) + r"\.[^.]+(\.weight)?$")
+    there = [one.detach() for name, one in model.named_parameters() if place.search(name)]
+    if any(getattr(one, "ds_numel", None) is not None for one in there):
+        return
+    wanted = edit.a.load()
+    if not any(torch.equal(one.cpu(), wanted.to(one.dtype)) for one in there):
+        raise BrokenPlugin(
+            f"trainer {run.spec.plugin!r} was to continue the adapter {run.spec.adapter}, and its "
+            "model did not begin with it. Its from_run should load what "
+            "hf_rlhf.policy.policy_arguments(run) gives."
+        )
 
 
 def quantization_config(run: Run) -> Any:

@@ -30,6 +30,7 @@ from hf_rlhf.measured import Measured
 from hf_rlhf.measuring import measure, measured_before, without_revision
 from hf_rlhf.model_record import weights
 from hf_rlhf.pickles import refuse_code
+from hf_rlhf.policy import check_continued
 from hf_rlhf.preflight import advice
 from hf_rlhf.progress import (
     SAMPLES_NAME,
@@ -196,6 +197,7 @@ class Session:
         after_save: list[Callable[[], object]] = []
         cycle, run = self._followed(after_save)
         trainer = run.trainer_class.from_run(run)
+        check_continued(run, trainer.accelerator.unwrap_model(trainer.model))
         _quieten(trainer)
         track_new_steps(trainer, run.folder)
         self.record["model"] |= weights(trainer, run)

@@ -6,6 +6,7 @@ And a LoRA that one of them trained, continued by another.
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -336,6 +337,22 @@ def test_a_reward_model_begins_with_an_adapter_of_sft_and_a_new_head(folder, sft
         head["base_model.model.score.modules_to_save.default.weight"],
         saved["base_model.model.score.weight"],
     )
+
+
+@pytest.mark.slow
+def test_a_trainer_that_does_not_heed_the_adapter_is_stopped(folder, sft, offer):
+    from hf_rlhf.errors import BrokenPlugin
+    from tests.columns_trainers import ColumnsSFT
+
+    class Deaf(ColumnsSFT):
+        @classmethod
+        def from_run(cls, run):
+            return super().from_run(replace(run, adapter=None))
+
+    offer("trainers", deaf=Deaf)
+    run = config(folder, "plain_sft", "deaf", adapter=str(folder / "sft"), evaluation=None)
+    with pytest.raises(BrokenPlugin, match=r"its model did not begin with it.*policy_arguments"):
+        train(config=run | {"plugin": "deaf"})
 
 
 def adapter_of(folder: Path, **changes: Any) -> Path:

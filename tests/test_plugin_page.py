@@ -83,7 +83,7 @@ def test_the_code_of_the_page_is_what_the_commands_make(reader):
     }
     (manifest,) = blocks("toml")
     assert manifest in made["pyproject.toml"]
-    reward, tests = blocks("python")
+    reward, tests, _ = blocks("python")
     assert made["reward.py"].endswith(reward)
     assert "RewardTests" in tests
     (folder / "tests" / "test_page.py").write_text(tests)
@@ -97,3 +97,14 @@ def test_the_code_of_the_page_is_what_the_commands_make(reader):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_trainer_of_the_page_keeps_the_contract(tmp_path, monkeypatch):
+    from hf_rlhf.testing import check_trainer
+
+    _, _, trainer = blocks("python")
+    (tmp_path / "page_trainer.py").write_text(trainer)
+    monkeypatch.syspath_prepend(tmp_path)
+    from page_trainer import Demonstrations
+
+    check_trainer(Demonstrations)

@@ -2,8 +2,9 @@
 
 from typing import Any, Self
 
-from trl import GRPOConfig, GRPOTrainer, get_peft_config
+from trl import GRPOConfig, GRPOTrainer
 
+from hf_rlhf.policy import policy_arguments
 from hf_rlhf.run import Run
 
 
@@ -15,13 +16,11 @@ class PlainGRPO(GRPOTrainer):  # type: ignore[misc]
     @classmethod
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes."""
-        run.training.model_init_kwargs = run.model_kwargs()
         return cls(
-            model=run.model_path,
             reward_funcs=[run.reward],
             args=run.training,
             train_dataset=run.dataset["train"],
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
-            peft_config=get_peft_config(run.model),
+            **policy_arguments(run),
         )
