@@ -205,6 +205,7 @@ def test_labels_follow_the_utility_as_bradley_and_terry_say():
         assert right == pytest.approx(expected, abs=4 * math.sqrt(0.25 / len(near)))
 
 
-def test_without_noise_the_better_one_is_chosen():
-    rows = tastes("preference", 200, 10, temperature=0.0, margin=True).dataset["train"]
+@pytest.mark.parametrize("temperature", [0.0, 1e-300])
+def test_without_noise_the_better_one_is_chosen(temperature):
+    rows = tastes("preference", 200, 10, temperature=temperature, margin=True).dataset["train"]
     assert min(rows["margin"]) > 0

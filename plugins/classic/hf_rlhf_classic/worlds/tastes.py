@@ -191,7 +191,8 @@ def _labelled(taste: Taste, host: Host, temperature: float, rng: random.Random) 
         if gain:
             break
     chance = rng.random()
-    kept = chance < 1 / (1 + math.exp(-gain / temperature)) if temperature else gain > 0
+    # sigmoid(x) is (1 + tanh(x / 2)) / 2, which no temperature makes overflow.
+    kept = chance < (1 + math.tanh(gain / temperature / 2)) / 2 if temperature else gain > 0
     return (first, second) if kept else (second, first)
 
 
