@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from hf_rlhf.run import Run
 
 
+_CHUNK = 1000
+
+
 def column_problems(run: "Run") -> Iterator[Problem]:
     """The dataset has the columns that the trainer learns from."""
     needed: frozenset[str] = getattr(run.trainer_class, "columns", frozenset())
@@ -52,8 +55,11 @@ def _conversational(run: "Run") -> bool:
 
 def prompt_lengths(run: "Run", rows: int | None = None, split: str = "train") -> list[int]:
     """Return the prompt length in tokens of the first `rows` rows of a split (all if None)."""
-    data = run.dataset[split]
-    return token_lengths(run, data.select(range(min(rows or len(data), len(data))))["prompt"][:])
+    data = run.dataset[split].select_columns("prompt")
+    count = min(rows or len(data), len(data))
+    # The data may be larger than memory; its lengths are not.
+    chunks = (data[at : min(at + _CHUNK, count)]["prompt"] for at in range(0, count, _CHUNK))
+    return [length for chunk in chunks for length in token_lengths(run, chunk)]
 
 
 def token_lengths(run: "Run", prompts: Sequence[Any]) -> list[int]:
@@ -91,18 +97,11 @@ def model_config(run: "Run") -> Any:
 
 
 def length_problems(run: "Run") -> Iterator[Problem]:
-    """GRPO never cuts prompts; past the model's positions the loss is quietly meaningless."""
+    """No trainer that generates cuts prompts; past the model's positions the loss means nothing."""
     if _conversational(run) and not run.tokenizer.chat_template:
         return  # reported by another check
     room = positions(run)
-    uses: list[tuple[str, int | None, int]] = [
-        ("train", None, getattr(run.training, "max_completion_length", None) or 0)
-    ]
-    if (spec := run.spec.evaluation) is not None:
-        scored = run.reward is not None and run.task == "text-generation"
-        answer = spec.max_new_tokens or completion_length(run) if scored else 0
-        uses.append((spec.split, spec.rows, answer))
-    for split, rows, answer in uses:
+    for split, rows, answer in _uses(run, room):
         if not room or "prompt" not in getattr(run.dataset.get(split), "column_names", ()):
             continue  # no prompts, or no such split, which another check reports
         lengths = prompt_lengths(run, rows, split)
@@ -120,6 +119,21 @@ def length_problems(run: "Run") -> Iterator[Problem]:
                 + (" or max_completion_length." if answer else "."),
             )
             return
+
+
+def _uses(run: "Run", room: int | None) -> Iterator[tuple[str, int | None, int]]:
+    """Yield split, number of rows and length of the answer where whole prompts must fit."""
+    answer = getattr(run.training, "max_completion_length", None) or 0
+    longest = getattr(run.training, "max_length", None)
+    # A trainer that learns from texts cuts them, or leaves them out, at its `max_length`.
+    cuts = not answer and room is not None and longest is not None and longest <= room
+    if not cuts:
+        yield "train", None, answer
+    if (spec := run.spec.evaluation) is not None:
+        scored = run.reward is not None and run.task == "text-generation"
+        if scored or not cuts:
+            length = spec.max_new_tokens or completion_length(run) if scored else 0
+            yield spec.split, spec.rows, length
 
 
 def completion_length(run: "Run") -> int:

@@ -7,6 +7,7 @@ for its weights have been written anew.
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -107,13 +108,17 @@ def _text(run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evalu
     if run.reward is not None:
         rows = run.dataset[spec.split]
         return evaluate(model, run.tokenizer, rows, run.reward, spec, **how)
-    prompts = [prompt_in(row) for row in held_out_rows(run)]
-    room, answer = positions(run), spec.max_new_tokens or completion_length(run)
-    if room:
-        lengths = token_lengths(run, prompts)
-        prompts = [one for one, size in zip(prompts, lengths, strict=True) if size + answer <= room]
-    prompts = prompts[: spec.samples]
-    return show(model, run.tokenizer, prompts, spec, **how)
+    prompts = islice(_that_fit(run, spec.max_new_tokens or completion_length(run)), spec.samples)
+    return show(model, run.tokenizer, list(prompts), spec, **how)
+
+
+def _that_fit(run: Run, answer: int) -> Iterator[Any]:
+    """Yield the held-out prompts that leave the model room for an answer, in order."""
+    room = positions(run)
+    for row in held_out_rows(run):
+        prompt = prompt_in(row)
+        if not room or token_lengths(run, [prompt])[0] + answer <= room:
+            yield prompt
 
 
 def _keep(run: Run, name: str, found: Evaluation) -> None:

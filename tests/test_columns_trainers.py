@@ -135,6 +135,23 @@ def test_an_adapter_writes_the_rows_that_it_rejects_beside_the_run(folder, offer
     assert "rejected_rows: is given by the run itself" in problems(run)
 
 
+def test_prompts_beyond_the_models_positions_are_the_trainers_to_cut_if_it_does(folder, offer):
+    from datasets import concatenate_datasets
+
+    from tests.columns_trainers import demonstrations
+
+    def long():
+        given = demonstrations()
+        row = given["train"].select([0]).map(lambda row: {"prompt": "1 + " * 5000})
+        given["train"] = concatenate_datasets([given["train"], row])
+        return given
+
+    offer("datasets", long=long)
+    run = config(folder, "plain_sft", "x") | {"dataset": {"name": "long"}}
+    assert prepare(RunFile.from_mapping(run | {"max_length": 64}))
+    assert "row 8 of train has a prompt of" in problems(run | {"max_length": None})
+
+
 @pytest.mark.slow
 def test_sft_is_measured_shown_and_told(folder, sft):
     assert sft["evaluation"]["difference"]["loss"]["n"] == 4
