@@ -18,7 +18,7 @@ from hf_rlhf.hub import NOT_CONTENT, Hub, RemoteState, connect
 from hf_rlhf.publish import Published, publish_run
 from hf_rlhf.push import push
 from hf_rlhf.weights import read_header
-from hf_rlhf_roles.guard import base_folder
+from hf_rlhf_roles.guard import base_folder, seal_folder
 from hf_rlhf_roles.ledger import Ledger
 from hf_rlhf_roles.options import verb_parser
 from hf_rlhf_roles.role import Role
@@ -254,15 +254,29 @@ def push_main(argv: Sequence[str]) -> int:
     if chosen.dry_run:
         print(card)
         return 0
-    for one in found:
-        if chosen.role and one.role.name not in chosen.role:
-            continue
+    wanted = [one for one in found if not chosen.role or one.role.name in chosen.role]
+    _check_sealed(workspace, ledger, wanted)
+    for one in wanted:
         done = _publish(workspace, one, base, chosen)
         print(f"{one.name}: {done.url} ({done.new_commits} new commits)", flush=True)
-    bundle = index_bundle(workspace, card, members(workspace, ledger, prefix), base)
+    if chosen.role:
+        return 0
+    bundle = index_bundle(workspace, card, found, base)
     commit = push_index(hub, prefix, bundle, private=chosen.private, overwrite=chosen.overwrite)
     print(f"index: {hub.endpoint}/{prefix} at {commit[:8]}")
     return 0
+
+
+def _check_sealed(workspace: Workspace, ledger: Ledger, found: Sequence[Member]) -> None:
+    """Raise PublishError for weights that are not those that the ledger knows."""
+    for one in found:
+        entry = ledger.steps[f"{one.role.name}/{one.stage}"]
+        if dict(seal_folder(workspace.folder / entry["adapter"])) != entry["seal"]:
+            raise PublishError(
+                f"{entry['adapter']} is not as {one.role.name}/{one.stage} left it. Nothing was "
+                f"pushed. Train it again: hf-rlhf roles train --role {one.role.name} --stage "
+                f"{one.stage}."
+            )
 
 
 def _publish(workspace: Workspace, one: Member, base: str, chosen: Any) -> Published:

@@ -2,11 +2,13 @@
 
 import argparse
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 from hf_rlhf.errors import ConfigError, HfRlhfError, Problem
+from hf_rlhf_roles.data import EXPECTED
 from hf_rlhf_roles.options import verb_parser
 from hf_rlhf_roles.workspace import Step, Workspace, make_workspace, read_workspace
 
@@ -73,22 +75,25 @@ def train_main(argv: Sequence[str]) -> int:
     steps = _steps(workspace, chosen)
     left_out = [s for s in workspace.order if chosen.all and s not in steps]
 
+    from hf_rlhf.files import clear_unfinished
     from hf_rlhf.run_folder import claimed
-    from hf_rlhf_roles.guard import base_folder, seal_folder
+    from hf_rlhf_roles.guard import seal_base
     from hf_rlhf_roles.ledger import Ledger
     from hf_rlhf_roles.plan import Planner
     from hf_rlhf_roles.training import plan_table, train_all
 
-    with claimed(workspace.folder):
+    # A plan changes nothing, and can be looked at while something trains.
+    with nullcontext() if chosen.dry_run else claimed(workspace.folder):
         planner = Planner(
             workspace,
             Ledger.of(workspace),
-            seal_folder(base_folder(workspace)),
+            seal_base(workspace),
             overrides=overrides,
             allow_shared_data=chosen.allow_shared_data,
         )
         print(plan_table(planner.plan(steps), left_out), flush=True)
         if not chosen.dry_run:
+            clear_unfinished(workspace.folder / "adapters")
             train_all(planner, steps)
     return 0
 
@@ -111,8 +116,9 @@ def _steps(workspace: Workspace, chosen: argparse.Namespace) -> list[Step]:
         data = workspace.path_of(chosen.data, Path.cwd())
         return [replace(known, data=data) if known else Step(role, chosen.stage, data)]
     if known is None:
+        kind = workspace.role(role).stage(chosen.stage).data
         what = f"the workspace's order has no data for {role}/{chosen.stage}."
-        raise _wrong("--data", what, "Give --data FILE.")
+        raise _wrong("--data", what, f"Give --data FILE: {EXPECTED[kind]}.")
     return [known]
 
 

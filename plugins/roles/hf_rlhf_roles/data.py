@@ -62,6 +62,14 @@ def inspect_data(path: str) -> Inspected:
     return Inspected(path, count, dict(kinds), digest.hexdigest(), array("Q", sorted(marks)))
 
 
+def first_shared(path: str, marks: "array[int]") -> str | None:
+    """Return where the first row of `path` stands of which a mark is among `marks`."""
+    known = set(marks)
+    rows = (row for row in _rows(path) if not known.isdisjoint(_marks(row.values)))
+    found = next(rows, None)
+    return found.where if found else None
+
+
 def _rows(path: str) -> Iterator[Row]:
     for split in read_rows(path).splits.values():
         yield from split

@@ -15,7 +15,7 @@ from hf_rlhf.readers import read_rows
 from hf_rlhf.stats import Interval, bootstrap_mean
 from hf_rlhf_roles.evidence import COMPONENTS, EvidenceReliability
 from hf_rlhf_roles.insights import evidence_of
-from hf_rlhf_roles.options import verb_parser
+from hf_rlhf_roles.options import positive, verb_parser
 from hf_rlhf_roles.workspace import Workspace, read_workspace
 
 METRICS = ("total", *COMPONENTS)
@@ -73,7 +73,9 @@ def read_prompts(path: str, most: int | None) -> list[tuple[str, str, str | None
 def make_judge(settings: Mapping[str, Any]) -> Any:
     """Return the judge that workspace.yaml or the command line names. Raises ConfigError."""
     given = dict(settings)
-    name = given.pop("name", "lexical")
+    name = given.pop("name", None)
+    if not isinstance(name, str):
+        raise ConfigError([Problem("judge", "has no `name`.", "Write `name: openai`, or another.")])
     target = registry.load("judges", name)
     arguments, problems = bind(target, given, where=lambda key: f"judge.{key}", title=name)
     if problems:
@@ -104,20 +106,25 @@ def eval_main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--role", default="data_insight", help="default: %(default)s")
     parser.add_argument("--data", required=True, metavar="FILE", help="rows with `prompt`")
-    parser.add_argument("--rows", type=int, metavar="N", help="the first N rows; default: all")
-    parser.add_argument("--max_tokens", type=int, default=512)
+    parser.add_argument("--rows", type=positive, metavar="N", help="the first N rows; default: all")
+    parser.add_argument("--max_tokens", type=positive, default=512)
     parser.add_argument(
         "--references", action="store_true", help="score the rows' own responses, load no model"
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write every row's scores there")
     parser.add_argument(
         "--judge", metavar="JSON", help='such as {"name": "openai", "model": "..."}; default: the '
-        "workspace's `judge`",
+        "workspace's `judge`, or none: then support is not checked",
     )  # fmt: skip
     chosen = parser.parse_args(argv)
     workspace = read_workspace(chosen.workspace)
     workspace.role(chosen.role)
-    judge = make_judge(_judge_settings(chosen.judge, workspace))
+    settings = _judge_settings(chosen.judge, workspace)
+    reward = (
+        EvidenceReliability(preset="structure")
+        if settings is None
+        else EvidenceReliability(judge=make_judge(settings))
+    )
     rows = read_prompts(chosen.data, chosen.rows)
     prompts = [(where, prompt) for where, prompt, _ in rows]
     if chosen.references:
@@ -125,16 +132,17 @@ def eval_main(argv: Sequence[str]) -> int:
     else:
         workspace.trained(chosen.role)
         answers = answer_all(workspace, chosen.role, [p for _, p in prompts], chosen.max_tokens)
-    result = score_answers(prompts, answers, EvidenceReliability(judge=judge))
-    print(table(result, judge.describe()))
+    result = score_answers(prompts, answers, reward)
+    judge = reward.judge.describe() if reward.judge else None
+    print(table(result, judge))
     if chosen.out:
         told = {name: one.as_json() for name, one in result.means().items()}
-        content = {"judge": dict(judge.describe()), "method": METHOD, "means": told}
+        content = {"judge": judge, "reward": reward.describe(), "method": METHOD, "means": told}
         atomic_write_json(chosen.out, {**content, "rows": list(result.rows)})
     return 0
 
 
-def _judge_settings(text: str | None, workspace: Workspace) -> Mapping[str, Any]:
+def _judge_settings(text: str | None, workspace: Workspace) -> Mapping[str, Any] | None:
     if text is None:
         return workspace.judge
     try:
@@ -153,15 +161,18 @@ def _references(rows: Sequence[tuple[str, str, str | None]]) -> list[str]:
     return [str(response) for _, _, response in rows]
 
 
-def table(result: Evaluated, judge: Mapping[str, Any]) -> str:
-    """Return the means as text."""
+def table(result: Evaluated, judge: Mapping[str, Any] | None) -> str:
+    """Return the means as text. Without a judge they are those of the preset `structure`."""
     lines = [f"{'component':14} {'mean':>6}   {'95% interval':16} {'rows':>5}"]
     for name, one in result.means().items():
         interval = f"[{one.low:.3f}, {one.high:.3f}]"
         lines.append(f"{name:14} {one.mean:6.3f}   {interval:16} {one.n:>5}")
     failed = sum(row["total"] is None for row in result.rows)
-    lines.append(f"not judged: {failed} of {len(result.rows)}; judge: {judge.get('judge')}")
-    if judge.get("model") is None:
+    if judge is None:
+        lines.append("No judge: whether the evidence supports what is claimed was not checked.")
+    else:
+        lines.append(f"not judged: {failed} of {len(result.rows)}; judge: {judge.get('judge')}")
+    if judge is not None and judge.get("model") is None:
         lines.append("This judge knows equal words only: a paraphrase counts as unsupported.")
     if wrong := result.malformations():
         lines.append("malformed: " + ", ".join(f"{name} {count}" for name, count in wrong.items()))

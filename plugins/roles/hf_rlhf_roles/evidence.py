@@ -18,6 +18,9 @@ For each completion, with every part in [0, 1]::
   evidence, in at most 60 words and 3 sentences, without figures of its own; a judge
   that is a model is asked whether it names a real limit.
 
+With the preset `structure` nobody judges: a claim that passes everything else counts as supported
+where it shares words with the passages that it cites. Whether they say so is then not checked.
+
 The reward is None where the judge failed, and where the prompt holds no evidence (a mixed dataset:
 `on_none: skip`). Evidence is read from the prompt alone.
 """
@@ -27,13 +30,21 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from typing import Any
+from typing import Any, Literal
 
 from hf_rlhf.contracts import Judge, Question, Score, Verdict
 from hf_rlhf.errors import ConfigError, JudgeError, Problem
 from hf_rlhf.messages import text_of
 from hf_rlhf_roles.figures import disagreements, figures_of, wrong_direction
-from hf_rlhf_roles.insights import Answer, Claim, evidence_of, parse_answer, words_of
+from hf_rlhf_roles.insights import (
+    STOP,
+    Answer,
+    Claim,
+    content_of,
+    evidence_of,
+    parse_answer,
+    words_of,
+)
 
 LABEL = "evidence_reliability"
 COMPONENTS = ("insights", "conclusion", "uncertainty", "well_formed")
@@ -47,9 +58,9 @@ _MOST_WORDS, _MOST_SENTENCES = 60, 3
 _LONGEST = 80
 """Words of one claim: a longer one is a report, and costs much to compare."""
 _HEDGE_WORDS = "may might could possibly perhaps maybe probably seemingly apparently"
-_STOP_WORDS = """a an the and or of in on at to by for from with as is are was were be been it its
-    this that than then there not no nothing none only one may so"""
-_HEDGES, _STOP = frozenset(_HEDGE_WORDS.split()), frozenset(_STOP_WORDS.split())
+_HEDGES = frozenset(_HEDGE_WORDS.split())
+_SHARED = 2
+"""Words and numbers that a claim shares with its evidence, for the preset `structure`."""
 LogMetric = Callable[[str, float], None]
 
 
@@ -57,11 +68,15 @@ LogMetric = Callable[[str, float], None]
 class EvidenceReliability:
     """Score insights, conclusion and uncertainty by their evidence; in [0, 1], None if unjudged.
 
-    See docs/roles.md for what scores what. The `lexical` judge knows equal words only: offline it
-    accepts a rearranged quotation and nothing that infers, so it is for trying things out.
+    See docs/roles.md for what scores what. The `lexical` judge knows equal words only: it accepts a
+    rearranged quotation and nothing that infers, so it almost never pays. Without a model that
+    judges, `preset: structure` rewards what a program can see.
     """
 
     judge: Judge | None = None
+    preset: Literal["judged", "structure"] = "judged"
+    """`structure` asks no judge and does not check that evidence supports what is claimed by it:
+    only form, references, figures, direction, copies, repetition, hedging, uncertainty."""
     max_refs: int = 4
     """References for one claim; more cite everything."""
     min_insights: int = 2
@@ -70,6 +85,9 @@ class EvidenceReliability:
     """A conclusion on fewer pieces of evidence is thin, and its uncertainty is to be stated."""
 
     def __post_init__(self) -> None:
+        if self.preset not in ("judged", "structure"):
+            what = f"preset is {self.preset!r}."
+            raise ConfigError([Problem(LABEL, what, "It should be judged or structure.")])
         for name in ("max_refs", "min_insights", "thin_refs"):
             if getattr(self, name) < 1:
                 raise ConfigError(
@@ -104,19 +122,22 @@ class EvidenceReliability:
         None where the prompt holds no evidence; a part that could not be judged is None. Raises
         JudgeError where there is no judge, or it breaks its contract.
         """
-        if self.judge is None:
+        judge = self.judge if self.preset == "judged" else None
+        if judge is None and self.preset == "judged":
             raise JudgeError(
                 f"reward {LABEL} needs a judge and was given none. Name one in the run file: "
-                "`judges: {main: {name: lexical}}`; from Python, pass judge=LexicalJudge()."
+                "`judges: {main: {name: lexical}}` (from Python: judge=LexicalJudge()), or do "
+                "without: `preset: structure` checks all but whether the evidence supports what "
+                "is claimed."
             )
-        model = bool(self.judge.describe().get("model"))
+        model = judge is not None and bool(judge.describe().get("model"))
         sheets = []
         for prompt, completion in zip(prompts, completions, strict=True):
             evidence = evidence_of(prompt) if prompt else None
             text = _last_text(completion)
             sheets.append(_Sheet(parse_answer(text), evidence, self, model) if evidence else None)
         asked = [question for sheet in sheets if sheet for question in sheet.questions]
-        verdicts = await self.judge.judge(asked) if asked else []
+        verdicts = await judge.judge(asked) if judge and asked else [_shares(q) for q in asked]
         _check(verdicts, len(asked))
         start = 0
         for sheet in sheets:
@@ -127,9 +148,18 @@ class EvidenceReliability:
 
     def describe(self) -> Mapping[str, Any]:
         """Return what the card says of this reward."""
-        return {"max_refs": self.max_refs, "min_insights": self.min_insights} | {
-            "thin_refs": self.thin_refs
-        }
+        told: dict[str, Any] = {"preset": self.preset, "max_refs": self.max_refs}
+        told |= {"min_insights": self.min_insights, "thin_refs": self.thin_refs}
+        if self.preset == "structure":
+            told["not_checked"] = "whether the cited evidence supports what is claimed"
+        return told
+
+
+def _shares(question: Question) -> Verdict:
+    """Return the share of a claim's words that its passages have; 0.0 for too few words."""
+    said = content_of(question.candidate)
+    shared = len(said & content_of(question.context))
+    return Verdict(shared / len(said) if shared >= min(_SHARED, max(len(said), 1)) else 0.0)
 
 
 def _last_text(completion: Any) -> str:
@@ -203,7 +233,7 @@ class _Sheet:
         seen: set[frozenset[str]] = set()
         kept = []
         for claim in self.answer.insights:
-            said = frozenset(claim.words) - _STOP
+            said = frozenset(claim.words) - STOP
             if not any(said <= other for other in seen):
                 kept.append(claim)
             seen.add(said)
@@ -269,6 +299,8 @@ class _Sheet:
             return None
         support = self._support(claim, whole) or 0.0
         matter = sum(self._matters(claim, one, whole, support) for one in claim.ids)
+        if self.reward.preset == "structure":
+            support = float(support > 0)  # how many words are shared is no matter of support
         passages = self._passages(claim.ids)
         hedged = _hedges(claim.text) and not any(_hedges(passage) for passage in passages)
         return support * matter / len(claim.ids) * (0.5 if hedged else 1.0)
@@ -311,8 +343,7 @@ class _Sheet:
         passages = list(self.evidence.values())
         if not set(said.ids) <= self.evidence.keys() or disagreements(said.text, passages):
             return False
-        known = {_stem(word) for passage in passages for word in words_of(passage)} - _STOP
-        shared = {_stem(word) for word in said.words} & known - _STOP
+        shared = content_of(said.text) & content_of("\n".join(passages))
         return len(shared) + bool(said.ids) >= 2
 
     def _conflicting(self) -> bool:
@@ -345,12 +376,8 @@ def _hedges(text: str) -> bool:
     return bool(_HEDGES & set(words_of(text)))
 
 
-def _stem(word: str) -> str:
-    return word[:-1] if word.endswith("s") and len(word) > 3 else word
-
-
 def _plain_words(text: str) -> frozenset[str]:
-    return frozenset(word for word in words_of(text) if not word[0].isdigit()) - _STOP
+    return frozenset(word for word in words_of(text) if not word[0].isdigit()) - STOP
 
 
 def _values(text: str) -> tuple[float, ...]:

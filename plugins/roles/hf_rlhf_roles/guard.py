@@ -1,11 +1,12 @@
-"""Proof that training one role left everything else as it was: sha256 of the weights' files."""
+"""Proof that training one role left everything else as it was: sha256 of files."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.run import resolve_model_path
+from hf_rlhf_roles.ledger import Ledger
 from hf_rlhf_roles.workspace import Workspace
 
 _BLOCK = 1 << 20
@@ -22,9 +23,23 @@ def sha256_of(path: Path) -> str:
     return found.hexdigest()
 
 
+_ADAPTER = ("*.safetensors", "adapter_config.json")
+_BASE = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
+"""Weights, and what they are nothing without: configuration, tokenizer, chat template."""
+
+
 def seal_folder(folder: Path) -> Seal:
-    """Return the sha256 of every safetensors file of a folder, and of an adapter's settings."""
-    files = [*folder.glob("*.safetensors"), *folder.glob("adapter_config.json")]
+    """Return the sha256 of every weights file of an adapter, and of its settings."""
+    return _seal(folder, _ADAPTER)
+
+
+def seal_base(workspace: Workspace) -> Seal:
+    """Return the sha256 of every file of the base that has a part in what it says."""
+    return _seal(base_folder(workspace), _BASE)
+
+
+def _seal(folder: Path, patterns: Sequence[str]) -> Seal:
+    files = {path for pattern in patterns for path in folder.glob(pattern)}
     return {path.name: sha256_of(path) for path in sorted(files)}
 
 
@@ -53,7 +68,7 @@ def _from_hub(workspace: Workspace) -> Path:
             snapshot_download(
                 workspace.base,
                 revision=workspace.base_revision,
-                allow_patterns=["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"],
+                allow_patterns=list(_BASE),
                 ignore_patterns=["consolidated*", "*/*"],
             )
         )
@@ -66,7 +81,7 @@ def _from_hub(workspace: Workspace) -> Path:
 
 def seal_all(workspace: Workspace) -> dict[str, Seal]:
     """Return the seal of the base and of each adapter: `base`, `adapters/ROLE`, ..."""
-    sealed = {"base": seal_folder(base_folder(workspace))}
+    sealed: dict[str, Seal] = {"base": seal_base(workspace)}
     for folder in sorted((workspace.folder / "adapters").glob("*/adapter_config.json")):
         sealed[f"adapters/{folder.parent.name}"] = seal_folder(folder.parent)
     return sealed
@@ -81,6 +96,23 @@ def changed(before: Mapping[str, Seal], after: Mapping[str, Seal]) -> list[str]:
         for file in sorted(before.get(name, {}).keys() | after.get(name, {}).keys())
         if before.get(name, {}).get(file) != after.get(name, {}).get(file)
     ]
+
+
+def check_as_left(now: Mapping[str, Seal], ledger: Ledger, own: str) -> None:
+    """Raise RunFolderError if an adapter changed since the ledger noted it; `own` is replaced."""
+    left = {folder: ledger.steps[key]["seal"] for folder, key in ledger.current.items()}
+    left.pop(own, None)
+    if found := changed(left, {folder: now.get(folder, {}) for folder in left}):
+        keys = sorted(
+            {ledger.current[folder] for folder in left if left[folder] != now.get(folder)}
+        )
+        again = " and ".join(
+            f"--role {role} --stage {stage}" for role, stage in (key.split("/") for key in keys)
+        )
+        raise RunFolderError(
+            f"{', '.join(found)}: not as {', '.join(keys)} left it, so nothing could be proved of "
+            f"it. Put it back first: hf-rlhf roles train {again}."
+        )
 
 
 def check_untouched(before: Mapping[str, Seal], after: Mapping[str, Seal], role: str) -> None:

@@ -29,6 +29,10 @@ _HIDDEN = frozenset(
     "\u200b\u2060\ufeff\u00ad\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 )
 _WORD = re.compile(r"[^\W_]+(?:[.,]\d+)*", re.UNICODE)
+_STOP_WORDS = """a an the and or of in on at to by for from with as is are was were be been it its
+    this that than then there not no nothing none only one may so"""
+STOP = frozenset(_STOP_WORDS.split())
+"""Words that say nothing of what a text is about."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,15 @@ def parse_answer(text: str) -> Answer:
 def words_of(text: str) -> tuple[str, ...]:
     """Return the words and numbers of a text, case folded, in order."""
     return tuple(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
+
+
+def content_of(text: str) -> frozenset[str]:
+    """Return the words and numbers by which a text is about something, plurals folded."""
+    return frozenset(_stem(word) for word in words_of(text)) - STOP
+
+
+def _stem(word: str) -> str:
+    return word[:-1] if word.endswith("s") and len(word) > 3 else word
 
 
 def _sections(body: str, wrong: set[str]) -> Mapping[str, Sequence[str]]:

@@ -72,15 +72,22 @@ def _shared(workspace: Workspace, ledger: Ledger) -> Iterator[str]:
     for place, key in enumerate(keys):
         for other in keys[:place]:
             roles = (key.split("/")[0], other.split("/")[0])
-            if roles[0] == roles[1] or not set(roles) <= workspace.roles.keys():
-                continue
-            if not any(workspace.role(name).isolated for name in roles):
+            if roles[0] == roles[1] or not (
+                _isolated(workspace, ledger, key) or _isolated(workspace, ledger, other)
+            ):
                 continue
             shared = set(ledger.marks(key)) & set(ledger.marks(other))
             allowed = other in ledger.steps[key]["shared_data"] + ledger.steps[other]["shared_data"]
             allowed |= key in ledger.steps[other]["shared_data"]
             if shared and not allowed:
                 yield f"{key} and {other} share {len(shared)} rows, prompts or targets"
+
+
+def _isolated(workspace: Workspace, ledger: Ledger, key: str) -> bool:
+    """Tell whether a step's role is isolated, or was when the step was trained."""
+    name = key.split("/")[0]
+    now = name in workspace.roles and workspace.role(name).isolated
+    return now or bool(ledger.steps[key]["isolated"])
 
 
 def listing(workspace: Workspace, ledger: Ledger) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hf_rlhf.errors import DataError, RunFolderError
 from hf_rlhf.files import atomic_write_json
-from hf_rlhf_roles.data import Inspected, read_marks, write_marks
+from hf_rlhf_roles.data import Inspected, first_shared, read_marks, write_marks
 from hf_rlhf_roles.role import Role
 from hf_rlhf_roles.workspace import LEDGER, Workspace
 
@@ -69,27 +69,33 @@ class Ledger:
         return self.folder / "ledger" / f"{key.replace('/', '.')}.rows"
 
 
-def check_isolation(
-    role: Role,
-    data: Inspected,
-    others: Mapping[str, tuple[Role, "array[int]"]],
-) -> list[str]:
+@dataclass(frozen=True)
+class Trained:
+    """Rows that a step of another role was, or will be, trained on."""
+
+    isolated: bool
+    """Whether that role is isolated, or was when it was trained."""
+    marks: "array[int]"
+
+
+def check_isolation(role: Role, data: Inspected, others: Mapping[str, Trained]) -> list[str]:
     """Return which steps of other roles share rows; `others` is by `role/stage`.
 
     Raises DataError when one of the two roles is isolated.
     """
-    shared = []
-    for key, (other, marks) in others.items():
-        count = data.shares(marks) if other.name != role.name else 0
-        if not count:
-            continue
-        if role.isolated or other.isolated:
-            kept = role if role.isolated else other
+    shared = [key for key, other in others.items() if data.shares(other.marks)]
+    for key in shared:
+        if role.isolated or others[key].isolated:
+            kept = role.name if role.isolated else key.split("/")[0]
             raise DataError(
-                f"{data.name}: {count} of its rows, prompts or targets are also in the data of "
-                f"{key}, and role {kept.name!r} is isolated: its data never mixes with another "
-                f"role's. Take them out, or say --allow_shared_data (it is then recorded, and told "
-                "on the card)."
+                f"{data.name}: {data.shares(others[key].marks)} of its rows, prompts or targets "
+                f"are also in the data of {key}, and role {kept!r} is isolated: its data never "
+                f"mixes with another role's. {_first(data, others[key].marks)}Take them out, or "
+                "say --allow_shared_data (it is then recorded, and told on the card)."
             )
-        shared.append(key)
     return shared
+
+
+def _first(data: Inspected, marks: "array[int]") -> str:
+    where = first_shared(data.name, marks)
+    return f"The first is {where}. " if where else ""

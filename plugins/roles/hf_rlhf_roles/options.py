@@ -4,6 +4,14 @@ import argparse
 from pathlib import Path
 
 
+def positive(text: str) -> int:
+    """Read a whole number above 0."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
 def verb_parser(verb: str, description: str) -> argparse.ArgumentParser:
     """Return a parser with `--workspace`."""
     parser = argparse.ArgumentParser(

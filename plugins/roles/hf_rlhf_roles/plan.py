@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, DataError, Problem
 from hf_rlhf_roles.data import Inspected, check_kind, inspect_data
 from hf_rlhf_roles.guard import Seal, seal_folder
-from hf_rlhf_roles.ledger import Ledger, check_isolation
+from hf_rlhf_roles.ledger import Ledger, Trained, check_isolation
 from hf_rlhf_roles.role import BASE, REFERENCE, Role, Stage
 from hf_rlhf_roles.workspace import Step, Workspace
 
@@ -122,17 +121,21 @@ class Planner:
         return self._compared(planned, changing)
 
     def _shared(self, step: Step, role: Role, data: Inspected, beside: Sequence[Step]) -> list[str]:
-        others: dict[str, tuple[Role, array[int]]] = {}
-        for key in self.ledger.steps:
+        others: dict[str, Trained] = {}
+        for key, entry in self.ledger.steps.items():
             name = key.split("/")[0]
-            if name in self.workspace.roles and key != step.key:
-                others[key] = (self.role(name), self.ledger.marks(key))
+            if name != role.name:
+                # Also of a role that the workspace does not name, or not any more.
+                isolated = name in self.workspace.roles and self.role(name).isolated
+                others[key] = Trained(isolated or entry["isolated"], self.ledger.marks(key))
         for other in beside:
-            if other.key != step.key:
-                others[other.key] = (self.role(other.role), self.inspected(other.data).marks)
+            if other.role != role.name:
+                marks = self.inspected(other.data).marks
+                others[other.key] = Trained(self.role(other.role).isolated, marks)
         if self.allow_shared_data:
-            return [k for k, (o, m) in others.items() if o.name != role.name and data.shares(m)]
-        return check_isolation(role, data, others)
+            return [key for key, other in others.items() if data.shares(other.marks)]
+        with self.workspace.inside():
+            return check_isolation(role, data, others)
 
     def _start(self, step: Step, role: Role, changing: Sequence[str]) -> str | None:
         """Return the stage whose adapter this one goes on from: the first that is trained."""

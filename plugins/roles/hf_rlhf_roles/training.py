@@ -11,7 +11,7 @@ from hf_rlhf.errors import HfRlhfError, ModelError
 from hf_rlhf.files import atomic_write_text, whole_folder
 from hf_rlhf.lora import check_head, read_adapter
 from hf_rlhf.record import load_record, now
-from hf_rlhf_roles.guard import check_untouched, seal_all, seal_folder
+from hf_rlhf_roles.guard import check_as_left, check_untouched, seal_all, seal_folder
 from hf_rlhf_roles.plan import Planned, Planner
 from hf_rlhf_roles.workspace import Step, Workspace
 
@@ -26,9 +26,11 @@ def train_step(planner: Planner, planned: Planned) -> Path:
     with workspace.inside():
         folder = planned.run_folder()
         file = folder.with_suffix(".yaml")
+        placed = workspace.adapter(planned.step.role, planned.stage.makes)
         values = {**planned.values, "output_dir": str(folder)}
         atomic_write_text(file, RunFile.from_mapping(values).to_yaml())
         before = seal_all(workspace)
+        check_as_left(before, ledger, str(placed))
         _run(workspace, file)
         record = load_record(folder)
         if record["status"] != "finished":
@@ -36,10 +38,8 @@ def train_step(planner: Planner, planned: Planned) -> Path:
         made = folder / "adapter"
         check_made(made, planned.stage.makes)
         check_untouched(before, seal_all(workspace), planned.step.role)
-        placed = workspace.adapter(planned.step.role, planned.stage.makes)
         untouched = {name: dict(seal) for name, seal in before.items() if name != str(placed)}
-        with whole_folder(placed, overwrite=True) as new:
-            shutil.copytree(made, new, dirs_exist_ok=True)
+        _place(made, placed)
         if not workspace.keep_merged:
             shutil.rmtree(folder / "merged", ignore_errors=True)
         entry = {
@@ -50,6 +50,7 @@ def train_step(planner: Planner, planned: Planned) -> Path:
             "run": str(folder),
             "run_id": record["run_id"],
             "makes": planned.stage.makes,
+            "isolated": planned.role.isolated,
             "adapter": str(made),
             "seal": dict(seal_folder(made)),
             "untouched": untouched,
@@ -57,6 +58,26 @@ def train_step(planner: Planner, planned: Planned) -> Path:
             "finished": now(),
         }
         ledger.note(planned.step.key, entry, planned.data, str(placed))
+    return placed
+
+
+def _place(made: Path, placed: Path) -> None:
+    with whole_folder(placed, overwrite=True) as new:
+        shutil.copytree(made, new, dirs_exist_ok=True)
+
+
+def put_back(planner: Planner, key: str) -> str | None:
+    """Bring a finished step's adapter back to where it is used, if it is not there as it was left.
+
+    Returns the folder if that was so.
+    """
+    workspace, ledger = planner.workspace, planner.ledger
+    entry = ledger.steps[key]
+    placed = next((folder for folder, step in ledger.current.items() if step == key), None)
+    if placed is None or dict(seal_folder(workspace.folder / placed)) == entry["seal"]:
+        return None
+    with workspace.inside():
+        _place(Path(entry["adapter"]), Path(placed))
     return placed
 
 
@@ -95,7 +116,8 @@ def train_all(planner: Planner, steps: Sequence[Step], *, say: Any = print) -> l
     for step in steps:
         planned = planner.resolve(step, steps)
         if planned.state == "done":
-            say(f"{step.key}: done already")
+            back = put_back(planner, step.key)
+            say(f"{step.key}: done already" + (f"; {back} was put back" if back else ""))
             continue
         reason = f" ({planned.why})" if planned.why else ""
         say(f"{step.key}: training on {step.data}, {planned.data.rows} rows{reason}")

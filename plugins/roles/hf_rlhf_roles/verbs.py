@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hf_rlhf.errors import HfRlhfError
-from hf_rlhf_roles.options import verb_parser
+from hf_rlhf_roles.options import positive, verb_parser
 from hf_rlhf_roles.workspace import read_workspace
 
 
@@ -44,7 +44,7 @@ def chat_main(argv: Sequence[str]) -> int:
     """Talk to the roles of a workspace."""
     parser = verb_parser("chat", "Talk to the roles on one loaded base; /role NAME switches.")
     parser.add_argument("--role", metavar="NAME", help="default: the first that is trained")
-    parser.add_argument("--max_tokens", type=int, default=512)
+    parser.add_argument("--max_tokens", type=positive, default=512)
     parser.add_argument("--temperature", type=float, default=0.0, help="default: 0, greedy")
     chosen = parser.parse_args(argv)
     workspace = read_workspace(chosen.workspace)
@@ -72,9 +72,9 @@ def serve_main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--allow_remote", action="store_true", help="let other machines in; needs the token"
     )
-    parser.add_argument("--max_tokens", type=int, default=1024, help="of one answer, at most")
-    parser.add_argument("--max_body", type=int, default=1 << 20, help="bytes of one request")
-    parser.add_argument("--max_waiting", type=int, default=32, help="requests in hand at once")
+    parser.add_argument("--max_tokens", type=positive, default=1024, help="of one answer, at most")
+    parser.add_argument("--max_body", type=positive, default=1 << 20, help="bytes of one request")
+    parser.add_argument("--max_waiting", type=positive, default=32, help="requests in hand at once")
     chosen = parser.parse_args(argv)
     workspace = read_workspace(chosen.workspace)
     try:

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf import plain_yaml
 from hf_rlhf.binding import bind
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, ModelError, Problem, RunFolderError
@@ -60,7 +61,7 @@ class _File:
     run: dict[str, Any] = field(default_factory=dict)
     launch: list[str] | None = None
     keep_merged: bool = False
-    judge: dict[str, Any] = field(default_factory=lambda: {"name": "lexical"})
+    judge: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ class Workspace:
     """The command that starts a training, such as `[accelerate, launch]`. None: this process."""
     keep_merged: bool = False
     """Whether runs keep their merged weights, each as large as the base."""
-    judge: Mapping[str, Any] = field(default_factory=dict)
-    """Who judges in `roles eval`."""
+    judge: Mapping[str, Any] | None = None
+    """Who judges in `roles eval`. None: nobody, the preset `structure`."""
 
     def role(self, name: str) -> Role:
         """Return a role; ConfigError, with near names, for one that the workspace has not."""
@@ -175,7 +176,7 @@ class _Reading:
         if repeated := {s.key for s in order if [o.key for o in order].count(s.key) > 1}:
             what = f"has {', '.join(sorted(repeated))} twice."
             raise ConfigError([Problem(self.file.where(("order",)), what, "Keep one of them.")])
-        given = {"judge": {"name": "lexical"}, **given, "roles": roles, "order": order}
+        given = {**given, "roles": roles, "order": order}
         return Workspace(folder=self.home, **given)
 
     def _roles(self, names: Sequence[str]) -> dict[str, Path]:
@@ -259,6 +260,8 @@ def make_workspace(folder: Path, base: str | None, *, tiny: bool = False) -> Wor
         raise ConfigError(
             [Problem("command line", "the base is not said.", "Give --base MODEL or --tiny.")]
         )
+    if base is not None:
+        base = _named(base)
     for name in FOLDERS:
         (folder / name).mkdir(parents=True, exist_ok=True)
     roles = {name: read_role(path) for name, path in shipped().items()}
@@ -274,15 +277,25 @@ def make_workspace(folder: Path, base: str | None, *, tiny: bool = False) -> Wor
         from hf_rlhf_roles.tiny import make_tiny_base
 
         make_tiny_base(folder / "base", list((folder / "data").glob("*.jsonl")))
-    elif base is not None and Path(base).expanduser().is_dir():
-        base = str(Path(base).expanduser().resolve())
     text = (
         "schema: 1\n"
         "# One base for all roles: a Hub id, a folder, or package://PACKAGE/FOLDER.\n"
-        f"base: {'./base' if tiny else base}\n"
+        f"{plain_yaml.dump({'base': './base' if tiny else base})}"
         f"roles: [{', '.join(roles)}]\n"
         "# What `hf-rlhf roles train --all` does, in this order. Put your own files here.\n"
         f"order:\n{''.join(steps)}{_CPU if tiny else _MACHINE}"
     )
     atomic_write_text(folder / NAME, text)
     return read_workspace(folder)
+
+
+def _named(base: str) -> str:
+    """Return a base as workspace.yaml names it: a folder from the root. Raises ConfigError."""
+    path = Path(base).expanduser()
+    if path.is_dir():
+        return str(path.resolve())
+    if base.startswith((".", "/", "~")):
+        raise ConfigError(
+            [Problem("--base", f"there is no folder {base}.", "Name a folder, or a Hub id.")]
+        )
+    return base
