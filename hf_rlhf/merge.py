@@ -19,6 +19,7 @@ from hf_rlhf.classifier import Classifier
 from hf_rlhf.errors import ModelError
 from hf_rlhf.files import whole_folder
 from hf_rlhf.lora import LoraAdapter, read_adapter
+from hf_rlhf.processes import whole_weights
 from hf_rlhf.weights import DTYPES, INDEX, Entry, Stored, open_checkpoint, write_checkpoint
 
 if TYPE_CHECKING:
@@ -139,7 +140,9 @@ class _Plan:
     def make(cls, source: Path, lora: LoraAdapter, dtype: str | None) -> "_Plan":
         stored = open_checkpoint(source)
         model = _skeleton(source)
-        classifier = Classifier.of(model, lora)
+        # Under ZeRO-3 transformers would build it with all processes, and only one is here.
+        with whole_weights():
+            classifier = Classifier.of(model, lora)
         if classifier is not None:
             stored = classifier.tensors(stored, _keys_by_parameter(model, stored))
             model = classifier.model

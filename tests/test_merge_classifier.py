@@ -82,6 +82,24 @@ def test_it_equals_peft(base: Path, tmp_path: Path, labels: int) -> None:
     assert report.parameters == sum(tensor.numel() for tensor in names.values())
 
 
+def test_one_process_of_a_zero3_run_merges_alone(base: Path, tmp_path: Path) -> None:
+    """transformers would build the classifier with all processes, of which only one is there."""
+    from transformers.integrations import deepspeed
+
+    class Stage3:
+        def is_zero3(self) -> bool:
+            return True
+
+    adapted(base, tmp_path / "adapter")
+    stage3 = Stage3()
+    deepspeed.set_hf_deepspeed_config(stage3)
+    try:
+        merge_adapter(base, tmp_path / "adapter", tmp_path / "merged")
+        assert deepspeed.is_deepspeed_zero3_enabled()
+    finally:
+        deepspeed.unset_hf_deepspeed_config()
+
+
 def test_a_classifier_that_is_trained_further_keeps_its_kind(base: Path, tmp_path: Path) -> None:
     adapted(base, tmp_path / "first")
     merge_adapter(base, tmp_path / "first", tmp_path / "reward_model")
