@@ -1,15 +1,20 @@
 """What every classic stage looks at before weights load."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from hf_rlhf.errors import Problem
+from hf_rlhf.evaluate import held_out_rows
 from hf_rlhf.preflight import model_config
 from hf_rlhf.run import Run
-from hf_rlhf_classic.encoding import is_text
+from hf_rlhf_classic.encoding import is_text, tokens
+
+FOR_TEMPLATES = ("tools", "chat_template_kwargs")
+"""Columns that TRL hands to the chat template."""
 
 
-def evaluates_itself(run: Run) -> Iterator[Problem]:
-    """The trainers get no evaluation dataset, and transformers says so only with weights loaded."""
+def common_problems(run: Run) -> Iterator[Problem]:
+    """What would stop any stage with weights loaded, or train other than what is measured."""
     strategy = run.training.eval_strategy
     if str(getattr(strategy, "value", strategy)) != "no":
         yield Problem(
@@ -18,17 +23,40 @@ def evaluates_itself(run: Run) -> Iterator[Problem]:
             "Leave it out: a run evaluates before and after training, as its `evaluation` section "
             "says.",
         )
+    for key in ("eos_token", "chat_template_path"):
+        if getattr(run.training, key, None) is not None:
+            yield Problem(
+                key,
+                "changes the tokenizer only once the weights are loaded, so that rows would be "
+                "checked and measured otherwise than they are trained.",
+                "Save the tokenizer with it beside the model, and name that folder as "
+                "`model_name_or_path`.",
+            )
+    if shown := {"image", "images"} & set(run.dataset["train"].column_names):
+        yield Problem("dataset", f"has {', '.join(shown)}.", "This stage trains on text alone.")
 
 
-def has_columns(run: Run) -> bool:
-    """Return whether the columns that the trainer needs are there; the core says what is not."""
-    needed: frozenset[str] = run.trainer_class.columns
-    return needed <= set(run.dataset["train"].column_names)
+def can_encode(run: Run, *names: str) -> bool:
+    """Return whether `names` are there and can be tokenized; if not, the core says what lacks."""
+    train = run.dataset["train"]
+    if not set(names) <= set(train.column_names):
+        return False
+    return bool(run.tokenizer.chat_template) or all(is_text(train[0][name]) for name in names)
+
+
+def training_rows(run: Run, *names: str) -> Any:
+    """Return the training rows with the columns `names`, and what a chat template may need.
+
+    TRL takes a row with `input_ids` or `text`, whatever else is in it, for one of another form.
+    """
+    train = run.dataset["train"]
+    kept = [name for name in (*names, *FOR_TEMPLATES) if name in train.column_names]
+    return train.select_columns(kept)
 
 
 def one_kind(run: Run, *names: str) -> Iterator[Problem]:
-    """The columns `names` are all text or all messages, and a chat template is there for these."""
-    for split, rows in run.dataset.items():
+    """The columns `names` are all text or all messages, and text begins but once."""
+    for split, rows in _splits(run):
         if not len(rows) or not set(names) <= set(rows.column_names):
             continue
         kinds = {name: "text" if is_text(rows[0][name]) else "messages" for name in names}
@@ -40,11 +68,14 @@ def one_kind(run: Run, *names: str) -> Iterator[Problem]:
                 "All must be text, or all lists of messages {role, content}.",
             )
             return
-        if "messages" in kinds.values() and not run.tokenizer.chat_template:
+        start = run.tokenizer.bos_token_id
+        first = rows[0][names[0]]
+        if start is not None and is_text(first) and tokens(run.tokenizer, first)[:2] == [start] * 2:
             yield Problem(
-                "model_name_or_path",
-                "its tokenizer has no chat template, and the rows are conversations.",
-                "Use a model with one, or an adapter that writes plain text (`format: text`).",
+                "dataset",
+                f"row 0 of {split}: `{names[0]}` begins with {run.tokenizer.bos_token!r}, which "
+                "the tokenizer puts before every text: it would be there twice.",
+                "Leave it out of the text, or give messages.",
             )
             return
 
@@ -55,22 +86,28 @@ def positions(run: Run) -> int | None:
     return room if isinstance(room, int) else None
 
 
-def within_positions(run: Run, lengths: Iterable[int], *, drops: bool = False) -> Iterator[Problem]:
-    """No row is longer than the model's positions, once `max_length` has cut or dropped it."""
+def within_positions(
+    run: Run, length: Callable[[Mapping[str, Any]], int], *, drops: bool = False
+) -> Iterator[Problem]:
+    """No row is longer than the model's positions, once `max_length` has cut or dropped it.
+
+    `length` gives the tokens of a row, trained or held out.
+    """
     room, most = positions(run), run.training.max_length
     if room is None or (most is not None and most <= room):
         return
-    for row, length in enumerate(lengths):
-        if drops and most is not None and length > most:
-            continue
-        if min(length, most or length) > room:
-            yield Problem(
-                "max_length",
-                f"is {most}, and row {row} of train has {length} tokens: over the model's {room} "
-                "positions.",
-                f"Write `max_length: {room}` or less.",
-            )
-            return
+    for split, rows in _splits(run):
+        for place, row in enumerate(rows):
+            found = length(row)
+            dropped = drops and most is not None and found > most
+            if not dropped and min(found, most or found) > room:
+                yield Problem(
+                    "max_length",
+                    f"is {most}, and row {place} of {split} has {found} tokens: over the model's "
+                    f"{room} positions.",
+                    f"Write `max_length: {room}` or less.",
+                )
+                return
 
 
 def choice(run: Run, key: str, known: Iterable[str]) -> Iterator[Problem]:
@@ -79,3 +116,11 @@ def choice(run: Run, key: str, known: Iterable[str]) -> Iterator[Problem]:
     for one in value if isinstance(value, list) else [value]:
         if one not in names:
             yield Problem(key, f"{one!r} is unknown.", f"Known: {', '.join(names)}.")
+
+
+def _splits(run: Run) -> Iterator[tuple[str, Any]]:
+    """The rows that are trained, and those that are measured, where the run measures any."""
+    yield "train", run.dataset["train"]
+    spec = run.spec.evaluation
+    if spec is not None and spec.split != "train" and spec.split in run.dataset:
+        yield spec.split, held_out_rows(run)

@@ -1,19 +1,26 @@
 """Group relative policy optimization under a composed reward, on TRL's public surface alone."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from hf_rlhf.errors import Problem
+from hf_rlhf.global_batch import PromptsPerStep
 from hf_rlhf.policy import policy_arguments
 from hf_rlhf.run import Run
-from hf_rlhf_classic.checks import evaluates_itself
+from hf_rlhf_classic.checks import common_problems
 from hf_rlhf_classic.reference import drop_reference
 
 FLAT = "frac_reward_zero_std"
 """TRL's name for the share of groups in which every completion got the same reward."""
+
+
+@dataclass
+class GroupConfig(PromptsPerStep, GRPOConfig):  # type: ignore[misc]
+    """TRL's `GRPOConfig`, in which the global batch can be said in prompts."""
 
 
 class GroupTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -25,14 +32,14 @@ class GroupTrainer(GRPOTrainer):  # type: ignore[misc]
     `beta`.
     """
 
-    Config = GRPOConfig
+    Config = GroupConfig
     default_run = "tiny"
     columns = frozenset({"prompt"})
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
-        return list(evaluates_itself(run))
+        return list(common_problems(run))
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
@@ -79,15 +86,18 @@ class TellFlatGroups(TrainerCallback):  # type: ignore[misc]
         self.flat = 0
         self.varied = False
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Take up what was logged before an interruption."""
+        self.flat, self.varied = 0, False
+        for logs in state.log_history:
+            self._count(logs)
+
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
     ) -> None:
         """Count loggings in which no group has rewards that differ, until one has."""
-        if FLAT not in logs or self.varied:
-            return
-        self.varied = logs[FLAT] < 1
-        self.flat += not self.varied
-        if not self.varied and self.flat in self.SAID_AT and state.is_world_process_zero:
+        counted = self._count(logs)
+        if counted and self.flat in self.SAID_AT and state.is_world_process_zero:
             print(
                 f"note: to step {state.global_step}, every completion of a prompt got the same "
                 "reward as the others, so nothing is learned. Rewards must tell completions of one "
@@ -95,3 +105,11 @@ class TellFlatGroups(TrainerCallback):  # type: ignore[misc]
                 "`num_generations`, or a policy that is sometimes right (SFT first) may help.",
                 flush=True,
             )
+
+    def _count(self, logs: Mapping[str, float]) -> bool:
+        """Return whether this is one more logging of flat groups, none having differed so far."""
+        if FLAT not in logs or self.varied:
+            return False
+        self.varied = logs[FLAT] < 1
+        self.flat += not self.varied
+        return not self.varied

@@ -1,9 +1,10 @@
 """GRPO: rewards that tell completions apart are what it learns from."""
 
 import pytest
+from transformers import TrainerState
 
 from hf_rlhf.errors import ConfigError
-from hf_rlhf_classic.grpo import GroupTrainer
+from hf_rlhf_classic.grpo import FLAT, GroupTrainer, TellFlatGroups
 
 SETTINGS = {
     "plugin": "grpo",
@@ -61,6 +62,24 @@ def test_rewards_that_differ_are_not(run, capsys):
     assert trainer.report()["Groups with equal rewards"]["mean of logged steps"] == 0.0
     logged = {key for entry in trainer.state.log_history for key in entry}
     assert {"entropy", "clip_ratio/region_mean", "reward_std"} <= logged
+
+
+def test_after_a_resumption_it_knows_what_was_logged_before(capsys):
+    said = TellFlatGroups()
+    state = TrainerState(log_history=[{FLAT: 0.5}])
+    said.on_train_begin(None, state, None)
+    said.on_log(None, state, None, {FLAT: 1.0})
+    assert "so nothing is learned" not in capsys.readouterr().out
+    state.log_history = [{FLAT: 1.0}] * 9
+    said.on_train_begin(None, state, None)
+    said.on_log(None, state, None, {FLAT: 1.0})
+    assert capsys.readouterr().out.count("so nothing is learned") == 1
+
+
+def test_the_batch_is_said_in_prompts(run):
+    assert run(prompts_per_step=4).training.gradient_accumulation_steps == 2
+    with pytest.raises(ConfigError, match="prompts_per_step 3 x num_generations 4 = 12"):
+        run(prompts_per_step=3)
 
 
 def test_kl_and_entropy_are_logged_where_there_is_a_reference(run):

@@ -47,6 +47,7 @@ def run_of(trainer, model, path, folder, **settings):
         values["evaluation"]["max_new_tokens"] = 8
     if trainer == "grpo":
         values["max_completion_length"] = 8
+        values["prompts_per_step"] = 1
     return RunFile.from_mapping({**values, **settings})
 
 

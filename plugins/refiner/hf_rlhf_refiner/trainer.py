@@ -1,58 +1,27 @@
 """GRPO for the research refiner, on TRL's public surface alone."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 from trl import GRPOConfig, GRPOTrainer
 
+from hf_rlhf.global_batch import PromptsPerStep
 from hf_rlhf.policy import policy_arguments
-from hf_rlhf.processes import processes
 from hf_rlhf.run import Run
 
 
 @dataclass
-class RefinerConfig(GRPOConfig):  # type: ignore[misc]
-    """TRL's `GRPOConfig`, with the global batch said as the recipe says it: in prompts.
-
-    With `prompts_per_step`, gradient accumulation follows from the number of processes, so the
-    batch is the same on one GPU and on eight: `prompts_per_step * num_generations` completions
-    make one generation and one optimizer step.
-    """
-
-    prompts_per_step: int | None = field(
-        default=None,
-        metadata={
-            "help": "Prompts of one optimizer step, over all processes. Accumulation is derived."
-        },
-    )
+class RefinerConfig(PromptsPerStep, GRPOConfig):  # type: ignore[misc]
+    """TRL's `GRPOConfig`, with the global batch said as the recipe says it: in prompts."""
 
     def __post_init__(self) -> None:
-        if self.prompts_per_step is not None:
-            derived = self._accumulation(self.prompts_per_step)
-            if self.gradient_accumulation_steps not in (1, derived):
-                raise ValueError(
-                    f"gradient_accumulation_steps {self.gradient_accumulation_steps} is not the "
-                    f"{derived} that prompts_per_step {self.prompts_per_step} makes. Give one."
-                )
-            self.gradient_accumulation_steps: int = derived
         if str(getattr(self.eval_strategy, "value", self.eval_strategy)) != "no":
             raise ValueError(
                 "eval_strategy is for a trainer with an evaluation dataset. This run evaluates "
                 "before and after training, as its `evaluation` section says."
             )
         super().__post_init__()
-
-    def _accumulation(self, prompts: int) -> int:
-        completions = prompts * (self.num_generations or 1)
-        micro = self.per_device_train_batch_size * processes()
-        if completions % micro:
-            raise ValueError(
-                f"prompts_per_step {prompts} x num_generations {self.num_generations} = "
-                f"{completions} completions do not divide into {processes()} processes x "
-                f"per_device_train_batch_size {self.per_device_train_batch_size}. Change one."
-            )
-        return int(completions // micro)
 
 
 class RefinerTrainer(GRPOTrainer):  # type: ignore[misc]
