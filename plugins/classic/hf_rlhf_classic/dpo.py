@@ -10,8 +10,15 @@ from hf_rlhf.errors import Problem
 from hf_rlhf.evaluate import Evaluation, held_out_rows, measure_rows, saved_model
 from hf_rlhf.policy import policy_arguments
 from hf_rlhf.run import Run
-from hf_rlhf_classic.checks import choice, evaluates_itself, has_columns, one_kind, within_positions
-from hf_rlhf_classic.encoding import encode_response
+from hf_rlhf_classic.checks import (
+    can_encode,
+    choice,
+    common_problems,
+    one_kind,
+    training_rows,
+    within_positions,
+)
+from hf_rlhf_classic.encoding import encode_pair
 from hf_rlhf_classic.likelihood import Likelihood, Metrics, batch_size, likelihoods
 from hf_rlhf_classic.reference import drop_reference
 from hf_rlhf_classic.tokens_seen import TokensSeen
@@ -38,8 +45,11 @@ class PreferenceTrainer(DPOTrainer):  # type: ignore[misc]
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
-        found = [*evaluates_itself(run), *one_kind(run, "prompt", *SIDES), *_settings(run)]
-        return found or (list(_lengths(run)) if has_columns(run) else [])
+        found = [*common_problems(run), *_settings(run)]
+        if can_encode(run, "prompt", *SIDES):
+            found += one_kind(run, "prompt", *SIDES)
+            found += _lengths(run) if not found else ()
+        return found
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
@@ -47,7 +57,7 @@ class PreferenceTrainer(DPOTrainer):  # type: ignore[misc]
         trainer = cls(
             **policy_arguments(run),
             args=run.training,
-            train_dataset=run.dataset["train"],
+            train_dataset=training_rows(run, "prompt", *SIDES),
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )
@@ -96,11 +106,9 @@ class PreferenceTrainer(DPOTrainer):  # type: ignore[misc]
 
         def measure(rows: Sequence[Mapping[str, Any]]) -> list[Metrics]:
             texts = [
-                encode_response(run.tokenizer, row, row[side]).cut(
-                    training.max_length, training.truncation_mode
-                )
+                one.cut(training.max_length, training.truncation_mode)
                 for row in rows
-                for side in SIDES
+                for one in encode_pair(run.tokenizer, row, SIDES)
             ]
             found = likelihoods(policy, texts, run.tokenizer)
             return [_metrics(*found[place : place + 2]) for place in range(0, len(found), 2)]
@@ -148,14 +156,14 @@ def _lengths(run: Run) -> Iterator[Problem]:
     """Something of some response is left within `max_length`, and fits the model."""
 
     def longest(row: Mapping[str, Any]) -> int:
-        return max(len(encode_response(run.tokenizer, row, row[side]).ids) for side in SIDES)
+        return max(len(one.ids) for one in encode_pair(run.tokenizer, row, SIDES))
 
     training, train = run.training, run.dataset["train"]
-    yield from within_positions(run, (longest(row) for row in train))
+    yield from within_positions(run, longest)
     most = training.max_length
     if most is None or training.truncation_mode == "keep_end":
         return
-    starts = (encode_response(run.tokenizer, row, row["chosen"]).counted for row in train)
+    starts = (encode_pair(run.tokenizer, row, SIDES)[0].counted for row in train)
     if not any(any(counted[:most]) for counted in starts):
         yield Problem(
             "max_length", f"is {most}, and every prompt is longer.", "Raise it, or cut the prompts."

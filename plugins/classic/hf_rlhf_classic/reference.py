@@ -12,4 +12,6 @@ def drop_reference(folder: str | Path) -> None:
 
     A checkpoint with it would hold two adapters, and a resumed run makes it anew.
     """
-    shutil.rmtree(Path(folder) / NAME, ignore_errors=True)
+    copy = Path(folder) / NAME
+    if (copy / "adapter_config.json").exists():
+        shutil.rmtree(copy)

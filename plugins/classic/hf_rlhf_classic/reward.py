@@ -1,5 +1,6 @@
 """Reward models from preferences (Bradley-Terry), on TRL's public surface alone."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +12,13 @@ from hf_rlhf.errors import Problem
 from hf_rlhf.evaluate import Evaluation, held_out_rows, measure_rows, saved_model
 from hf_rlhf.policy import policy_arguments
 from hf_rlhf.run import Run
-from hf_rlhf_classic.checks import evaluates_itself, has_columns, one_kind, within_positions
+from hf_rlhf_classic.checks import (
+    can_encode,
+    common_problems,
+    one_kind,
+    training_rows,
+    within_positions,
+)
 from hf_rlhf_classic.encoding import encode_response
 from hf_rlhf_classic.likelihood import Metrics, batch_size
 from hf_rlhf_classic.pairs import Pair, as_metrics, read_pairs, row_metrics, tables
@@ -36,8 +43,11 @@ class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
-        found = [*evaluates_itself(run), *one_kind(run, "prompt", "chosen", "rejected")]
-        return found or ([*_margins(run), *_lengths(run)] if has_columns(run) else [])
+        found = [*common_problems(run), *_margins(run)]
+        if can_encode(run, "prompt", "chosen", "rejected"):
+            found += one_kind(run, "prompt", "chosen", "rejected")
+            found += _lengths(run) if not found else ()
+        return found
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
@@ -45,7 +55,7 @@ class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
         trainer = cls(
             **policy_arguments(run),
             args=run.training,
-            train_dataset=run.dataset["train"],
+            train_dataset=training_rows(run, "prompt", "chosen", "rejected", "margin"),
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )
@@ -78,7 +88,8 @@ class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
         return {"Training pairs": rows, "Score": {"read off": read}, **self.tables}
 
     def _score_held_out(self) -> None:
-        if self.run.spec.evaluation is None:
+        # A run that was asked to stop has no time for it, and is not at its end.
+        if self.run.spec.evaluation is None or self.state.global_step < self.state.max_steps:
             return
         # A model in shards takes all processes to every step of it.
         sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
@@ -125,7 +136,7 @@ def _margins(run: Run) -> Iterator[Problem]:
     if "margin" not in train.column_names:
         return
     for row, margin in enumerate(train["margin"]):
-        if not isinstance(margin, (int, float)) or margin != margin:
+        if not isinstance(margin, (int, float)) or not math.isfinite(margin):
             yield Problem(
                 "dataset",
                 f"row {row} of train has the margin {margin!r}.",
@@ -142,7 +153,7 @@ def _lengths(run: Run) -> Iterator[Problem]:
         return max(len(encode_response(run.tokenizer, row, text).ids) for text in texts)
 
     train, most = run.dataset["train"], run.training.max_length
-    yield from within_positions(run, (longest(row) for row in train), drops=True)
+    yield from within_positions(run, longest, drops=True)
     if most is not None and not any(longest(row) <= most for row in train):
         yield Problem(
             "max_length", f"is {most}, and every pair has a text that is longer.", "Raise it."

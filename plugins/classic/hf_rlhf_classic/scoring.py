@@ -47,7 +47,7 @@ class RewardModel:
     dtype: str | None = None
     """In which it is loaded, such as `bfloat16`; as it was saved if not said."""
     max_length: int | None = None
-    """The most tokens that it reads of a text; as many as it has positions for if not said."""
+    """The most tokens that it reads of a text; never more than it has positions for."""
     too_long: Literal["cut", "abstain", "error"] = "cut"
     """What is done with a longer text: its start is cut, it has no score, or the run stops. How
     many were is logged as `reward_model/too_long`."""
@@ -59,10 +59,12 @@ class RewardModel:
 
     def __post_init__(self) -> None:
         """Check all that can be known before weights load. Raises ModelError."""
-        if self.batch_size < 1 or self.std <= 0 or (self.max_length or 1) < 1:
+        most = 1 if self.max_length is None else self.max_length
+        finite = math.isfinite(self.mean) and math.isfinite(self.std)
+        if self.batch_size < 1 or most < 1 or not finite or self.std <= 0:
             raise ModelError(
                 f"reward_model: batch_size {self.batch_size}, std {self.std} and max_length "
-                f"{self.max_length} must be above 0."
+                f"{self.max_length} must be above 0, mean {self.mean} and std finite."
             )
         self._places()
 
@@ -83,7 +85,8 @@ class RewardModel:
             self._read(tokenizer, prompt, completion)
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
-        limit = self.max_length or _positions(model)
+        limits = [most for most in (self.max_length, _positions(model)) if most is not None]
+        limit = min(limits, default=None)
         long = [limit is not None and len(ids) > limit for ids in texts]
         self._tell(sum(long), len(texts), limit, log_metric)
         kept = [row for row in range(len(texts)) if not long[row] or self.too_long == "cut"]
@@ -216,7 +219,7 @@ def _plain(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _positions(model: Any) -> int | None:
     room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return room if isinstance(room, int) else None
+    return room if isinstance(room, int) and room > 0 else None
 
 
 def _check_is_scorer(folder: Path, name: str) -> None:
@@ -224,6 +227,10 @@ def _check_is_scorer(folder: Path, name: str) -> None:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
+        if (folder / "merged" / "config.json").exists():
+            raise ModelError(
+                f"reward_model: {name} is the folder of a run. Its model is {name}/merged."
+            ) from None
         if folder.is_dir():
             raise ModelError(f"reward_model: {name} has no config.json that can be read.") from None
         return

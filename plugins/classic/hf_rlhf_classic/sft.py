@@ -13,8 +13,16 @@ from hf_rlhf.errors import Problem
 from hf_rlhf.evaluate import Evaluation, held_out_rows, measure_rows, saved_model
 from hf_rlhf.policy import policy_arguments
 from hf_rlhf.run import Run
-from hf_rlhf_classic.checks import choice, evaluates_itself, one_kind, within_positions
-from hf_rlhf_classic.encoding import Encoded, encode_messages, encode_response, is_text
+from hf_rlhf_classic.checks import (
+    can_encode,
+    choice,
+    common_problems,
+    one_kind,
+    positions,
+    training_rows,
+    within_positions,
+)
+from hf_rlhf_classic.encoding import Encoded, encode_messages, encode_response, is_text, joined
 from hf_rlhf_classic.likelihood import Likelihood, Metrics, batch_size, likelihoods
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
@@ -48,9 +56,11 @@ class SupervisedTrainer(SFTTrainer):  # type: ignore[misc]
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
-        found = [*evaluates_itself(run), *_columns(run)]
+        found = [*common_problems(run), *_columns(run), *_packing(run)]
+        if found or not can_encode(run, *_names(run)):
+            return found
         # Which tokens count is known only of rows and templates that are in order.
-        for check in (_markers, _packing, _lengths):
+        for check in (_kinds, _markers, _lengths):
             found += check(run) if not found else ()
         return found
 
@@ -61,7 +71,7 @@ class SupervisedTrainer(SFTTrainer):  # type: ignore[misc]
         trainer = cls(
             **policy_arguments(run),
             args=run.training,
-            train_dataset=run.dataset["train"],
+            train_dataset=training_rows(run, *_names(run)),
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )
@@ -106,10 +116,9 @@ def assistant_only(run: Run) -> bool:
     train = run.dataset["train"]
     if "messages" in train.column_names:
         return True
-    completions = train["completion"][:]
-    return not is_text(completions[0]) and any(
-        turn["role"] != "assistant" for completion in completions for turn in completion
-    )
+    if is_text(train[0]["completion"]):
+        return False
+    return any(turn["role"] != "assistant" for turns in train["completion"] for turn in turns)
 
 
 def encoder(run: Run) -> Callable[[Mapping[str, Any]], Encoded]:
@@ -121,10 +130,13 @@ def encoder(run: Run) -> Callable[[Mapping[str, Any]], Encoded]:
 
     def encode(row: Mapping[str, Any]) -> Encoded:
         given: dict[str, Any] = {"chat_template": template, "assistant_only": only}
-        if row.get("messages"):
+        if "messages" in row:
             return encode_messages(run.tokenizer, row, **given)
+        if whole and not is_text(row["prompt"]):
+            turns = joined(row["prompt"], row["completion"])
+            return encode_messages(run.tokenizer, {**row, "messages": turns}, **given)
         found = encode_response(run.tokenizer, row, row["completion"], **given)
-        return Encoded(found.ids, [True] * len(found.ids)) if whole and not only else found
+        return Encoded(found.ids, [True] * len(found.ids)) if whole else found
 
     return encode
 
@@ -154,17 +166,30 @@ def _counts(run: Run) -> dict[str, int]:
     return found
 
 
+def _names(run: Run) -> tuple[str, ...]:
+    """Return the columns that are learned from."""
+    messages = "messages" in run.dataset["train"].column_names
+    return ("messages",) if messages else ("prompt", "completion")
+
+
 def _columns(run: Run) -> Iterator[Problem]:
-    columns = set(run.dataset["train"].column_names)
-    if not ({"prompt", "completion"} <= columns or "messages" in columns):
+    """Training and held-out rows have one of the two forms, and the same one."""
+    split = run.spec.evaluation.split if run.spec.evaluation else "train"
+    for name in dict.fromkeys(("train", split)):
+        columns = set(run.dataset[name].column_names if name in run.dataset else _names(run))
+        pair, messages = {"prompt", "completion"} <= columns, "messages" in columns
+        if pair != messages and set(_names(run)) <= columns:
+            continue
         yield Problem(
             "dataset",
-            f"{run.spec.dataset.name} gives the columns {', '.join(sorted(columns))}.",
-            "sft needs `prompt` and `completion`, or `messages`.",
+            f"{run.spec.dataset.name} gives the columns {', '.join(sorted(columns))} in {name!r}.",
+            "sft needs `prompt` and `completion`, or `messages`, and not both.",
         )
         return
-    names = ("messages",) if "messages" in columns else ("prompt", "completion")
-    yield from one_kind(run, *names)
+
+
+def _kinds(run: Run) -> Iterator[Problem]:
+    yield from one_kind(run, *_names(run))
 
 
 def _markers(run: Run) -> Iterator[Problem]:
@@ -172,7 +197,7 @@ def _markers(run: Run) -> Iterator[Problem]:
     if not assistant_only(run):
         return
     train, where = run.dataset["train"], "assistant_only_loss"
-    if is_text(train[0].get("messages") or train[0].get("prompt")):
+    if is_text(train[0][_names(run)[0]]):
         yield Problem(where, "is for rows of messages, and these are text.", "Leave it out.")
         return
     if has_generation_markers(run.tokenizer.chat_template):
@@ -195,6 +220,21 @@ def _packing(run: Run) -> Iterator[Problem]:
         yield Problem("max_length", "is null, and packing fills sequences of that length.")
     if training.padding_free and not training.packing and training.max_length is not None:
         yield Problem("padding_free", "needs `packing: true`, or `max_length: null`.")
+    if training.packing and training.truncation_mode == "keep_end":
+        yield Problem(
+            "truncation_mode",
+            "is keep_end, and packing keeps the start of a long row whatever it is.",
+            "Leave it out, or `packing: false`.",
+        )
+    room, most = positions(run), training.max_length
+    wraps = training.packing and training.packing_strategy == "wrapped"
+    if wraps and room is not None and most is not None and most > room:
+        yield Problem(
+            "max_length",
+            f"is {most}: wrapped rows fill it, and the model has {room} positions.",
+            f"Write `max_length: {room}` or less.",
+        )
+    yield from choice(run, "packing_strategy", ("bfd", "bfd_split", "wrapped"))
     yield from choice(run, "truncation_mode", ("keep_start", "keep_end"))
     yield from choice(run, "loss_type", ("nll", "dft"))
 
@@ -202,11 +242,20 @@ def _packing(run: Run) -> Iterator[Problem]:
 def _lengths(run: Run) -> Iterator[Problem]:
     """Something of some response is left within `max_length`."""
     encode, training, train = encoder(run), run.training, run.dataset["train"]
-    yield from within_positions(run, (len(encode(row).ids) for row in train))
+    yield from within_positions(run, lambda row: len(encode(row).ids))
+    if assistant_only(run):
+        silent = (place for place, row in enumerate(train) if not any(encode(row).counted))
+        if (place := next(silent, None)) is not None:
+            yield Problem(
+                "dataset",
+                f"row {place} of train has nothing that the assistant says.",
+                "Leave it out, or write `assistant_only_loss: false` to train on every turn.",
+            )
+            return
     cut = (encode(row).cut(training.max_length, training.truncation_mode) for row in train)
     if not training.packing and not any(any(one.counted) for one in cut):
         yield Problem(
             "max_length",
             f"is {training.max_length}, and no row has anything of its response within that.",
-            "Raise it, or `truncation_mode: keep_end`.",
+            "Raise it, or shorten the prompts.",
         )

@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM
 from trl import DPOTrainer
 
 from hf_rlhf.errors import ConfigError
-from hf_rlhf_classic.dpo import LOSS_TYPES, PreferenceTrainer
+from hf_rlhf_classic.dpo import LOSS_TYPES, SIDES, PreferenceTrainer
+from hf_rlhf_classic.encoding import encode_pair
 
 MODEL = "package://hf_rlhf_classic/tiny_sft"
 SETTINGS = {
@@ -130,6 +131,34 @@ def test_held_out_margins_are_differences_of_log_likelihood(run):
         assert metrics["chosen_log_prob"] == pytest.approx(chosen, abs=1e-4)
         assert metrics["preference_margin"] == pytest.approx(chosen - rejected, abs=1e-4)
         assert metrics["preference_accuracy"] == float(chosen > rejected)
+
+
+LOOKS_AHEAD = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>2{% endif %}"
+)
+
+
+def test_both_responses_are_measured_from_where_trl_has_them_begin(run, gpt2):
+    """The prompt's rendering ends as one of the two begins: what that adds counts in both."""
+    model = gpt2(chat_template=LOOKS_AHEAD)
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": "1+1="}],
+            "chosen": [{"role": "assistant", "content": chosen}],
+            "rejected": [{"role": "assistant", "content": rejected}],
+        }
+        for chosen, rejected in (("2", "3"), ("4", "2"), ("2", "25"), ("3", "4"))
+    ]
+    prepared = run(rows, model_name_or_path=model)
+    trainer = PreferenceTrainer.from_run(prepared)
+    starts = []
+    for row, trained in zip(rows, trainer.train_dataset, strict=True):
+        for side, one in zip(SIDES, encode_pair(prepared.tokenizer, row, SIDES), strict=True):
+            assert list(one.ids) == trained["prompt_ids"] + trained[f"{side}_ids"]
+            assert sum(one.counted) == len(trained[f"{side}_ids"])
+        starts.append(len(trained["prompt_ids"]))
+    assert len(set(starts)) == 2
 
 
 def test_what_training_adds_to_the_margin_is_the_implicit_reward(run, tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, TrainerCallback
 
 from hf_rlhf.errors import ConfigError
 from hf_rlhf_classic.pairs import Pair, calibration, length_bias, row_metrics, scores, tables
@@ -63,6 +63,19 @@ def test_before_training_it_is_measured_with_the_head_that_training_starts_from(
     trainer._score_held_out()
     before = RewardModelTrainer.held_out(prepared, prepared.model_path, {})
     assert trainer.tables["Pairwise accuracy"]["accuracy"] == before.means()["pair_accuracy"].mean
+
+
+def test_a_run_that_is_to_stop_does_not_stay_to_score_held_out_pairs(run):
+    trainer = RewardModelTrainer.from_run(run(max_steps=2, evaluation={"rows": 4}))
+
+    class Stop(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            control.should_training_stop = True
+
+    trainer.add_callback(Stop())
+    trainer.train()
+    assert trainer.state.global_step == 1
+    assert trainer.tables == {}
 
 
 def test_the_loss_is_bradley_and_terrys_with_margins(run):
@@ -147,6 +160,12 @@ def test_pairs_that_are_too_long_are_left_out_and_counted(run):
             {},
             "row 2 of train has the margin None",
         ),
+        (
+            [{**row, "margin": math.inf if place == 1 else 1.0} for place, row in enumerate(PAIRS)],
+            {},
+            "row 1 of train has the margin inf",
+        ),
+        (PAIRS, {"chat_template_path": "x.jinja"}, "changes the tokenizer only once"),
         (
             [{**PAIRS[0], "chosen": "1" * 600}, *PAIRS],
             {"max_length": None},

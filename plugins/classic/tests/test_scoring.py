@@ -195,6 +195,52 @@ def test_texts_that_are_too_long_are_counted_never_silently_cut(scorer, caplog):
         RewardModel(model=scorer, max_length=16, too_long="error")(PROMPTS, long)
 
 
+def test_it_never_reads_more_than_the_model_has_positions_for(gpt2):
+    """GPT-2 has no embedding for the 1025th token, whatever `max_length` says."""
+    folder = gpt2()
+    AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1).save_pretrained(folder)
+    logged = {}
+    found = RewardModel(model=folder, max_length=2000)(
+        [""], ["1" * 1100], log_metric=logged.__setitem__
+    )
+    assert math.isfinite(found[0])
+    assert logged == {"reward_model/too_long": 1.0}
+
+
+def test_an_encoder_without_an_end_of_sequence_token_scores(scorer, tmp_path):
+    """As many published reward models are: BERT and DeBERTa."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    tokenizer = AutoTokenizer.from_pretrained(scorer)
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(
+        BertConfig(
+            vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_labels=1,
+            num_attention_heads=2, intermediate_size=32, pad_token_id=tokenizer.pad_token_id,
+        )
+    ).eval()  # fmt: skip
+    model.save_pretrained(tmp_path)
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(tmp_path)
+    with torch.no_grad():
+        ids = [tokenizer(a + b, return_tensors="pt") for a, b in zip(PROMPTS, ANSWERS, strict=True)]
+        expected = [model(input_ids=one["input_ids"]).logits.item() for one in ids]
+    found = RewardModel(model=str(tmp_path))(PROMPTS, ANSWERS)
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_settings_that_would_make_every_score_nothing_are_refused():
+    for settings in ({"std": math.nan}, {"std": math.inf}, {"mean": math.nan}, {"max_length": 0}):
+        with pytest.raises(ModelError, match="above 0, mean"):
+            RewardModel(model=MODEL, **settings)
+
+
+def test_a_runs_folder_is_pointed_to_its_model(scorer, tmp_path):
+    (tmp_path / "merged").symlink_to(scorer)
+    with pytest.raises(ModelError, match=r"Its model is .*/merged\."):
+        RewardModel(model=str(tmp_path))
+
+
 def test_a_tokenizer_without_a_pad_token_pads_by_its_end(gpt2, tmp_path):
     """As GPT-2's: the score is then read off the token before the end."""
     folder = gpt2(pad_token=None)

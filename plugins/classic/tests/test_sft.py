@@ -156,6 +156,24 @@ def test_rows_that_are_cut_or_dropped_are_counted(run):
     assert len(trainer.train_dataset) == 2
 
 
+def test_only_the_columns_that_are_learned_from_reach_trl(run):
+    """TRL takes rows with `input_ids` for tokenized, and gives `text` the end of the completion."""
+    beside = [{**row, "text": "of another form", "input_ids": [1, 2, 3]} for row in TEXT]
+    prepared = run(beside)
+    trainer = SupervisedTrainer.from_run(prepared)
+    assert trained_text(trainer) == [f"{2 * n}<end>" for n in range(1, 9)]
+
+
+def test_with_the_loss_on_all_assistant_turns_those_of_the_prompt_are_measured_too(run):
+    rows = [{"prompt": row["messages"][:-1], "completion": row["messages"][-1:]} for row in TURNS]
+    prepared = run(rows, assistant_only_loss=True, completion_only_loss=False)
+    trainer = SupervisedTrainer.from_run(prepared)
+    assert trained_text(trainer) == [f"2<end>{n + 1}<end>" for n in range(1, 9)]
+    encode = encoder(prepared)
+    for row, done in zip(rows, trainer.train_dataset, strict=True):
+        assert list(encode(row).counted) == [label != -100 for label in done["labels"]]
+
+
 def test_a_held_out_row_without_a_response_in_reach_has_no_metrics(run):
     long = {"prompt": "1" * 30 + "=", "completion": "2"}
     prepared = run([TEXT[0], long], max_length=16, evaluation={"rows": 2})
@@ -179,6 +197,25 @@ UNMARKED = "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %
         (TEXT, {"assistant_only_loss": True}, "is for rows of messages, and these are text"),
         (TEXT, {"max_length": 2}, "no row has anything of its response within that"),
         (TEXT, {"max_length": None, "packing": True}, "is null, and packing fills"),
+        pytest.param(
+            TEXT,
+            {"packing": True, "truncation_mode": "keep_end"},
+            "packing keeps the start of a long row",
+            marks=pytest.mark.filterwarnings("ignore:The `'keep_end'`"),
+        ),
+        (TEXT, {"packing": True, "packing_strategy": "dense"}, "'dense' is unknown"),
+        (
+            TEXT,
+            {"packing": True, "packing_strategy": "wrapped", "max_length": 600},
+            "wrapped rows fill it, and the model has 512 positions",
+        ),
+        (TEXT, {"eos_token": "<pad>"}, "changes the tokenizer only once the weights are loaded"),
+        ([{**TEXT[0], **TURNS[0]}], {}, "`prompt` and `completion`, or `messages`, and not both"),
+        (
+            [*TURNS, {"messages": TURNS[0]["messages"][:1]}],
+            {},
+            "row 8 of train has nothing that the assistant says",
+        ),
         (TEXT, {"padding_free": True}, "padding_free"),
         (TEXT, {"truncation_mode": "middle"}, "'middle' is unknown. Known: keep_start, keep_end"),
         (TEXT, {"loss_type": "ce"}, "'ce' is unknown. Known: nll, dft"),
@@ -194,6 +231,30 @@ def test_what_cannot_be_trained_is_refused_before_weights_load(run, rows, settin
     with pytest.raises(ConfigError) as refused:
         run(rows, **settings)
     assert said in str(refused.value)
+
+
+def test_a_held_out_row_over_the_models_positions_is_refused(prepared):
+    long = {"prompt": "1+" * 600, "completion": "2"}
+    with pytest.raises(ConfigError, match="row 0 of test has 1202 tokens"):
+        prepared(TEXT, [long], **{**SETTINGS, "max_length": None, "evaluation": {"rows": 1}})
+    with pytest.raises(ConfigError, match="columns other in 'test'"):
+        prepared(TEXT, [{"other": "1"}], evaluation={"rows": 1}, **SETTINGS)
+
+
+def test_a_text_that_begins_twice_is_refused(run, gpt2):
+    from tokenizers.processors import TemplateProcessing
+    from transformers import AutoTokenizer
+
+    folder = gpt2()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.bos_token = "<end>"
+    begins = TemplateProcessing("<end> $0", special_tokens=[("<end>", tokenizer.bos_token_id)])
+    tokenizer.backend_tokenizer.post_processor = begins
+    tokenizer.save_pretrained(folder)
+    twice = [{**row, "prompt": f"<end>{row['prompt']}"} for row in TEXT]
+    with pytest.raises(ConfigError, match="it would be there twice"):
+        run(twice, model_name_or_path=folder)
+    run(TEXT, model_name_or_path=folder)
 
 
 def test_a_template_that_does_not_mark_the_assistant_is_refused(run, gpt2):
