@@ -21,7 +21,7 @@ from typing import Any
 from hf_rlhf.errors import ModelError
 from hf_rlhf.files import atomic_write_json
 from hf_rlhf.run import resolve_model_path
-from hf_rlhf.weights import INDEX, Stored, open_checkpoint
+from hf_rlhf.weights import INDEX, SINGLE, Stored, open_checkpoint
 
 IDENTITY = "base_identity.json"
 SCHEMA = 1
@@ -157,7 +157,8 @@ def _folder(base: str | Path, revision: str | None) -> Path | None:
 
 def _fingerprint(config: Mapping[str, Any], base: str | Path, revision: str | None) -> str | None:
     folder = _folder(base, revision)
-    if folder is None or not any(folder.glob("*.safetensors")):
+    # What else ends in .safetensors (another precision, an adapter) transformers does not load.
+    if folder is None or not any((folder / name).exists() for name in (SINGLE, INDEX)):
         return None
     try:
         stored = open_checkpoint(folder)

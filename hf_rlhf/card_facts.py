@@ -208,12 +208,11 @@ def during_training(history: Sequence[Mapping[str, Any]], reward: Record) -> dic
         means = series(history, f"rewards/{label}/mean")
         if not means:
             continue
-        window = max(1, min(10, len(means) // 10))
+        window = _window(means)
         rows.append(
             {
                 "label": label,
-                "first": mean_of(value for _, value in means[:window]),
-                "last": mean_of(value for _, value in means[-window:]),
+                **_ends(means),
                 "std": _mean_tail(history, f"rewards/{label}/std", window),
                 "none": _mean_of_series(history, f"rewards/{label}/none"),
                 "flat": _mean_of_series(history, f"rewards/{label}/zero_std_groups"),
@@ -237,16 +236,20 @@ def optimisation(history: Sequence[Mapping[str, Any]], reward: Record) -> dict[s
         values = series(history, name)
         if not values:
             continue
-        window = max(1, min(10, len(values) // 10))
-        rows.append(
-            {
-                "name": name,
-                "first": mean_of(value for _, value in values[:window]),
-                "last": mean_of(value for _, value in values[-window:]),
-                "logged": len(values),
-            }
-        )
+        rows.append({"name": name, **_ends(values), "logged": len(values)})
     return {"rows": rows[:FACTS_SHOWN], "left_out": len(rows[FACTS_SHOWN:])}
+
+
+def _window(points: Sequence[tuple[int, float]]) -> int:
+    return max(1, min(10, len(points) // 10))
+
+
+def _ends(points: Sequence[tuple[int, float]]) -> dict[str, float | None]:
+    window = _window(points)
+    return {
+        "first": mean_of(value for _, value in points[:window]),
+        "last": mean_of(value for _, value in points[-window:]),
+    }
 
 
 def _is_fact(name: str, rewards: Collection[str]) -> bool:

@@ -77,6 +77,12 @@ def test_where_the_weights_cannot_be_compared_names_are(base, tmp_path):
         check_base(tmp_path, base, name="me/other")
 
 
+def test_weights_that_transformers_would_not_load_have_no_fingerprint(base, tmp_path):
+    (tmp_path / "config.json").write_bytes((base / "config.json").read_bytes())
+    (tmp_path / "model.fp16.safetensors").write_bytes((base / "model.safetensors").read_bytes())
+    assert identify(tmp_path)["fingerprint"] is None
+
+
 def test_an_adapter_without_one_passes_and_a_damaged_one_does_not(base, tmp_path):
     check_base(tmp_path, base)
     assert read_identity(tmp_path) is None

@@ -264,6 +264,12 @@ def test_a_reward_model_is_published_and_pulled(folder, reward, tmp_path, monkey
     identity = read_identity(adapter)
     assert identity is not None
     assert (identity["base"], adapter.name) == ("demo/base", "adapter")
+    # Of somebody's repository nothing else is fetched, whatever lies there.
+    assert sorted(path.name for path in adapter.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "base_identity.json",
+    ]
     assert identity["fingerprint"] == reward["model"]["identity"]["fingerprint"]
     pulled = AutoModelForSequenceClassification.from_pretrained(tmp_path / "pulled")
     assert pulled.config.num_labels == 1
