@@ -69,14 +69,26 @@ def test_nothing_of_that_name_anywhere(hub):
     assert "'demo/nothing' is no folder here" in str(problems[0])
 
 
-def test_a_reward_model_on_the_hub_generates_no_text(monkeypatch, tmp_path):
+def test_a_reward_model_generates_no_text_wherever_it_is(monkeypatch, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"architectures": ["LlamaForSequenceClassification"]}))
     monkeypatch.setattr(checkpoints, "_hub_config", lambda repo, revision: path)
-    for asked in ("demo/rm", {"base": "demo/rm", "revision": "main"}):
+    for asked in (str(tmp_path), "demo/rm", {"base": "demo/rm", "revision": "main"}):
         _, problems = resolve_all(EvalSpec(models={"a": asked}))
-        assert "demo/rm" in str(problems[0])
         assert "generates no text" in str(problems[0])
+
+
+def test_two_checkpoints_may_not_share_a_folder(tiny_policy):
+    here = str(tiny_policy)
+    _, problems = resolve_all(EvalSpec(models={"a": [here, here], "a.2": here}))
+    assert "'a.2' names two checkpoints" in str(problems[0])
+
+
+def test_seeds_are_compared_with_one_or_as_many(tiny_policy):
+    here = str(tiny_policy)
+    spec = EvalSpec(models={"a": [here] * 2, "b": [here] * 3}, baseline="a")
+    said = str(resolve_all(spec)[1][0])
+    assert "has 3 checkpoints, and 'a', to be compared with, 2. Give 'a' one, or as many" in said
 
 
 @pytest.mark.parametrize(
@@ -98,3 +110,11 @@ def test_other_end_tokens_are_another_checkpoint(tiny_policy, tmp_path):
     assert _only(str(other)).identity == _only(str(tiny_policy)).identity
     (other / "generation_config.json").write_text('{"eos_token_id": [0, 3]}')
     assert _only(str(other)).identity != _only(str(tiny_policy)).identity
+
+
+def test_an_unfinished_run_has_nothing_to_measure(tmp_path):
+    from hf_rlhf.record import new_record, write_record
+
+    write_record(new_record(plugin={"name": "ppo"}), tmp_path)
+    _, problems = resolve_all(EvalSpec(models={"ppo": str(tmp_path)}))
+    assert "has no weights in merged/" in str(problems[0])

@@ -106,3 +106,11 @@ def test_models_and_adapters_of_a_hub(tmp_path):
     assert rows["sft"] == rows["here"]
     assert results["sft"]["kl"]["k1"]["per_sequence"]["mean"] == 0.0
     assert results["lora"]["kl"]["k3"]["per_sequence"]["mean"] > 0
+
+
+def test_the_worlds_two_models(unharmed):
+    """The SFT model knows sums, the base does not: the interval of the difference excludes 0."""
+    found = unharmed[0]["sft"]
+    assert found["difference"]["total"]["low"] > 0
+    assert found["kl"]["k1"]["per_sequence"]["low"] > 0
+    assert found["win_rate"]["total"]["interval"]["low"] > 0.5

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -299,17 +298,6 @@ def test_what_is_wrong_is_said_before_weights_load(tiny_policy, changes, wanted)
     assert wanted in _problem(Options((f"a={tiny_policy}",)), **changes)
 
 
-def test_two_checkpoints_may_not_share_a_folder(tiny_policy):
-    models = (f"a={tiny_policy}", f"a={tiny_policy}", f"a.2={tiny_policy}")
-    assert "'a.2' names two checkpoints" in _problem(Options(models))
-
-
-def test_seeds_are_compared_with_one_or_as_many(tiny_policy):
-    models = (f"a={tiny_policy}", f"a={tiny_policy}", *[f"b={tiny_policy}"] * 3)
-    said = _problem(Options(models))
-    assert "has 3 checkpoints, and 'a', to be compared with, 2. Give 'a' one, or as many" in said
-
-
 def test_a_criterion_names_a_column_that_is_not_there(tiny_policy):
     said = _problem(
         Options((f"a={tiny_policy}",)),
@@ -317,14 +305,6 @@ def test_a_criterion_names_a_column_that_is_not_there(tiny_policy):
         eval={"compare": [{"judge": "by_length", "criterion": "States {gold}."}]},
     )
     assert "the criterion names gold, which the rows lack. Their columns: answer" in said
-
-
-def test_a_reward_model_generates_no_text(tiny_policy, tmp_path):
-    folder = shutil.copytree(tiny_policy, tmp_path / "rm")
-    config = json.loads((folder / "config.json").read_text())
-    config["architectures"] = ["LlamaForSequenceClassification"]
-    (folder / "config.json").write_text(json.dumps(config))
-    assert "generates no text" in _problem(Options((f"rm={folder}",)))
 
 
 def test_weights_that_are_not_whole_are_not_made_up(tiny_policy, tmp_path):
@@ -406,11 +386,6 @@ def test_results_go_into_record_and_card(tiny_policy, run_folder, tmp_path):
     assert (run_folder / "comparison.png").stat().st_size > 10_000
 
 
-def test_an_unfinished_run_has_nothing_to_measure(run_folder):
-    shutil.rmtree(run_folder / "merged")
-    assert "has no weights in merged/" in _problem(Options((f"ppo={run_folder}",)))
-
-
 def test_record_needs_a_run(tiny_policy, tmp_path):
     path = tmp_path / "eval.yaml"
     path.write_text(_file().to_yaml())
@@ -423,19 +398,3 @@ def test_the_command_behaves_as_the_others_do(tiny_policy, tmp_path):
     path.write_text(_file(evaluation={**SAMPLING, "rows": 1}).to_yaml())
     argv = [str(path), "--model", f"a={tiny_policy}", "--out", str(tmp_path / "out")]
     check_command(command, argv)
-
-
-@pytest.mark.slow
-def test_the_worlds_two_models(tmp_path):
-    """The SFT model knows sums, the base does not: the interval of the difference excludes 0."""
-    root = "package://hf_rlhf_classic"
-    file = _file(
-        dataset={"name": "arithmetic", "form": "prompts"},
-        rewards=[{"name": "arithmetic_correct"}],
-        evaluation={"rows": 60, "temperature": 1.0, "max_new_tokens": 12},
-    )
-    plan = make_plan(file, Options((f"base={root}/tiny_base", f"sft={root}/tiny_sft")))
-    found = measure.evaluate(plan, Path(tmp_path), [])["results"]["sft"]
-    assert found["difference"]["total"]["low"] > 0
-    assert found["kl"]["k1"]["per_sequence"]["low"] > 0
-    assert found["win_rate"]["total"]["interval"]["low"] > 0.5

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
+from uuid import uuid4
 
 from hf_rlhf.errors import DataError
 from hf_rlhf.readers import Row
@@ -24,6 +25,7 @@ class Rejected:
         self.reasons: Counter[str] = Counter()
         self._first: list[str] = []
         self._file: IO[str] | None = None
+        self._id = uuid4().hex
 
     def __enter__(self) -> "Rejected":
         return self
@@ -36,8 +38,8 @@ class Rejected:
     @property
     def _temporary(self) -> Path:
         assert self.path is not None
-        # Every process of a launch loads for itself.
-        return self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        # As the core names its own, so that it clears this one, too, after a crash.
+        return self.path.with_name(f".{self.path.name}.{self._id}.tmp")
 
     def add(self, row: Row, number: int, bad: BadRow) -> None:
         """Count one row and list it."""
@@ -65,6 +67,8 @@ class Rejected:
         if self._file is None:
             self.path.unlink(missing_ok=True)
             return
+        self._file.flush()
+        os.fsync(self._file.fileno())
         self._file.close()
         self._file = None
         os.replace(self._temporary, self.path)
@@ -78,11 +82,13 @@ class Rejected:
         where = " The first process of a run lists them all in rejected_rows.jsonl."
         if self.path:
             where = f" All are listed in {self.path}."
+        over = f"more than `max_rejected_share` ({most:.1%}) allows"
+        if count == read:
+            over = "so none is left"
         first = "".join(f"\n  {story}" for story in self._first)
         raise DataError(
-            f"{name}: {count} of {read} rows ({count / read:.1%}) cannot be used, more than "
-            f"`max_rejected_share` ({most:.1%}) allows ({listed}).{where} Mend them, or raise the "
-            f"share. The first:{first}"
+            f"{name}: {count} of {read} rows ({count / read:.1%}) cannot be used, {over} "
+            f"({listed}).{where} Mend them, or raise the share. The first:{first}"
         )
 
 

@@ -152,12 +152,15 @@ def write_split(spool: Spool, mask: Any, schema: Any, folder: Path) -> Any:
     temporary = spool.path.with_suffix(".split")  # where it goes if this process is killed
     start = 0
     try:
-        with temporary.open("wb") as file, pa.ipc.new_stream(file, schema) as writer:
-            for table in spool.batches():
-                chosen = table.filter(pa.array(mask[start : start + len(table)]))
-                start += len(table)
-                if len(chosen):
-                    writer.write_table(_as(chosen, schema))
+        with temporary.open("wb") as file:
+            with pa.ipc.new_stream(file, schema) as writer:
+                for table in spool.batches():
+                    chosen = table.filter(pa.array(mask[start : start + len(table)]))
+                    start += len(table)
+                    if len(chosen):
+                        writer.write_table(_as(chosen, schema))
+            file.flush()
+            os.fsync(file.fileno())  # its content is never looked at again
         final = folder / f"{_digest(temporary)}.arrow"
         # One of this content and length is whole; one that a crash has cut short is replaced.
         if not final.exists() or final.stat().st_size != temporary.stat().st_size:
