@@ -33,16 +33,34 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # What our own packages offer, so that a missing one can be named with the command that brings it.
 FIRST_PARTY: dict[Kind, dict[str, str]] = {
-    "trainers": {"refiner_grpo": "hf-rlhf-refiner"},
-    "rewards": dict.fromkeys(
-        (
-            *("rubric_judge", "citation_f1", "refiner_reward", "answer_format", "answer_length"),
-            *("snippet_count", "hallucinated_ids", "uncited_share"),
+    "trainers": {
+        "refiner_grpo": "hf-rlhf-refiner",
+        **dict.fromkeys(
+            ("sft", "reward", "dpo", "iterative_dpo", "ppo", "grpo"), "hf-rlhf-classic"
         ),
-        "hf-rlhf-refiner",
-    ),
-    "datasets": dict.fromkeys(("refiner_rows", "judged_rollouts", "tiny_world"), "hf-rlhf-refiner"),
-    "commands": {"hub": "hf-rlhf-local-hub"},
+    },
+    "rewards": {
+        **dict.fromkeys(
+            (
+                *("rubric_judge", "citation_f1", "refiner_reward", "answer_format"),
+                *("answer_length", "snippet_count", "hallucinated_ids", "uncited_share"),
+            ),
+            "hf-rlhf-refiner",
+        ),
+        **dict.fromkeys(("reward_model", "arithmetic_correct", "known_utility"), "hf-rlhf-classic"),
+        "evidence_reliability": "hf-rlhf-roles",
+    },
+    "datasets": {
+        **dict.fromkeys(("refiner_rows", "judged_rollouts", "tiny_world"), "hf-rlhf-refiner"),
+        **dict.fromkeys(
+            ("sft", "preference", "prompts", "arithmetic", "tastes"), "hf-rlhf-classic"
+        ),
+    },
+    "commands": {
+        "hub": "hf-rlhf-local-hub",
+        "eval": "hf-rlhf-classic",
+        "roles": "hf-rlhf-roles",
+    },
 }
 
 

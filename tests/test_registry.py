@@ -53,6 +53,31 @@ def test_first_party_name_that_is_not_installed_says_what_to_install(install):
         registry.load("rewards", "citation_f1")
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "package"),
+    [
+        ("trainers", "ppo", "hf-rlhf-classic"),
+        ("datasets", "preference", "hf-rlhf-classic"),
+        ("commands", "roles", "hf-rlhf-roles"),
+        ("rewards", "evidence_reliability", "hf-rlhf-roles"),
+    ],
+)
+def test_our_own_packages_are_suggested(install, kind, name, package):
+    install(("p", "other", "x:y"))
+    with pytest.raises(UnknownPlugin, match=f"`pip install {package}`"):
+        registry.load(kind, name)
+
+
+def test_what_our_own_packages_offer_is_known():
+    """A component that is added to one of our packages is added to FIRST_PARTY, too."""
+    ours = ("hf-rlhf-refiner", "hf-rlhf-classic", "hf-rlhf-roles", "hf-rlhf-local-hub")
+    for kind in registry.KINDS:
+        known = registry.FIRST_PARTY.get(kind, {})
+        for point in registry.offered(kind):
+            if (package := registry.package(point)[0]) in ours:
+                assert known.get(point.name) == package, (kind, point.name)
+
+
 def test_a_name_of_another_kind_is_pointed_out(install):
     install(("p", "tone", "x:y"))
     with pytest.raises(UnknownPlugin, match="a reward of that name: it belongs under `rewards`"):
