@@ -11,7 +11,14 @@ from typing import Any, Literal
 import jinja2
 import yaml
 
-from hf_rlhf.card_facts import during_training, optimisation, results, settings_of, setup
+from hf_rlhf.card_facts import (
+    during_training,
+    learned_reward,
+    optimisation,
+    results,
+    settings_of,
+    setup,
+)
 from hf_rlhf.card_metadata import (
     algorithm_name,
     algorithm_of,
@@ -90,6 +97,7 @@ def render_card(
         "auto_class": _auto_class(clean),
         "notes": known_notes(clean, clean["training"]["history"]),
         "only_measured": only_measured(clean),
+        "learned_reward": learned_reward(settings_of(clean)),
         "samples": sample_groups(clean["samples"]),
         "command": shlex.join(str(word) for word in clean["command"]),
         "requirements": _requirements(clean),
@@ -189,7 +197,8 @@ def report_tables(report: Mapping[str, Any]) -> list[dict[str, Any]]:
             rows = [{"": key, " ": value} for key, value in pairs.items()]
         columns = list(dict.fromkeys(key for row in rows for key in row))
         table = [[row.get(column) for column in columns] for row in rows]
-        tables.append({"title": title, "columns": columns, "rows": table})
+        if columns:
+            tables.append({"title": title, "columns": columns, "rows": table})
     return tables
 
 

@@ -37,6 +37,7 @@ def setup(record: Record) -> list[tuple[str, str]]:
     settings = settings_of(record)
     algorithm = algorithm_of(record)
     lines = [
+        *((("Reward model", learned),) if (learned := learned_reward(settings)) else ()),
         ("KL", _kl(settings, algorithm)),
         ("Loss", _named(settings, *_LOSS)),
         ("Optimizer", _optimizer(settings)),
@@ -51,6 +52,13 @@ def setup(record: Record) -> list[tuple[str, str]]:
     if record["plugin"]["name"] is not None and algorithm not in ONLINE:
         lines = [line for line in lines if line[0] not in ("KL", "Rollouts", "Loss") or line[1]]
     return [(name, text or NOT_RECORDED) for name, text in lines]
+
+
+def learned_reward(settings: Mapping[str, Any]) -> str:
+    """Return which reward model a trainer was given beside the composed rewards, as Markdown."""
+    given = _named(settings, "reward_adapter", "reward_model_path")
+    how = _named(settings, "learned_reward_weight", "score_normalisation", "score_clip")
+    return ", ".join(part for part in (given, how) if part) if given else ""
 
 
 def _setting(settings: Mapping[str, Any], name: str) -> str:

@@ -506,3 +506,58 @@ class TestRewardCurve:
         monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
         assert reward_curve(example(), tmp_path / "curve.png")
         assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_rewards_that_only_measured_are_not_said_to_have_trained():
+    record = example()
+    assert "Training did not use these rewards" not in render_card(record)
+    record["reward"]["trains"] = False
+    # What was logged of them says otherwise.
+    assert "Training did not use these rewards" not in render_card(record)
+    record["training"]["history"] = [
+        {"step": 1, "loss": 0.5, "step_time/rollout": 1.0, "tokens_per_second": 9.0}
+    ]
+    text = render_card(record)
+    assert "Training did not use these rewards" in text
+    assert "- **Reward:**" not in text
+    assert "left out of training" not in text
+    assert "No reward was logged" not in text
+    assert "| `loss` |" in text
+    assert "per_second" not in text.split("## During training")[1].split("\n## ")[0]
+    assert "step_time" not in text.split("## During training")[1].split("\n## ")[0]
+
+
+def test_a_trainer_of_no_known_algorithm_is_not_asked_for_what_it_has_not():
+    record = example()
+    record["plugin"]["name"] = "pairs"
+    record["defaults"] = {}
+    record["config"] = {"plugin": "pairs", "learning_rate": 1e-3}
+    names = [name for name, _ in setup(record)]
+    assert not {"KL", "Rollouts", "Loss"} & set(names)
+    assert "Optimizer" in names
+    # A fixed coefficient has no horizon.
+    record["config"] |= {"kl_coef": 0.1, "kl_horizon": 10000}
+    assert dict(setup(record))["KL"] == "`kl_coef = 0.1`"
+    record["config"]["kl_target"] = 6
+    assert "`kl_horizon = 10000`" in dict(setup(record))["KL"]
+
+
+def test_a_reward_model_that_the_trainer_was_given_is_named():
+    record = example()
+    record["config"] |= {"reward_adapter": "runs/reward/adapter", "learned_reward_weight": 1.0}
+    text = render_card(record)
+    assert "- **Reward model:** `reward_adapter = runs/reward/adapter`" in text
+    assert "A reward model scored the completions: `reward_adapter" in text
+    assert "no part of the held-out `total`" in text
+    record["reward"] |= {"rewards": [], "gates": []}
+    text = render_card(record)
+    assert "The run file names no other reward." in text
+    assert "learns from the data itself" not in text
+
+
+def test_a_report_without_rows_is_no_table():
+    record = example()
+    record["training"]["report"] = {"Iterations": [], "Rows": {"given": 3}}
+    text = render_card(record)
+    assert "Iterations, as the trainer" not in text
+    assert "Rows, as the trainer reports it:" in text
