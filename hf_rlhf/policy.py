@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 CONFIG = "adapter_config.json"
 INNER = "adapter"
 """Where a run folder, and a repository of ours, has its adapter."""
-_FILES = (
-    *(CONFIG, "adapter_model.safetensors", IDENTITY),
-    *("tokenizer*", "special_tokens_map.json", "chat_template.jinja"),
-)
+_FILES = (CONFIG, "adapter_model.safetensors", IDENTITY)
 _SETTINGS = {
     "lora_r": "r",
     "lora_alpha": "lora_alpha",

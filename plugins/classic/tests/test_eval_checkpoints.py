@@ -30,14 +30,14 @@ def hub(monkeypatch, adapter):
         asked.append(("config", repo, revision))
         raise OSError("no such file")
 
-    def find(name, revision=None):
+    def find(name, revision):
         asked.append(("adapter", name, revision))
         if not name.endswith("lora"):
             raise ModelError("none")
         return adapter
 
     monkeypatch.setattr(checkpoints, "_hub_config", config)
-    monkeypatch.setattr(checkpoints, "find_adapter", find)
+    monkeypatch.setattr(checkpoints, "_hub_adapter", find)
     return asked
 
 

@@ -100,7 +100,7 @@ def test_models_and_adapters_of_a_hub(tmp_path):
         }
         _run([sys.executable, "-c", push, str(base), str(tmp_path / "adapter")], **environment)
         models = ["--model", f"here={base}", "--model", "sft=demo/tiny-sft"]
-        models += ["--model", "lora=demo/lora"]
+        models += ["--model", "lora=demo/lora@main"]
         _run(_command(tmp_path / "out", models=models), **environment)
     results, rows = _results(tmp_path / "out")
     assert rows["sft"] == rows["here"]

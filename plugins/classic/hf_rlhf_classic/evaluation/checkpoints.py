@@ -12,13 +12,14 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from hf_rlhf.base_identity import check_base
 from hf_rlhf.errors import HfRlhfError, ModelError, Problem
-from hf_rlhf.policy import find_adapter
+from hf_rlhf.policy import INNER, find_adapter
 from hf_rlhf.record import RECORD_NAME, load_record
 from hf_rlhf.run import resolve_model_path
 from hf_rlhf_classic.evaluation.spec import SECTION, EvalSpec
 
 _KEYS = ("base", "adapter", "revision")
 _CONFIGS = ("config.json", "adapter_config.json", "generation_config.json")
+_TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template.jinja")
 _WEIGHTS = (".safetensors", ".bin")
 
 
@@ -168,7 +169,7 @@ def _adapter(where: str) -> Path:
     if Path(resolve_model_path(where)).is_dir():
         return find_adapter(where)
     repo, _, revision = where.partition("@")
-    return find_adapter(repo, revision or None)
+    return _hub_adapter(repo, revision or None)
 
 
 def _adapted(
@@ -196,7 +197,7 @@ def _on_hub(name: str, place: int, asked: str, model: str, revision: str | None)
         config = _hub_config(model, revision)
     except (OSError, ValueError, EntryNotFoundError) as error:
         try:
-            adapter = find_adapter(model, revision)
+            adapter = _hub_adapter(model, revision)
         except ModelError:
             raise ModelError(
                 f"{model!r} is no folder here ({Path.cwd()}), and as a Hub id it does not load: "
@@ -206,6 +207,16 @@ def _on_hub(name: str, place: int, asked: str, model: str, revision: str | None)
         return _adapted(name, place, asked, adapter, None, None)
     _generates(config, asked)
     return Checkpoint(name, place, asked, model, revision=revision)
+
+
+def _hub_adapter(repo: str, revision: str | None) -> Path:
+    """Return the folder of an adapter on the Hub, with its tokenizer, as a local one has it."""
+    from huggingface_hub import snapshot_download
+
+    found = find_adapter(repo, revision)
+    inside = f"{found.name}/" if found.name == INNER else ""
+    snapshot_download(repo, revision=revision, allow_patterns=[inside + one for one in _TOKENIZER])
+    return found
 
 
 def _hub_config(repo: str, revision: str | None) -> Path:
