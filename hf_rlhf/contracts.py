@@ -46,7 +46,8 @@ DatasetAdapter = Callable[..., "DatasetDict | Loaded"]
 rewards need). Splits: `train`, and `test` for held-out evaluation. Two parameters are given by
 the run: `tokenizer`, and `rejected_rows: Path | None = None`, a file in the run folder to which the
 adapter writes the rows that it leaves out, as JSON lines of `where`, `row`, `reason` and `values`.
-It is None where nothing may be written: in a dry run, and on all processes but the first."""
+It is None where nothing may be written: in a dry run, on all processes but the first, and in a
+folder whose run has begun."""
 
 Task = Literal["text-generation", "text-classification"]
 """What a trained model is for; a reward model classifies, into one class."""
@@ -120,7 +121,8 @@ class Trainer(Protocol):
       id with whole weights, `model_kwargs` are for `from_pretrained`. One row of metrics for each
       row of the dataset, on every process the same: `hf_rlhf.evaluate.measure_rows` does that.
       Called by all processes, before training and after it, if the run has an `evaluation`
-      section. None: there is nothing to measure of this model.
+      section. Every number is finite or None. In place of an Evaluation, None: there is nothing
+      to measure of this model.
     * `report() -> Mapping`: JSON of what only it knows, for the record (`training.report`) and the
       card: under each title a list of rows or one mapping. Called after saves and at the end, on
       every process, also when training fails; so no collective calls.

@@ -5,6 +5,8 @@ from typing import Any
 
 from hf_rlhf import plain_yaml
 from hf_rlhf.card import render_card
+from hf_rlhf.card_facts import series
+from hf_rlhf.compose import TOTAL
 from hf_rlhf.files import atomic_write_text
 from hf_rlhf.plots import reward_curve, training_curves
 from hf_rlhf.record import as_json, complete, load_record, now, write_record
@@ -94,8 +96,10 @@ class Recorder:
         self.record["finished"] = now()
         self.record["sessions"][-1] |= {"status": status, "ended": self.record["finished"]}
         self.record["reward"]["judges"] = judges_section(self.run, self.earlier_usage)
+        logged = series(self.record["training"]["history"], f"rewards/{TOTAL}/mean")
+        shown = "Reward during training, and held-out reward" if logged else "Held-out reward"
         pictures = (
-            ("reward_curve.png", reward_curve, "Reward during training, and held-out reward"),
+            ("reward_curve.png", reward_curve, shown),
             ("training_curves.png", training_curves, "What the trainer logged of itself"),
         )
         self.record["pictures"] = [
