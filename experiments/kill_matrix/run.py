@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -235,6 +236,8 @@ class Session:
         status = 70
         try:
             status = main(arguments)
+        except Exception:  # noqa: BLE001 - os._exit below would lose it
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
