@@ -65,6 +65,13 @@ def test_before_training_it_is_measured_with_the_head_that_training_starts_from(
     assert trainer.tables["Pairwise accuracy"]["accuracy"] == before.means()["pair_accuracy"].mean
 
 
+def test_held_out_pairs_are_scored_by_a_lora_in_bf16_with_recomputed_activations(run):
+    settings = {"bf16": True, "activation_checkpointing": True, "evaluation": {"rows": 4}}
+    trainer = RewardModelTrainer.from_run(run(**LORA, **settings))
+    trainer.train()
+    assert trainer.report()["Pairwise accuracy"]["pairs"] == 4
+
+
 def test_a_run_that_is_to_stop_does_not_stay_to_score_held_out_pairs(run):
     trainer = RewardModelTrainer.from_run(run(max_steps=2, evaluation={"rows": 4}))
 
