@@ -1,11 +1,12 @@
 """Roles on one loaded base: an adapter is switched on for each request, under a lock."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from peft import PeftModel
 from transformers import (
     AutoModelForCausalLM,
@@ -28,6 +29,10 @@ class TooLong(HfRlhfError):
     """Prompt and answer do not fit into the base's context."""
 
 
+class Unspeakable(HfRlhfError):
+    """The base's chat template does not take these messages."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How a reply is generated."""
@@ -37,6 +42,8 @@ class Sampling:
     """0 decodes greedily."""
     top_p: float = 1.0
     seed: int | None = None
+    at_most: bool = False
+    """Whether fewer tokens will do where the context has no room for `max_tokens`."""
 
 
 @dataclass
@@ -80,6 +87,8 @@ class Engine:
                 model = PeftModel.from_pretrained(model, folder, adapter_name=name)
         self.model: Any = model.to(device or _device()).eval()
         self.context: int | None = getattr(self.model.config, "max_position_embeddings", None)
+        # The first call settles truncation and padding; threads that do it at once clash.
+        self.tokenizer("", add_special_tokens=False)
         self._lock = threading.Lock()
 
     def role(self, name: str) -> Role:
@@ -89,7 +98,7 @@ class Engine:
         return self.roles[name]
 
     def encode(self, role: str, messages: Sequence[Message], max_tokens: int) -> Any:
-        """Return the prompt's tokens, shape (1, tokens), and mask. Raises TooLong.
+        """Return the prompt's tokens, shape (1, tokens), and mask. Raises TooLong, Unspeakable.
 
         The role's system prompt comes first, unless the messages bring one.
         """
@@ -97,7 +106,14 @@ class Engine:
         system = self.role(role).system
         if not turns or turns[0]["role"] != "system":
             turns = [{"role": "system", "content": system}, *turns]
-        text = self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        try:
+            text = self.tokenizer.apply_chat_template(
+                turns, add_generation_prompt=True, tokenize=False
+            )
+        except TemplateError as error:
+            raise Unspeakable(
+                f"the base's chat template takes no such messages: {error}"
+            ) from error
         batch = self.tokenizer(text, return_tensors="pt", add_special_tokens=False)
         tokens = batch["input_ids"].shape[1]
         if self.context is not None and tokens + max_tokens > self.context:
@@ -113,14 +129,17 @@ class Engine:
         messages: Sequence[Message],
         sampling: Sampling | None = None,
         stop: threading.Event | None = None,
-    ) -> tuple[Reply, Iterator[str]]:
+    ) -> tuple[Reply, Generator[str]]:
         """Return the reply, which fills while the pieces of its text are taken from the iterator.
 
         Setting `stop` ends it. Others wait until this one's turn is over.
         """
         sampling = sampling or Sampling()
-        batch = self.encode(role, messages, sampling.max_tokens)
+        batch = self.encode(role, messages, 1 if sampling.at_most else sampling.max_tokens)
         reply = Reply(prompt_tokens=batch["input_ids"].shape[1])
+        if sampling.at_most and self.context is not None:
+            room = self.context - reply.prompt_tokens
+            sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         return reply, self._pieces(role, batch, sampling, reply, stop or threading.Event())
 
     def reply(
@@ -134,7 +153,7 @@ class Engine:
 
     def _pieces(
         self, role: str, batch: Any, sampling: Sampling, reply: Reply, stop: threading.Event
-    ) -> Iterator[str]:
+    ) -> Generator[str]:
         streamer = TextIteratorStreamer(self.tokenizer, skip_prompt=True, skip_special_tokens=True)
         failed: list[BaseException] = []
 

@@ -12,9 +12,15 @@ from hf_rlhf.errors import ConfigError, DataError, Problem
 from hf_rlhf_roles.data import Inspected, check_kind, inspect_data
 from hf_rlhf_roles.guard import Seal, seal_folder
 from hf_rlhf_roles.ledger import Ledger, Trained, check_isolation
-from hf_rlhf_roles.role import BASE, REFERENCE, Role, Stage
+from hf_rlhf_roles.role import BASE, OWNED, REFERENCE, Role, Stage
 from hf_rlhf_roles.workspace import Step, Workspace
 
+_FIXED = {key: fix for key, fix in OWNED.items() if key != "dataset"} | {
+    "dataset.path": "Give --data FILE.",
+    "dataset.name": "It is the stage's `data`, or the `name` under its `dataset`.",
+    "dataset.system": "It is the role's `system`.",
+}
+"""Keys that no option may change."""
 State = Literal["done", "to do", "stale", "waits"]
 
 
@@ -209,8 +215,14 @@ class Planner:
 
     def _overridden(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         file = RunFile.from_mapping(values, name="roles").override(self.overrides)
-        if file.problems:
-            raise ConfigError(file.problems)
+        # What was inspected and sealed is what is trained on.
+        changed = [
+            Problem(f"--{key}", "is decided by the workspace.", fix)
+            for key, fix in _FIXED.items()
+            if _at(file.values, key) != _at(values, key)
+        ]
+        if file.problems or changed:
+            raise ConfigError([*file.problems, *changed])
         return file.values
 
     def _places(self, role: str) -> dict[str, str]:
@@ -249,6 +261,12 @@ class Planner:
             why.append("its adapter is missing or was changed")
         state: State = "stale" if why else "done"
         return replace(planned, state=state, why="; ".join(why))
+
+
+def _at(values: Any, key: str) -> Any:
+    for part in key.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values
 
 
 def _runs(planned: Planned) -> bool:

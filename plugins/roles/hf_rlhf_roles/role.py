@@ -28,7 +28,7 @@ BASE = "{base}"
 """In a stage's `run`: the base model."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_OWNED = {
+OWNED = {
     "schema": "It is the run file's own.",
     "plugin": "Write it as the stage's `trainer`.",
     "dataset": "Write the adapter's arguments under the stage's `dataset`.",
@@ -38,6 +38,7 @@ _OWNED = {
     "use_peft": "A role is always an adapter.",
     "output_dir": "A workspace keeps its runs in `runs/`.",
 }
+"""Keys of a run file that are not a role's, nor a command's, to give, and how they are said."""
 
 
 @dataclass(frozen=True)
@@ -194,8 +195,8 @@ class _Reading:
 
     def _check_stage(self, name: str, stage: Stage, stages: Mapping[str, Any]) -> None:
         at: KeyPath = ("stages", name)
-        for key in sorted(stage.run.keys() & _OWNED.keys()):
-            self._report((*at, "run", key), "is decided by the workspace.", _OWNED[key])
+        for key in sorted(stage.run.keys() & OWNED.keys()):
+            self._report((*at, "run", key), "is decided by the workspace.", OWNED[key])
         for key in sorted(stage.dataset.keys() & {"path", "system"}):
             self._report((*at, "dataset", key), "is given by the workspace.", "Remove it.")
         asked = [*((("continues",), one) for one in stage.continues)]

@@ -6,17 +6,19 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import aclosing
 from typing import Any, Literal
 
-from anyio import to_thread
+from anyio import CancelScope, CapacityLimiter, to_thread
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hf_rlhf.errors import ConfigError, HfRlhfError
-from hf_rlhf_roles.engine import Engine, Reply, Sampling, TooLong
+from hf_rlhf_roles.engine import Engine, Reply, Sampling, TooLong, Unspeakable
 
 TOKEN_VARIABLE = "HF_RLHF_ROLES_TOKEN"
 
@@ -45,11 +47,18 @@ class ChatRequest(BaseModel):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
-    seed: int | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     n: Literal[1] = 1
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: str | None = None
+
+    @field_validator("messages")
+    @classmethod
+    def _system_first(cls, messages: list[Message]) -> list[Message]:
+        if any(message.role == "system" for message in messages[1:]):
+            raise ValueError("a system message stands first, or not at all")
+        return messages
 
 
 class Limits(BaseModel):
@@ -71,7 +80,8 @@ def make_app(engine: Engine, limits: Limits | None = None, token: str | None = N
     app.add_api_route("/v1/models", service.models, methods=["GET"])
     app.add_api_route("/v1/chat/completions", service.chat, methods=["POST"], response_model=None)
     app.add_exception_handler(RequestValidationError, _invalid)
-    _guard(app, limits, token)
+    app.add_exception_handler(Exception, _broken)
+    app.add_middleware(_Guard, limits=limits, token=token)
     return app
 
 
@@ -81,7 +91,8 @@ class _Service:
     def __init__(self, engine: Engine, limits: Limits) -> None:
         self.engine = engine
         self.limits = limits
-        self.room = threading.BoundedSemaphore(limits.max_waiting)
+        # Each request in hand holds a thread while it waits for its turn.
+        self.threads = CapacityLimiter(limits.max_waiting)
         self.created = int(time.time())
 
     async def health(self) -> dict[str, str]:
@@ -94,41 +105,46 @@ class _Service:
         ]
         return {"object": "list", "data": told}
 
-    async def chat(self, asked: ChatRequest) -> Any:
+    async def chat(self, asked: ChatRequest, request: Request) -> Any:
         most = self.limits.max_tokens
-        wanted = asked.max_completion_tokens or asked.max_tokens or most
-        if wanted > most:
+        wanted = asked.max_completion_tokens or asked.max_tokens
+        if wanted is not None and wanted > most:
             said = f"max_tokens is {wanted}; this server gives at most {most}."
             return _error(400, said, param="max_tokens")
-        sampling = Sampling(wanted, asked.temperature, asked.top_p, asked.seed)
+        sampling = Sampling(
+            wanted or most, asked.temperature, asked.top_p, asked.seed, at_most=wanted is None
+        )
         messages = [message.model_dump() for message in asked.messages]
         stop = threading.Event()
         try:
             reply, pieces = await to_thread.run_sync(
-                self.engine.stream, asked.model, messages, sampling, stop
+                self.engine.stream, asked.model, messages, sampling, stop, limiter=self.threads
             )
         except ConfigError as error:
             said = "; ".join(str(problem) for problem in error.problems)
             return _error(404, said, code="model_not_found", param="model")
         except TooLong as error:
             return _error(400, str(error), code="context_length_exceeded", param="messages")
-        if not self.room.acquire(blocking=False):
-            said = f"{self.limits.max_waiting} requests are in hand. Try again later."
-            return _error(429, said, code="rate_limit_exceeded")
+        except Unspeakable as error:
+            return _error(400, str(error), param="messages")
         told = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time())}
         told |= {"model": asked.model}
-        taken = _taken(pieces, stop, self.room)
+        taken = _taken(pieces, stop, self.threads)
         if asked.stream:
             usage = asked.stream_options is not None and asked.stream_options.include_usage
             events = _events(taken, reply, told, usage)
             return StreamingResponse(events, media_type="text/event-stream")
-        return await _whole(taken, reply, told)
+        return await _whole(taken, reply, told, request)
 
 
-async def _whole(pieces: AsyncIterator[str], reply: Reply, told: dict[str, Any]) -> Any:
+async def _whole(
+    pieces: AsyncGenerator[str], reply: Reply, told: dict[str, Any], request: Request
+) -> Any:
     try:
-        async for _ in pieces:
-            pass
+        async with aclosing(pieces):
+            async for _ in pieces:
+                if await request.is_disconnected():
+                    break
     except Exception as error:  # noqa: BLE001 - a model may raise anything, of which nobody hears
         return _error(500, f"generation failed: {type(error).__name__}: {error}")
     message = {"role": "assistant", "content": reply.text}
@@ -143,16 +159,22 @@ async def _invalid(_: Request, error: Exception) -> JSONResponse:
     return _error(400, f"{where or 'request'}: {first['msg']}", param=where or None)
 
 
+async def _broken(_: Request, error: Exception) -> JSONResponse:
+    return _error(500, f"the server failed: {type(error).__name__}")
+
+
 async def _taken(
-    pieces: Iterator[str], stop: threading.Event, room: threading.BoundedSemaphore
-) -> AsyncIterator[str]:
+    pieces: Generator[str], stop: threading.Event, threads: CapacityLimiter
+) -> AsyncGenerator[str]:
     """Yield the pieces of a reply without holding up other requests; end it if nobody listens."""
     try:
-        while (piece := await to_thread.run_sync(_next, pieces)) is not None:
+        while (piece := await to_thread.run_sync(_next, pieces, limiter=threads)) is not None:
             yield piece
     finally:
         stop.set()
-        room.release()
+        # Closing waits for the generation to end, which is not for the event loop to do.
+        with CancelScope(shield=True):
+            await to_thread.run_sync(pieces.close, limiter=threads)
 
 
 def _next(pieces: Iterator[str]) -> str | None:
@@ -160,16 +182,17 @@ def _next(pieces: Iterator[str]) -> str | None:
 
 
 async def _events(
-    pieces: AsyncIterator[str], reply: Reply, told: dict[str, Any], usage: bool
-) -> AsyncIterator[str]:
+    pieces: AsyncGenerator[str], reply: Reply, told: dict[str, Any], usage: bool
+) -> AsyncGenerator[str]:
     def event(delta: dict[str, str], finish: str | None = None) -> str:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
         return _sse({**told, "object": "chat.completion.chunk", "choices": [choice]})
 
     yield event({"role": "assistant", "content": ""})
     try:
-        async for piece in pieces:
-            yield event({"content": piece})
+        async with aclosing(pieces):
+            async for piece in pieces:
+                yield event({"content": piece})
     except Exception as error:  # noqa: BLE001 - the status is sent already; the stream must say it
         yield _sse({"error": {"message": f"{type(error).__name__}: {error}", "type": "error"}})
         return
@@ -193,24 +216,50 @@ def _usage(reply: Reply) -> dict[str, int]:
     }
 
 
-def _guard(app: FastAPI, limits: Limits, token: str | None) -> None:
-    """Refuse strangers and oversized requests before anything of them is read."""
+class _Guard:
+    """Refuses strangers, oversized requests and too many at once before anything of them is read.
 
-    @app.middleware("http")
-    async def guard(request: Request, go_on: Callable[[Request], Awaitable[Any]]) -> Any:
+    As plain ASGI it holds a request's place until the last byte is sent or the client is gone.
+    """
+
+    def __init__(self, app: ASGIApp, limits: Limits, token: str | None) -> None:
+        self.app = app
+        self.limits = limits
+        self.token = token
+        self.inside = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        if refused := self._refused(Request(scope)):
+            await refused(scope, receive, send)
+            return
+        counted = scope["method"] == "POST"
+        self.inside += counted
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.inside -= counted
+
+    def _refused(self, request: Request) -> JSONResponse | None:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        open_to_all = not token or request.url.path == "/health"
-        if not (open_to_all or hmac.compare_digest(given.encode(), str(token).encode())):
+        open_to_all = not self.token or request.url.path == "/health"
+        if not (open_to_all or hmac.compare_digest(given.encode(), str(self.token).encode())):
             said = "Missing or wrong token: send `Authorization: Bearer TOKEN`."
             return _error(401, said, code="invalid_api_key")
-        if request.method == "POST":
-            length = request.headers.get("content-length", "")
-            if not length.isdecimal():
-                return _error(411, "The request does not say its Content-Length.")
-            if int(length) > limits.max_body:
-                said = f"The request has {length} bytes; {limits.max_body} are the most."
-                return _error(413, said, code="request_too_large")
-        return await go_on(request)
+        if request.method != "POST":
+            return None
+        length = request.headers.get("content-length", "")
+        if not (length.isascii() and length.isdecimal()):
+            return _error(411, "The request does not say its Content-Length.")
+        if int(length) > self.limits.max_body:
+            said = f"The request has {length} bytes; {self.limits.max_body} are the most."
+            return _error(413, said, code="request_too_large")
+        if self.inside >= self.limits.max_waiting:
+            said = f"{self.limits.max_waiting} requests are in hand. Try again later."
+            return _error(429, said, code="rate_limit_exceeded")
+        return None
 
 
 def _error(

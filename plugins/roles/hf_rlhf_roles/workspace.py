@@ -24,7 +24,7 @@ from hf_rlhf.binding import bind
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, ModelError, Problem, RunFolderError
 from hf_rlhf.files import atomic_write_text
-from hf_rlhf_roles.role import SCHEMA, Role, read_role, shipped, unknown_role
+from hf_rlhf_roles.role import OWNED, SCHEMA, Role, read_role, shipped, unknown_role
 
 NAME = "workspace.yaml"
 LEDGER = "ledger.json"
@@ -167,6 +167,8 @@ class _Reading:
         given = self._bound(_File, self.file.values, ())
         if given.get("schema", SCHEMA) != SCHEMA:
             self._report(("schema",), f"is {given['schema']}.", f"This package reads {SCHEMA}.")
+        for key in sorted((given.get("run") or {}).keys() & OWNED.keys()):
+            self._report(("run", key), "is not for every step to have.", OWNED[key])
         roles = self._roles(given.get("roles") or [])
         steps = [self._step(n, entry, roles) for n, entry in enumerate(given.get("order") or [])]
         if self.problems:

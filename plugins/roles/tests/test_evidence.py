@@ -14,7 +14,8 @@ from hf_rlhf.errors import ConfigError, JudgeError
 from hf_rlhf.judge.lexical import LexicalJudge
 from hf_rlhf.testing import ScriptedJudge, check_reward
 from hf_rlhf_roles.evidence import COMPONENTS, EvidenceReliability
-from hf_rlhf_roles.insights import evidence_of, parse_answer
+from hf_rlhf_roles.figures import disagreements
+from hf_rlhf_roles.insights import evidence_of, parse_answer, words_of
 
 PROMPT = """Question: How did the mill do?
 
@@ -219,15 +220,57 @@ def test_bad_settings_and_no_judge_are_errors():
 
 
 def test_the_shipped_sample_keeps_its_own_rules():
-    path = files("hf_rlhf_roles") / "roles" / "data_insight_sft.sample.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = sample("data_insight_sft")
     assert len(rows) >= 12
     believes = ScriptedJudge(lambda question: 1.0)
-    reward = EvidenceReliability(judge=believes)
-    found = asyncio.run(
-        reward.components([row["prompt"] for row in rows], [row["response"] for row in rows])
-    )
-    assert [one["total"] for one in found] == [1.0] * len(rows)
+    for reward in (EvidenceReliability(judge=believes), EvidenceReliability(preset="structure")):
+        found = asyncio.run(
+            reward.components([row["prompt"] for row in rows], [row["response"] for row in rows])
+        )
+        assert [one["total"] for one in found] == [1.0] * len(rows)
+
+
+SEEN_BY_STRUCTURE = sorted(
+    HACKS.keys() - {"negated conclusion"}  # what only a judge can tell
+)
+
+
+@pytest.mark.parametrize("name", SEEN_BY_STRUCTURE)
+def test_structure_sees_all_but_support(name):
+    reward = EvidenceReliability(preset="structure")
+    assert asyncio.run(reward([PROMPT], [HACKS[name]]))[0] <= 0.5
+
+
+def test_structure_pays_honest_answers_and_says_what_it_does_not_check():
+    reward = EvidenceReliability(preset="structure")
+    negated = HACKS["negated conclusion"]
+    assert asyncio.run(reward([PROMPT] * 2, [HONEST, negated])) == [1.0, 1.0]
+    assert "supports" in reward.describe()["not_checked"]
+    # A judge that the run has for other rewards is not asked.
+    fails = ScriptedJudge(lambda question: None)
+    reward = EvidenceReliability(judge=fails, preset="structure")
+    assert asyncio.run(reward([PROMPT], [HONEST])) == [1.0]
+    check_reward(reward, completions=[HONEST, *HACKS.values()], prompt=PROMPT)
+    with pytest.raises(ConfigError, match="judged or structure"):
+        EvidenceReliability(preset="form")
+
+
+def sample(name):
+    path = files("hf_rlhf_roles") / "roles" / f"{name}.sample.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("name", "column"), [("writer_sft", "response"), ("writer_preference", "chosen")]
+)
+def test_the_writers_samples_say_what_their_evidence_says_at_the_length_asked_for(name, column):
+    for row in sample(name):
+        prompt, text = row["prompt"], row[column]
+        assert disagreements(text, [prompt]) == []
+        assert set(re.findall(r"\[E\d\]", text)) <= set(re.findall(r"\[E\d\]", prompt))
+        if asked := re.search(r"about (\d+) words", prompt):
+            words = len(words_of(re.sub(r"\[E\d\]", "", text)))
+            assert abs(words - int(asked[1])) <= 5, (prompt, words)
 
 
 def test_thinking_is_left_out():

@@ -1,5 +1,6 @@
 """One base, several roles: the engine, the server, the chat."""
 
+import asyncio
 import io
 import json
 import queue
@@ -155,6 +156,8 @@ def test_sampling_with_a_seed_repeats(client):
         ({"stop": ["x"]}, 400, "stop: Extra inputs are not permitted"),
         ({"messages": [{"role": "user", "content": "evidence " * 300}]}, 413, None),
         ({"n": 2}, 400, "n: Input should be 1"),
+        ({"messages": [*HELLO, {"role": "system", "content": "x"}]}, 400, "stands first"),
+        ({"seed": 2**70}, 400, "seed"),
     ],
 )
 def test_bad_requests_are_told(client, changed, status, said):
@@ -172,6 +175,55 @@ def test_a_prompt_over_the_context_is_told(engine):
     big = TestClient(make_app(engine))
     answer = ask(big, messages=[{"role": "user", "content": "zq " * 2000}])
     assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_without_max_tokens_the_answer_takes_what_room_there_is(engine):
+    stop = threading.Event()
+    _, pieces = engine.stream("writer", HELLO, Sampling(10**6, at_most=True), stop)
+    stop.set()
+    assert sum(1 for _ in pieces) <= 1
+    with pytest.raises(TooLong):
+        engine.stream("writer", HELLO, Sampling(10**6))
+
+
+def test_messages_that_the_template_refuses_are_told(client, engine, monkeypatch):
+    monkeypatch.setattr(engine.tokenizer, "chat_template", "{{ raise_exception('users first') }}")
+    answer = ask(client)
+    assert answer.status_code == 400
+    assert "users first" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_clients_that_go_away_leave_their_places(engine, stream):
+    app = make_app(engine, Limits(max_waiting=1))
+    body = {"model": "writer", "messages": HELLO, "max_tokens": 400, "stream": stream}
+    content = json.dumps(body | {"temperature": 1, "seed": 0}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
+    scope = {
+        **{"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers},
+        **{"query_string": b"", "asgi": {"version": "3.0", "spec_version": "2.0"}},
+    }
+    sent = []
+
+    async def go(away_after):
+        told = [{"type": "http.request", "body": content, "more_body": False}]
+
+        async def receive():
+            if told:
+                return told.pop()
+            while len(sent) < away_after:
+                await asyncio.sleep(0.01)
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            sent.append(message)
+
+        sent.clear()
+        await app(scope, receive, send)
+
+    for away_after in (0, 1, 2) if stream else (0,):
+        asyncio.run(go(away_after))
+    assert ask(TestClient(app)).status_code == 200
 
 
 def test_a_token_keeps_strangers_out(engine):

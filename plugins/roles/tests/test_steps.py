@@ -3,87 +3,27 @@
 The run itself is replaced by one that leaves what a run leaves (`test_pipeline.py` has real ones).
 """
 
-import json
 import re
 import shutil
 
 import pytest
 from safetensors.torch import load_file, save_file
 
-from hf_rlhf.base_identity import identify, write_identity
-from hf_rlhf.card_metadata import validate_card
-from hf_rlhf.config import RunFile
 from hf_rlhf.errors import (
     ConfigError,
     DataError,
     HfRlhfError,
     ModelError,
-    PublishError,
     RunFolderError,
-    UnknownPlugin,
 )
 from hf_rlhf.testing import check_command
 from hf_rlhf_roles import training
 from hf_rlhf_roles.command import command
 from hf_rlhf_roles.inspection import check, listing
 from hf_rlhf_roles.ledger import Ledger
-from hf_rlhf_roles.workspace import make_workspace, read_workspace
+from hf_rlhf_roles.workspace import read_workspace
 
-
-@pytest.fixture(scope="session")
-def _made(tmp_path_factory):
-    return make_workspace(tmp_path_factory.mktemp("steps") / "ws", None, tiny=True).folder
-
-
-@pytest.fixture
-def home(_made, tmp_path):
-    shutil.copytree(_made, tmp_path / "ws")
-    return tmp_path / "ws"
-
-
-@pytest.fixture(autouse=True)
-def runs(monkeypatch):
-    """Leave an adapter and a record as the core does; return the run files that were run."""
-    ran = []
-
-    def run(workspace, file):
-        values = RunFile.read(file).values
-        ran.append(values)
-        folder = workspace.folder / values["output_dir"]
-        make_adapter(workspace.folder / "base", folder / "adapter", values["plugin"], len(ran))
-        (folder / "merged").mkdir(exist_ok=True)
-        (folder / "run.json").write_text("{}")
-        for spoil in spoilers:
-            spoil(workspace.folder)
-
-    spoilers = []
-    monkeypatch.setattr(training, "_run", run)
-    monkeypatch.setattr(
-        training, "load_record", lambda folder: {"status": "finished", "run_id": "r"}
-    )
-    run.spoilers, run.ran = spoilers, ran
-    return run
-
-
-def make_adapter(base, folder, trainer, seed, head=True):
-    import torch
-
-    torch.manual_seed(seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    name = "base_model.model.model.layers.0.self_attn.q_proj"
-    tensors = {
-        f"{name}.lora_A.weight": torch.randn(4, 64),
-        f"{name}.lora_B.weight": torch.randn(64, 4),
-    }
-    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 4, "target_modules": ["q_proj"]}
-    config |= {"task_type": "CAUSAL_LM", "base_model_name_or_path": "./base"}
-    if trainer == "reward":
-        config |= {"task_type": "SEQ_CLS", "modules_to_save": ["score"]}
-        if head:
-            tensors["base_model.model.score.weight"] = torch.randn(1, 64)
-    save_file(tensors, folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    write_identity(folder, identify(base, name="./base"))
+pytestmark = pytest.mark.usefixtures("runs")
 
 
 def train(home, *argv):
@@ -196,6 +136,31 @@ def test_bad_commands_are_told_before_anything_runs(home, runs, argv, error, sai
     assert runs.ran == []
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--dataset.path", "data/writer_sft.jsonl"],
+        ["--dataset", "{name: sft, path: data/writer_sft.jsonl}"],
+        ["--dataset.system", "Something else."],
+        ["--model_name_or_path", "elsewhere"],
+        ["--use_peft", "false"],
+        ["--adapter", "adapters/writer"],
+        ["--output_dir", "/tmp/x"],
+    ],
+)
+def test_options_do_not_lead_around_what_was_looked_at(home, runs, argv):
+    with pytest.raises(ConfigError, match="is decided by the workspace"):
+        step(home, "data_insight", "sft", *argv)
+    assert runs.ran == []
+
+
+def test_a_workspace_gives_every_step_settings_and_no_data(home, runs):
+    path = home / "workspace.yaml"
+    path.write_text(path.read_text() + "  dataset: {name: sft, path: data/writer_sft.jsonl}\n")
+    with pytest.raises(ConfigError, match="run.dataset.*not for every step"):
+        step(home, "data_insight", "sft")
+
+
 def test_data_of_the_wrong_kind_names_the_stage_for_it(home, runs):
     path = str(home / "data" / "writer_preference.jsonl")
     with pytest.raises(DataError, match=r"takes data of kind sft.*--stage dpo or reward"):
@@ -219,6 +184,53 @@ def test_rows_of_an_isolated_role_train_no_other(home, runs, first):
     step(home, other, "sft", "--data", str(again), "--allow_shared_data")
     assert f"{first}/sft" in str(runs.ran[1]["card"]["known_notes"])
     assert check(read_workspace(home), Ledger.of(read_workspace(home)))[1] == []
+
+
+def test_an_isolated_role_stays_so_when_the_workspace_names_it_no_more(home, runs):
+    step(home, "data_insight", "sft")
+    path = home / "workspace.yaml"
+    kept = [line for line in path.read_text().splitlines() if "{role: data_insight" not in line]
+    path.write_text("\n".join(kept).replace("[data_insight, writer]", "[writer]") + "\n")
+    data = str(home / "data" / "data_insight_sft.jsonl")
+    with pytest.raises(DataError, match=r"'data_insight' is isolated.*The first is .*:1"):
+        step(home, "writer", "sft", "--data", data)
+    assert len(runs.ran) == 1
+
+
+def test_what_was_placed_is_put_back_and_proved_before_others_train(home, runs, capsys):
+    train(home, "--all")
+    shutil.rmtree(home / "adapters" / "data_insight")
+    (home / "adapters" / f".writer.{'0' * 32}.tmp").mkdir()  # as a killed process leaves it
+    with pytest.raises(RunFolderError, match="--role data_insight --stage sft"):
+        step(home, "writer", "sft", "--seed", "5")
+    assert len(runs.ran) == 4
+    capsys.readouterr()
+    step(home, "data_insight", "sft")
+    assert "adapters/data_insight was put back" in capsys.readouterr().out
+    assert command(["check", "--workspace", str(home)]) == 0
+    assert len(runs.ran) == 4
+
+
+def test_a_step_killed_between_placing_and_noting_is_noted(home, runs, monkeypatch):
+    step(home, "data_insight", "sft")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "note", killed)
+        with pytest.raises(KeyboardInterrupt):
+            step(home, "writer", "sft")
+    assert command(["check", "--workspace", str(home)]) == 1
+    step(home, "writer", "sft")
+    assert command(["check", "--workspace", str(home)]) == 0
+
+
+def test_a_changed_chat_template_is_a_changed_base(home, runs, capsys):
+    step(home, "data_insight", "sft")
+    (home / "base" / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    step(home, "data_insight", "sft", "--dry_run")
+    assert "the base changed" in capsys.readouterr().out
 
 
 def test_shared_rows_in_the_order_are_refused_before_the_first_step(home, runs):
@@ -304,7 +316,7 @@ def test_a_base_that_is_gone_is_told(home):
         train(home, "--all")
 
 
-def test_a_reward_adapter_without_its_head_is_refused(tmp_path, home):
+def test_a_reward_adapter_without_its_head_is_refused(tmp_path, home, make_adapter):
     make_adapter(home / "base", tmp_path / "headless", "reward", 1, head=False)
     with pytest.raises(ModelError, match="without its head"):
         training.check_made(tmp_path / "headless", "reward")
@@ -335,67 +347,3 @@ def test_columns_that_are_mapped_are_left_to_the_adapter(home, runs):
 
 def test_keeps_the_rules_of_commands():
     check_command(command)
-
-
-def test_the_index_card_lists_what_is_in_use(home, runs, capsys):
-    train(home, "--all")
-    capsys.readouterr()
-    push = ["push", "--workspace", str(home), "--prefix", "you/team", "--dry_run"]
-    with pytest.raises(ConfigError, match="nobody else can load"):
-        command(push)
-    assert command([*push, "--base_model", "you/base"]) == 0
-    card = capsys.readouterr().out
-    assert validate_card(card) == []
-    assert re.search(r"\| `writer` \| \[you/team-writer\]\(.*\) \| dpo \| 512 \|", card)
-    assert "| `writer_reward` | [you/team-writer-reward]" in card
-    assert "`data_insight` is isolated" in card
-    base = 147_776
-    assert f"| one base with all adapters | {base + 3 * 512 + 64:,} |" in card
-    assert f"| as 3 merged models | {3 * base:,} |" in card
-
-
-def test_the_index_card_claims_no_isolation_that_was_given_up(home, runs, capsys):
-    step(home, "data_insight", "sft")
-    data = str(home / "data" / "data_insight_sft.jsonl")
-    step(home, "writer", "sft", "--data", data, "--allow_shared_data")
-    capsys.readouterr()
-    command(
-        ["push", "--workspace", str(home), "--prefix", "a/b", "--dry_run", "--base_model", "a/c"]
-    )
-    assert "is isolated" not in capsys.readouterr().out
-
-
-def test_nothing_trained_is_nothing_to_push(home):
-    with pytest.raises(PublishError, match="nothing to push"):
-        command(["push", "--workspace", str(home), "--prefix", "a/b", "--dry_run"])
-
-
-def evaluate(home, *argv):
-    return command(["eval", "--workspace", str(home), *argv])
-
-
-@pytest.mark.parametrize(
-    ("row", "argv", "error", "said"),
-    [
-        ('{"prompt": "no evidence"}', [], DataError, "rows.jsonl:1: holds no prompt with evidence"),
-        ('{"prompt": "[E1] a"}', [], ModelError, "Train it first"),
-        ('{"prompt": "[E1] a"}', ["--references"], DataError, "has no text `response`"),
-        ('{"prompt": "[E1] a"}', ["--judge", "{"], ConfigError, "is not JSON"),
-        ('{"prompt": "[E1] a"}', ["--judge", '{"name": "lexicl"}'], UnknownPlugin, "lexical"),
-        ('{"prompt": "[E1] a"}', ["--judge", '{"full": "x"}'], ConfigError, "judge.full"),
-        ('{"prompt": "[E1] a"}', ["--role", "insight"], ConfigError, "no such role"),
-    ],
-)
-def test_what_eval_cannot_do_is_told_before_a_model_loads(home, row, argv, error, said):
-    (home / "rows.jsonl").write_text(row + "\n")
-    with pytest.raises(error, match=re.escape(said)):
-        evaluate(home, "--data", str(home / "rows.jsonl"), *argv)
-
-
-def test_eval_of_references_has_every_part_with_its_interval(home, capsys):
-    data = str(home / "data" / "data_insight_sft.jsonl")
-    assert evaluate(home, "--data", data, "--references", "--rows", "5") == 0
-    said = capsys.readouterr().out
-    for name in ("total", "insights", "conclusion", "uncertainty", "well_formed"):
-        assert re.search(rf"^{name} +\d\.\d{{3}} +\[\d\.\d+, \d\.\d+\] +5$", said, re.M)
-    assert "not judged: 0 of 5; judge: lexical" in said

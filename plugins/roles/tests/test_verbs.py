@@ -1,0 +1,112 @@
+"""What is done with trained roles: pushing them, measuring them; and workspaces that are made."""
+
+import re
+
+import pytest
+
+from hf_rlhf.card_metadata import validate_card
+from hf_rlhf.errors import ConfigError, DataError, ModelError, PublishError, UnknownPlugin
+from hf_rlhf_roles.command import command
+from hf_rlhf_roles.workspace import make_workspace
+
+pytestmark = pytest.mark.usefixtures("runs")
+
+
+def train(home, *argv):
+    return command(["train", "--workspace", str(home), *argv])
+
+
+def step(home, role, stage, *argv):
+    return train(home, "--role", role, "--stage", stage, *argv)
+
+
+def test_the_index_card_lists_what_is_in_use(home, runs, capsys):
+    train(home, "--all")
+    capsys.readouterr()
+    push = ["push", "--workspace", str(home), "--prefix", "you/team", "--dry_run"]
+    with pytest.raises(ConfigError, match="nobody else can load"):
+        command(push)
+    assert command([*push, "--base_model", "you/base"]) == 0
+    card = capsys.readouterr().out
+    assert validate_card(card) == []
+    assert re.search(r"\| `writer` \| \[you/team-writer\]\(.*\) \| dpo \| 512 \|", card)
+    assert "| `writer_reward` | [you/team-writer-reward]" in card
+    assert "`data_insight` is isolated" in card
+    base = 147_776
+    assert f"| one base with all adapters | {base + 3 * 512 + 64:,} |" in card
+    assert f"| as 3 merged models | {3 * base:,} |" in card
+
+
+def test_the_index_card_claims_no_isolation_that_was_given_up(home, runs, capsys):
+    step(home, "data_insight", "sft")
+    data = str(home / "data" / "data_insight_sft.jsonl")
+    step(home, "writer", "sft", "--data", data, "--allow_shared_data")
+    capsys.readouterr()
+    command(
+        ["push", "--workspace", str(home), "--prefix", "a/b", "--dry_run", "--base_model", "a/c"]
+    )
+    assert "is isolated" not in capsys.readouterr().out
+
+
+def test_nothing_trained_is_nothing_to_push(home):
+    with pytest.raises(PublishError, match="nothing to push"):
+        command(["push", "--workspace", str(home), "--prefix", "a/b", "--dry_run"])
+
+
+def evaluate(home, *argv):
+    return command(["eval", "--workspace", str(home), *argv])
+
+
+@pytest.mark.parametrize(
+    ("row", "argv", "error", "said"),
+    [
+        ('{"prompt": "no evidence"}', [], DataError, "rows.jsonl:1: holds no prompt with evidence"),
+        ('{"prompt": "[E1] a"}', [], ModelError, "Train it first"),
+        ('{"prompt": "[E1] a"}', ["--references"], DataError, "has no text `response`"),
+        ('{"prompt": "[E1] a"}', ["--judge", "{"], ConfigError, "is not JSON"),
+        ('{"prompt": "[E1] a"}', ["--judge", '{"name": "lexicl"}'], UnknownPlugin, "lexical"),
+        ('{"prompt": "[E1] a"}', ["--judge", '{"full": "x"}'], ConfigError, "has no `name`"),
+        ('{"prompt": "[E1] a"}', ["--judge", '{"name": "lexical", "ful": 1}'], ConfigError, "ful"),
+        ('{"prompt": "[E1] a"}', ["--role", "insight"], ConfigError, "no such role"),
+    ],
+)
+def test_what_eval_cannot_do_is_told_before_a_model_loads(home, row, argv, error, said):
+    (home / "rows.jsonl").write_text(row + "\n")
+    with pytest.raises(error, match=re.escape(said)):
+        evaluate(home, "--data", str(home / "rows.jsonl"), *argv)
+
+
+def test_eval_of_references_has_every_part_with_its_interval(home, capsys):
+    data = str(home / "data" / "data_insight_sft.jsonl")
+    asked = ["--data", data, "--references", "--rows", "5"]
+    assert evaluate(home, *asked) == 0
+    said = capsys.readouterr().out
+    assert "total           1.000" in said
+    assert "No judge: whether the evidence supports what is claimed was not checked" in said
+    assert evaluate(home, *asked, "--judge", '{"name": "lexical"}') == 0
+    said = capsys.readouterr().out
+    for name in ("total", "insights", "conclusion", "uncertainty", "well_formed"):
+        assert re.search(rf"^{name} +\d\.\d{{3}} +\[\d\.\d+, \d\.\d+\] +5$", said, re.M)
+    assert "not judged: 0 of 5; judge: lexical" in said
+
+
+def test_changed_weights_are_not_pushed(home, runs, monkeypatch):
+    step(home, "data_insight", "sft")
+    path = next(home.glob("runs/*/*/adapter/adapter_model.safetensors"))
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    monkeypatch.setattr("hf_rlhf.hub.Hub.writable_repo", lambda hub, name: name)
+    with pytest.raises(PublishError, match="not as data_insight/sft left it"):
+        command(["push", "--workspace", str(home), "--prefix", "a/b", "--base_model", "a/c"])
+
+
+@pytest.mark.parametrize("base", ["/tmp/no such: place", "./nowhere"])
+def test_a_base_that_is_no_folder_is_told_at_once(tmp_path, base):
+    with pytest.raises(ConfigError, match="there is no folder"):
+        command(["init", str(tmp_path / "ws"), "--base", base])
+    assert not (tmp_path / "ws").exists()
+
+
+def test_a_base_with_an_odd_name_is_read_back(tmp_path):
+    base = tmp_path / "my: base #1"
+    base.mkdir()
+    assert make_workspace(tmp_path / "ws", str(base)).base == str(base)
