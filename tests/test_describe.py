@@ -76,13 +76,14 @@ def test_a_word_that_no_setting_has_is_told_with_the_nearest(described, capsys):
 
 
 def test_what_the_run_gives_is_not_said_to_be_required(offer, capsys):
-    def rows(tokenizer: Any, path: str) -> None:
+    def rows(tokenizer: Any, path: str, rejected_rows: Any = None) -> None:
         """Read rows."""
 
     offer("datasets", my_rows=rows)
     assert main(["describe", "my_rows"]) == 0
     said = capsys.readouterr().out
     assert "  tokenizer: Any (given by the run: that of its model)\n" in said
+    assert "  rejected_rows: Any (given by the run: a file in its folder)\n" in said
     assert "  path: str required\n" in said
     assert main(["describe", "refiner_reward"]) == 0
     assert "(given by the run: `judge: LABEL` in its entry)" in capsys.readouterr().out

@@ -1,10 +1,21 @@
 """Fixtures of the classic stages' tests: runs on given rows, and a model shaped like GPT-2."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Let `datasets` cache in a folder of the test module."""
+    import datasets
+
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
+        yield folder
 
 
 @pytest.fixture

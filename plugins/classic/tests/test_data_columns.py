@@ -1,11 +1,10 @@
 """Columns beside the conversation: tools, margins, what rewards need; and how long rows are."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 
 from hf_rlhf.errors import DataError
@@ -13,6 +12,8 @@ from hf_rlhf_classic.data.preference import preference
 from hf_rlhf_classic.data.prompts import prompts
 from hf_rlhf_classic.data.sft import sft
 from hf_rlhf_classic.encoding import tokens
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 class Tokenizer:
@@ -36,14 +37,6 @@ class Words:
         said = [f"<{tool['name']}>" for tool in tools or []]
         said += [f"<{turn['role']}> {turn['content']}" for turn in turns]
         return " ".join([*said, *["<assistant>"] * add_generation_prompt])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: Any) -> Iterator[Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("cache")
-        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
-        yield folder
 
 
 def write(folder: Path, rows: list[Any], name: str = "rows.jsonl") -> str:

@@ -1,17 +1,18 @@
 """Which schema rows have is told from many of them, said with the reason, and never guessed."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 
 from hf_rlhf.errors import DataError
 from hf_rlhf_classic.data.preference import preference
 from hf_rlhf_classic.data.prompts import prompts
 from hf_rlhf_classic.data.sft import sft
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 ADAPTERS: dict[str, Callable[..., Any]] = {
     "sft": sft,
@@ -24,14 +25,6 @@ class Tokenizer:
     """As far as an adapter looks that measures nothing."""
 
     chat_template = "{{ messages }}"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: Any) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("cache")
-        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
-        yield
 
 
 def write(folder: Path, rows: list[Any], name: str = "rows.jsonl") -> str:

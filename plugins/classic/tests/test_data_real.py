@@ -3,11 +3,9 @@
 import gzip
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 
 from hf_rlhf.errors import DataError
@@ -18,9 +16,12 @@ from hf_rlhf_classic.data.sft import sft
 DATA = Path(
     os.environ.get("HF_RLHF_DATA") or Path(__file__).resolve().parents[3] / "../shared/data"
 )
-pytestmark = pytest.mark.skipif(
-    not DATA.is_dir(), reason=f"the real data is not at {DATA} (set HF_RLHF_DATA)"
-)
+pytestmark = [
+    pytest.mark.usefixtures("cache"),
+    pytest.mark.skipif(
+        not DATA.is_dir(), reason=f"the real data is not at {DATA} (set HF_RLHF_DATA)"
+    ),
+]
 HH = DATA / "hh_rlhf" / "harmless-base-test.jsonl.gz"
 
 
@@ -28,14 +29,6 @@ class Tokenizer:
     """As far as an adapter looks that measures nothing."""
 
     chat_template = None
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: Any) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("cache")
-        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
-        yield
 
 
 def load(adapter: Any, name: str | Path, **arguments: Any) -> Any:

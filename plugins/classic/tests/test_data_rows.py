@@ -2,11 +2,10 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +16,8 @@ from hf_rlhf.testing import check_dataset, make_tiny_policy
 from hf_rlhf_classic.data.preference import preference
 from hf_rlhf_classic.data.prompts import prompts
 from hf_rlhf_classic.data.sft import sft
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 class Tokenizer:
@@ -40,14 +41,6 @@ class Words:
         said = [f"<{tool['name']}>" for tool in tools or []]
         said += [f"<{turn['role']}> {turn['content']}" for turn in turns]
         return " ".join([*said, *["<assistant>"] * add_generation_prompt])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: Any) -> Iterator[Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("cache")
-        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
-        yield folder
 
 
 def write(folder: Path, rows: list[Any], name: str = "rows.jsonl") -> str:

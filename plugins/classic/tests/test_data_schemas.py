@@ -1,11 +1,10 @@
 """Schemas: each is told from many rows, none is guessed at, and all give the same conversation."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +15,8 @@ from hf_rlhf_classic.data.prompts import prompts
 from hf_rlhf_classic.data.sft import sft
 from hf_rlhf_classic.data.tables import tables
 from hf_rlhf_classic.data.turns import split_pair
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 ADAPTERS: dict[str, Callable[..., Any]] = {
     "sft": sft,
@@ -29,14 +30,6 @@ class Tokenizer:
     """As far as an adapter looks that measures nothing."""
 
     chat_template = "{{ messages }}"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: Any) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("cache")
-        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
-        yield
 
 
 def write(folder: Path, rows: list[Any], name: str = "rows.jsonl") -> str:

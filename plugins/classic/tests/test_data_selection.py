@@ -2,29 +2,21 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 
 from hf_rlhf.errors import DataError
 from hf_rlhf_classic.data.sft import sft
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 class Tokenizer:
     """As far as an adapter looks that measures nothing."""
 
     chat_template = "{{ messages }}"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: Any) -> Iterator[Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("cache")
-        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
-        yield folder
 
 
 def write(folder: Path, rows: list[Any], name: str = "rows.jsonl") -> str:

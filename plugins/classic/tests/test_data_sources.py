@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from hf_rlhf.errors import DataError, DiskError
 from hf_rlhf_classic.data.sft import sft
 from hf_rlhf_classic.data.workplace import clear
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 GOOD = {"prompt": "q", "response": "a"}
 
 
@@ -24,14 +25,6 @@ class Tokenizer:
     """As far as an adapter looks that measures nothing."""
 
     chat_template = "{{ messages }}"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: Any) -> Iterator[Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("cache")
-        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
-        yield folder
 
 
 def write(folder: Path, rows: list[Any], name: str = "rows.jsonl") -> str:

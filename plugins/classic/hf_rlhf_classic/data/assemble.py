@@ -54,7 +54,11 @@ READ_BY_TRL = frozenset((*_ROWS, *_TOKENS, *_EXTRAS, *_CALL, "environments"))
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The arguments that the adapters share; `sft` says what each of them means."""
+    """The arguments that the adapters share; `sft` says what each of them means.
+
+    Each adapter spells them out in its own signature, since run files are checked against it, and
+    `hf-rlhf describe` shows it.
+    """
 
     path: str
     tokenizer: Any
