@@ -234,6 +234,17 @@ def adapters(seed: int) -> Iterator[Cell]:
         yield Cell(f"dpo_r{rank}", world, seed, "sft3", settings)
 
 
+def calmer_adapters(seed: int) -> Iterator[Cell]:
+    """Yield the follow-up: LoRA again, with learning rates that were calibrated."""
+    world = "arithmetic"
+    for rank in (8, 16):
+        lora = {**LORA, "lora_r": rank, "lora_alpha": 2 * rank}
+        settings = {**sft(world, seed, 3), **lora}
+        yield Cell(f"sft_lora{rank}", world, seed, "base", settings)
+        settings = {**dpo(world, seed), **lora, "learning_rate": 2e-4}
+        yield Cell(f"dpo_lora{rank}", world, seed, "sft3", settings)
+
+
 def sizes(world: str, seed: int) -> Iterator[Cell]:
     """Yield SFT and GRPO of a smaller model, beside those of `stages`."""
     yield Cell("small_sft3", world, seed, "small", sft(world, seed, 3), "small_sft3")
@@ -251,6 +262,8 @@ def cells(seeds: tuple[int, ...] = SEEDS) -> Iterator[Cell]:
                 yield from planted(seed)
     for seed in seeds:
         yield from adapters(seed)
+    for seed in seeds:
+        yield from calmer_adapters(seed)
     for part in (drift, sizes):
         for world, seed in both:
             yield from part(world, seed)

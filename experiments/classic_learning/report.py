@@ -108,6 +108,7 @@ def condition_of(results: Results, world: str, condition: str) -> dict[str, Any]
     entry: dict[str, Any] = {m: results.of(world, condition, m) for m in metrics}
     entry |= {name: results.scalar(world, condition, take) for name, take in COSTS.items()}
     entry["samples"] = first["samples"]
+    entry["learning_rate"] = first["run"]["learning_rate"]
     start = start_of(results, world, condition)
     if results.has(world, condition, start):
         entry["start"] = start
@@ -185,6 +186,8 @@ def compared(results: Results) -> dict[str, Any]:
     pairs += [("idpo_rolling2", "idpo_current"), ("idpo_full", "idpo_current")]
     pairs += [("sft3", "sft1"), ("sft_r8", "sft3"), ("sft_r16", "sft3")]
     pairs += [("dpo_r8", "dpo"), ("dpo_r16", "dpo")]
+    pairs += [("sft_lora8", "sft3"), ("sft_lora16", "sft3")]
+    pairs += [("dpo_lora8", "dpo"), ("dpo_lora16", "dpo")]
     return {
         f"{world}: {a} - {b}": results.difference(world, a, b, "reward")
         for world in WORLDS

@@ -23,6 +23,10 @@ NAMES = {
     "sft_r16": "SFT, LoRA r=16",
     "dpo_r8": "DPO, LoRA r=8",
     "dpo_r16": "DPO, LoRA r=16",
+    "sft_lora8": "SFT, LoRA r=8, calibrated",
+    "sft_lora16": "SFT, LoRA r=16, calibrated",
+    "dpo_lora8": "DPO, LoRA r=8, calibrated",
+    "dpo_lora16": "DPO, LoRA r=16, calibrated",
     "small_sft3": "small: SFT, 3 epochs",
     "small_grpo": "small: GRPO",
 }
@@ -150,23 +154,33 @@ def planted(content: Mapping[str, Any]) -> Iterator[str]:
 def adapters(conditions: Mapping[str, Any], shapes: Mapping[str, int]) -> Iterator[str]:
     """Yield LoRA beside full fine-tuning."""
     for stage, names in (
-        ("SFT", ("sft_r8", "sft_r16", "sft3")),
-        ("DPO", ("dpo_r8", "dpo_r16", "dpo")),
+        ("SFT", ("sft_r8", "sft_r16", "sft_lora8", "sft_lora16", "sft3")),
+        ("DPO", ("dpo_r8", "dpo_r16", "dpo_lora8", "dpo_lora16", "dpo")),
     ):
-        if not all(name in conditions for name in names):
-            continue
         loss = "loss" if stage == "SFT" else "dpo_loss"
-        head = ["arithmetic", "trained", "bytes", "held-out loss", "preference accuracy", "reward"]
+        head = [
+            "arithmetic",
+            "seeds",
+            "rate",
+            "trained",
+            "bytes",
+            "held-out loss",
+            "preference accuracy",
+            "reward",
+        ]
         head += ["training s", "peak MB"]
         rows = []
         for name in names:
-            found = conditions[name]
+            if (found := conditions.get(name)) is None:
+                continue
             weights = found["trained"][0]
             full = name in ("sft3", "dpo")
             accuracy = "" if stage == "SFT" else shown(found["preference_accuracy"], "")
             rows.append(
                 [
                     f"{stage}, full" if full else NAMES[name],
+                    str(len(found["reward"]["seeds"])),
+                    f"{found['learning_rate']:g}",
                     f"{weights['total']:,}",
                     f"{weights['bytes']:,}",
                     shown(found[loss], ""),
