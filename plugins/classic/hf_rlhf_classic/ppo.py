@@ -23,14 +23,16 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import Trainer, set_seed
+from transformers.trainer_utils import get_last_checkpoint
 from trl.models import unwrap_model_for_generation
-from trl.trainer.utils import disable_dropout_in_model
 
 from hf_rlhf.compose import TOTAL
 from hf_rlhf.errors import ModelError, Problem
+from hf_rlhf.generation import prompt_ids
+from hf_rlhf.measured import Evaluation
 from hf_rlhf.policy import find_adapter, policy_arguments
 from hf_rlhf.run import Run
-from hf_rlhf_classic import ppo_math, ppo_models, ppo_preflight
+from hf_rlhf_classic import ppo_math, ppo_models, ppo_preflight, ppo_rewards
 from hf_rlhf_classic.ppo_config import PPOConfig
 from hf_rlhf_classic.ppo_experience import (
     STATE_NAME,
@@ -42,7 +44,8 @@ from hf_rlhf_classic.ppo_experience import (
     save_value,
 )
 from hf_rlhf_classic.ppo_rewards import AdapterScore, composed_reward
-from hf_rlhf_classic.ppo_rollout import Sampling, complete, noise, until, vllm_generation
+from hf_rlhf_classic.ppo_vllm import vllm_generation
+from hf_rlhf_classic.sampling import Sampling, complete_by_length, end_tokens, noise, until
 
 
 class PPOTrainer(Trainer):  # type: ignore[misc]
@@ -59,6 +62,13 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
         return list(ppo_preflight.problems(run))
+
+    @classmethod
+    def held_out(
+        cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]
+    ) -> Evaluation | None:
+        """Score completions to held-out prompts with the learned reward, if the run has one."""
+        return ppo_rewards.held_out(run, model, model_kwargs)
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
@@ -81,8 +91,8 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
         self.reward = composed_reward(run, learned)
         ppo_models.add_value(policy, run)
         ppo_models.recompute_alike(policy, training)
-        # Of every adapter and model: with it, the ratio of new and old probabilities is noise.
-        disable_dropout_in_model(policy)
+        # With it, the ratio of new and old probabilities is noise.
+        ppo_models.without_dropout(policy)
         self.run_folder = run.folder
         super().__init__(
             model=policy,
@@ -97,10 +107,10 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
             ppo_math.RunningMoments(),
         )
         tokenizer = run.tokenizer
-        self.stop_id = (
-            tokenizer.eos_token_id
+        self.stop_ids = (
+            end_tokens(tokenizer, policy)
             if training.stop_token is None
-            else tokenizer.convert_tokens_to_ids(training.stop_token)
+            else frozenset({int(tokenizer.convert_tokens_to_ids(training.stop_token))})
         )
         self.pad_id = tokenizer.pad_token_id
         self.metrics: dict[str, list[float]] = {}
@@ -163,7 +173,11 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
     def roll_out(self, model: Any, rows: Sequence[Mapping[str, Any]]) -> Rollout:
         """Answer the prompts and score the answers."""
         args = self.args
-        prompts = self.tokenized([row["prompt"] for row in rows])
+        prompts = prompt_ids(
+            self.processing_class,
+            [row["prompt"] for row in rows],
+            args.chat_template_kwargs or {},
+        )
         first = args.process_index * len(rows)
         completions = self.answers(model, prompts, first)
         lengths = torch.tensor([len(ids) for ids in completions])
@@ -175,7 +189,7 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
             prompts,
             completions,
             (mask & scored[:, None]).to(device),
-            torch.tensor([ids[-1] == self.stop_id for ids in completions], device=device),
+            torch.tensor([ids[-1] in self.stop_ids for ids in completions], device=device),
             torch.tensor([score or 0.0 for score in scores], device=device),
             scored.to(device),
         )
@@ -206,7 +220,9 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
                 ]
             ).double()
         ).tolist()
-        rows, tokens = max(rows, 1), max(tokens, 1)
+        experience = Experience(rollout, logprobs, reference, entropy, values, advantages, returns)
+        if not rows:  # every reward abstained: nothing is known of this step
+            return experience, self.ppo_state
         self.note(
             {
                 "kl": kl_tokens / tokens,
@@ -225,7 +241,6 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
                 f"nats per completion (kl_warning {args.kl_warning:g}). The policy is running "
                 "away from it: raise kl_coef, set kl_target, or lower learning_rate."
             )
-        experience = Experience(rollout, logprobs, reference, entropy, values, advantages, returns)
         return experience, State(self.ppo_state.kl.after(kl / rows, int(rows)), seen)
 
     def learn(self, model: Any, experience: Experience) -> float:
@@ -246,9 +261,11 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
             totals += sums
             if args.target_kl is not None and float(sums[1] / sums[0]) > args.target_kl:
                 break
-        means = (totals / totals[0].clamp(min=1)).tolist()
-        self.note(dict(zip(_UPDATE_METRICS[1:], means[1:], strict=True)))
         self.note({"updates": float(len(norms)), "grad_norm": sum(norms) / max(len(norms), 1)})
+        if not norms:
+            return 0.0
+        means = (totals / totals[0]).tolist()
+        self.note(dict(zip(_UPDATE_METRICS[1:], means[1:], strict=True)))
         loss = float(means[2] + args.vf_coef * means[3])
         if not math.isfinite(loss):
             raise ModelError(
@@ -337,15 +354,12 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
             with ppo_models.without_value(self.unwrapped):
                 self.vllm.sync_weights()
             return [
-                until(list(ids), self.stop_id) for ids in self.vllm.generate(prompts, None, 1)[1]
+                until(list(ids), self.stop_ids) for ids in self.vllm.generate(prompts, None, 1)[1]
             ]
         sampling = Sampling(
-            args.temperature,
-            args.max_completion_length,
-            self.stop_id,
-            self.pad_id,
-            args.rollout_micro_batch_size or len(prompts),
+            args.max_completion_length, self.stop_ids, self.pad_id, args.temperature
         )
+        at_once = args.rollout_micro_batch_size or len(prompts)
         rows = range(first, first + len(prompts))
         numbers = noise(args.seed, self.state.global_step, rows, args.max_completion_length)
         # In evaluation mode nothing is recomputed, so only ZeRO-3 needs anything done.
@@ -358,7 +372,7 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
             else nullcontext(self.unwrapped)
         )
         with context as unwrapped:
-            return complete(unwrapped, prompts, sampling, numbers)
+            return complete_by_length(unwrapped, prompts, sampling, numbers, at_once)
 
     def policy_and_value(
         self, model: Any, rollout: Rollout, rows: Sequence[int] | np.ndarray, *, entropy: bool
@@ -377,8 +391,7 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
         elif self.args.value == "own_adapter":
             with ppo_models.active(policy, ppo_models.VALUE):
                 hidden = ppo_models.hidden_pass(model, policy, tokens, tokens.predicts)
-        head = policy.value_head
-        return logprobs, entropies, head(hidden.to(head.weight.dtype)).squeeze(-1).float()
+        return logprobs, entropies, ppo_models.read_off(policy.value_head, hidden)
 
     def passes(self, model: Any, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return old and reference log-probabilities, entropy and values: (rows, tokens)."""
@@ -427,7 +440,7 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
                     hidden = ppo_models.hidden_pass(
                         self.model_wrapped, policy, tokens, tokens.at_last
                     )
-                found = head(hidden.to(head.weight.dtype)).squeeze(-1).float().tolist()
+                found = ppo_models.read_off(head, hidden).tolist()
                 scores.update(zip(rows, found, strict=True))
         return [scores[row] for row in range(len(texts))]
 
@@ -488,19 +501,6 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
         """Return the sum of a tensor over all processes; all of them must call this."""
         total: Tensor = self.accelerator.reduce(tensor, reduction="sum")
         return total
-
-    def tokenized(self, prompts: list[Any]) -> list[list[int]]:
-        """Return prompts as ids: texts as the tokenizer has them, messages by its template."""
-        tokenizer, kwargs = self.processing_class, self.args.chat_template_kwargs or {}
-        if isinstance(prompts[0], str):
-            return list(tokenizer(prompts)["input_ids"])
-        texts = [
-            tokenizer.apply_chat_template(
-                prompt, add_generation_prompt=True, tokenize=False, **kwargs
-            )
-            for prompt in prompts
-        ]
-        return list(tokenizer(texts, add_special_tokens=False)["input_ids"])
 
     def lengths(self, rollout: Rollout, rows: Sequence[int] | np.ndarray) -> Tensor:
         """Return how many tokens these completions have."""
@@ -573,7 +573,9 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """Train; a checkpoint gives back what PPO itself keeps, too."""
-        if isinstance(resume_from_checkpoint, str):
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = get_last_checkpoint(self.args.output_dir)
+        if resume_from_checkpoint:
             folder = Path(resume_from_checkpoint)
             self.ppo_state = State.load(folder / STATE_NAME)
             if (folder / VALUE_NAME).exists():
@@ -634,7 +636,7 @@ def _load_policy(run: Run) -> Any:
     from transformers import AutoModelForCausalLM
 
     given = policy_arguments(run)
-    if given["model"] is not run.model_path:
+    if not isinstance(given["model"], str):
         return given["model"]  # an adapter that is continued, on its base
     kwargs = run.model_kwargs()
     if given["quantization_config"] is not None:

@@ -176,6 +176,13 @@ class PPOConfig(TrainingArguments):  # type: ignore[misc]
                 ("gamma", "in (0, 1]", 0 < self.gamma <= 1),
                 ("lam", "in [0, 1]", 0 <= self.lam <= 1),
                 ("cliprange", "above 0", self.cliprange > 0),
+                ("vf_coef", "0 or more", self.vf_coef >= 0),
+                ("target_kl", "above 0", self.target_kl is None or self.target_kl > 0),
+                (
+                    "rollout_micro_batch_size",
+                    "at least 1",
+                    self.rollout_micro_batch_size is None or self.rollout_micro_batch_size >= 1,
+                ),
                 ("kl_coef", "0 or more", self.kl_coef >= 0),
                 ("kl_target", "above 0", self.kl_target is None or self.kl_target > 0),
                 ("kl_horizon", "above 0", self.kl_horizon > 0),
@@ -187,6 +194,13 @@ class PPOConfig(TrainingArguments):  # type: ignore[misc]
         ]
         if self.kl_target is not None and self.kl_coef == 0:
             wrong.append("kl_target adapts kl_coef by a factor, which leaves 0 at 0")
+        # A step changes it by a share of at most 0.2 * completions / horizon: 1 would be all of it.
+        completions = self.per_device_train_batch_size * processes()
+        if self.kl_target is not None and 0.2 * completions >= self.kl_horizon:
+            wrong.append(
+                f"kl_horizon {self.kl_horizon:g} is short for steps of {completions} completions: "
+                "one could take kl_coef to 0 or below; give several times as many"
+            )
         if self.reference == "none" and (self.kl_coef or self.reference_model_path):
             wrong.append("reference none needs kl_coef 0 and no reference_model_path")
         if self.fp16:

@@ -1,6 +1,6 @@
 """Policy, value, reference and reward of PPO on one base model, or on models of their own.
 
-`Roles` holds them. What is trained is one module, the policy, with the value head (and the second
+What is trained is one module, the policy, with the value head (and the second
 model, if the value has one) as submodules, so that DDP and DeepSpeed wrap all of it at once. On a
 shared base, each role is an adapter, or no adapter at all, and a pass says which one it uses.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from trl.trainer.utils import disable_dropout_in_model
 
 from hf_rlhf.errors import ModelError
 
@@ -111,6 +112,29 @@ def log_probabilities(
     if not entropy:
         return chosen, None
     return chosen, normaliser - ((scaled - normaliser[:, None]).exp() * scaled).sum(-1)
+
+
+def read_off(head: nn.Linear, hidden: Tensor) -> Tensor:
+    """Return a head's one number for each hidden state, (tokens, hidden) -> (tokens,).
+
+    In the head's own dtype, also under autocast: bfloat16 has three digits.
+    """
+    with torch.autocast(hidden.device.type, enabled=False):
+        found: Tensor = head(hidden.to(head.weight.dtype))
+    return found.squeeze(-1).float()
+
+
+def without_dropout(policy: nn.Module) -> None:
+    """Turn dropout off in every adapter and submodule: modules of it, and rates of the functional.
+
+    Not all models have modules for it: OPT and others hand `self.dropout`, a number, to the
+    function.
+    """
+    disable_dropout_in_model(policy)
+    for module in policy.modules():
+        for name, value in vars(module).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def _rewarded(run: Run) -> Iterator[Problem]:
             "and reward_model_path are both given.",
             "Keep one; the other can be one of the `rewards`, as `reward_model`.",
         )
-    elif not any(learned) and (
+    elif not (any(learned) and training.learned_reward_weight) and (
         run.reward is None or all(part.weight == 0 for part in run.reward.rewards)
     ):
         yield Problem(
@@ -95,6 +95,35 @@ def _reward_adapter(run: Run) -> Iterator[Problem]:
         )
     elif labels != 1:
         yield Problem(where, f"{folder} gives {labels} scores, not one.", "It is a classifier.")
+    else:
+        yield from _reads_alike(run, folder)
+
+
+def _reads_alike(run: Run, folder: Path) -> Iterator[Problem]:
+    """The adapter scores texts in the policy's tokens, and messages in its chat template."""
+    from transformers import AutoTokenizer
+
+    if not (folder / "tokenizer_config.json").exists():
+        return
+    own, its = run.tokenizer, AutoTokenizer.from_pretrained(folder)
+    messages = not isinstance(run.dataset["train"][0].get("prompt"), str)
+    differs = [
+        name
+        for name, differ in (
+            ("tokens", own.get_vocab() != its.get_vocab()),
+            ("eos token", own.eos_token != its.eos_token),
+            ("chat template", messages and own.chat_template != its.chat_template),
+        )
+        if differ
+    ]
+    if differs:
+        yield Problem(
+            "reward_adapter",
+            f"{folder} was trained with another tokenizer than the policy's: its "
+            f"{' and '.join(differs)} differ, so it would read other texts than it knows.",
+            "Use the base and tokenizer that it was trained on, or merge it and name it as "
+            "`reward_model_path`.",
+        )
 
 
 def _reference(run: Run) -> Iterator[Problem]:

@@ -1,9 +1,13 @@
 """The rewards of a PPO run: those that it composes, and a learned one among them if it has one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hf_rlhf.compose import ComposedReward, Part
+from hf_rlhf.data_preflight import completion_length
+from hf_rlhf.evaluate import evaluate
+from hf_rlhf.measured import Evaluation
 from hf_rlhf.progress import ShowProgress
 from hf_rlhf.run import Run
 from hf_rlhf_classic.encoding import ended, joined, tokens
@@ -40,16 +44,9 @@ def composed_reward(run: Run, learned: AdapterScore | None) -> ComposedReward:
 
     What keeps samples of completions is told, so that it shows what is really rewarded.
     """
-    training = run.training
     rewards, gates = (run.reward.rewards, run.reward.gates) if run.reward else ((), ())
-    weight = training.learned_reward_weight
-    if learned is not None:
-        extra = Part("reward_adapter", learned, weight)
-    elif training.reward_model_path:
-        from hf_rlhf_classic.scoring import RewardModel
-
-        extra = Part("reward_model", RewardModel(training.reward_model_path), weight)
-    else:
+    extra = learned_part(run) if learned is None else _adapter_part(run, learned)
+    if extra is None:
         assert run.reward is not None
         return run.reward
     composed = ComposedReward((*rewards, extra), gates)
@@ -57,3 +54,55 @@ def composed_reward(run: Run, learned: AdapterScore | None) -> ComposedReward:
         if isinstance(callback, ShowProgress):
             callback.reward = composed
     return composed
+
+
+def learned_part(run: Run) -> Part | None:
+    """Return the learned reward as a model of its own, loaded when it is first asked."""
+    from hf_rlhf_classic.scoring import RewardModel
+
+    training, base = run.training, run.model
+    if training.reward_adapter:
+        return _adapter_part(
+            run,
+            RewardModel(
+                base.model_name_or_path,
+                adapter=training.reward_adapter,
+                revision=base.model_revision,
+                dtype=base.dtype,
+            ),
+        )
+    if training.reward_model_path:
+        model = RewardModel(training.reward_model_path)
+        return Part("reward_model", model, training.learned_reward_weight)
+    return None
+
+
+def _adapter_part(run: Run, score: Callable[..., Any]) -> Part:
+    return Part("reward_adapter", score, run.training.learned_reward_weight)
+
+
+def held_out(run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation | None:
+    """Score a saved policy's completions to held-out prompts with the learned reward.
+
+    They are sampled as the run's `evaluation` says, so they are the ones that its own rewards
+    score. Without such rewards the total is the learned one, by its weight, too. None where the run
+    has no learned reward.
+    """
+    part, spec = learned_part(run), run.spec.evaluation
+    if part is None or spec is None:
+        return None
+    found = evaluate(
+        model,
+        run.tokenizer,
+        run.dataset[spec.split],
+        ComposedReward((part,)),
+        spec,
+        max_new_tokens=completion_length(run),
+        device=str(run.training.device),
+        model_kwargs=model_kwargs,
+        chat_template_kwargs=run.training.chat_template_kwargs,
+    )
+    if run.reward is None:
+        return found
+    rows = [{part.label: row[part.label]} for row in found.rows]
+    return Evaluation(rows, (), found.completions_per_prompt)

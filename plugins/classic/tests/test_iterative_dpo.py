@@ -211,6 +211,15 @@ def test_rollouts_of_another_policy_are_not_taken_for_this_ones(tmp_path):
     assert not store.has(1, "rollouts", 0)
 
 
+def test_what_is_left_of_a_deletion_that_was_broken_off_is_not_taken(tmp_path):
+    store = Store(tmp_path)
+    store.begin(1, "one")
+    store.write(1, "rollouts", 0, [1, 2])
+    (store.of(1) / "policy.json").unlink()
+    assert store.begin(1, "other")
+    assert not store.has(1, "rollouts", 0)
+
+
 def test_a_damaged_file_is_named(tmp_path):
     store = Store(tmp_path)
     store.write(0, "rollouts", 0, [1])

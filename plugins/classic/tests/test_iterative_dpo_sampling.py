@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from hf_rlhf.errors import ModelError
-from hf_rlhf_classic.seeded_sampling import SeededSampling, sample, seed_of
+from hf_rlhf_classic.sampling import SampleByRow, noise, sample, seed_of, seeded
 
 LOGITS = torch.tensor([1.0, 0.0, -1.0, 2.0])
 
 
 def chosen(logits, seeds, temperature=1.0, top_p=1.0):
     scores = logits.expand(len(seeds), -1)
-    result = SeededSampling(seeds, 1, temperature, top_p, "cpu")(None, scores)
+    result = SampleByRow(seeded(seeds, 1), temperature, top_p)(None, scores)
     assert (result == 0).sum(-1).tolist() == [1] * len(seeds)
     return result.argmax(-1)
 
@@ -34,12 +34,36 @@ def test_outside_of_top_p_nothing_is_sampled():
     assert set(chosen(LOGITS, range(500), top_p=0.6).tolist()) == {3}
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53, 1.0])
-def test_a_token_of_probability_0_is_never_sampled(uniform):
+def test_a_token_of_probability_0_is_never_sampled(uniform, dtype):
     logits = torch.tensor([[-torch.inf, 0.3, -torch.inf, 0.1, -torch.inf]])
-    chooser = SeededSampling([0], 1, 1.0, 1.0, "cpu")
-    chooser.uniform.fill_(uniform)
+    chooser = SampleByRow(torch.full((1, 1), uniform, dtype=dtype), 1.0)
     assert chooser(None, logits).argmax().item() == (1 if uniform == 0 else 3)
+
+
+def test_noise_belongs_to_its_row():
+    whole = noise(7, 3, range(6), 10)
+    assert torch.equal(whole[4:], noise(7, 3, range(4, 6), 10))
+    assert not torch.equal(whole, noise(7, 4, range(6), 10))
+    assert float(whole.min()) > 0
+    assert float(whole.max()) <= 1
+
+
+def test_noise_too_samples_the_softmax():
+    count = 20_000
+    numbers = noise(0, 0, [0], count)[0][:, None]
+    result = SampleByRow(numbers, 0.5)(None, LOGITS.expand(count, -1))
+    shares = torch.bincount(result.argmax(-1), minlength=4) / count
+    expected = (LOGITS / 0.5).softmax(-1)
+    assert ((shares - expected).abs() <= 4 * (expected * (1 - expected) / count).sqrt()).all()
+
+
+def test_numbers_of_a_seed_stay_what_they_were():
+    """A run that is resumed by a later version samples what it would have."""
+    assert seed_of(5, "rollouts", 0, 3, 1) == 915580389010861817
+    assert seeded([7], 2).tolist() == [[0.279380429906404, 0.27369371365176565]]
+    assert noise(42, 3, [1], 2).tolist() == [[0.31565147638320923, 0.6210834383964539]]
 
 
 def test_scores_that_are_not_numbers_stop_the_run():
@@ -84,6 +108,18 @@ def test_a_completion_ends_with_its_end_of_sequence_or_is_truncated(policy):
     assert all(tokenizer.decode(one.prompt_ids) == "1+2=" for one in made)
     cut = sampled(policy, ["likes red warm tea, hates old:"] * 8, range(8), length=1)
     assert all(one.truncated == (one.ids != [tokenizer.eos_token_id]) for one in cut)
+
+
+def test_the_models_own_generation_settings_do_not_count(policy):
+    model, _ = policy
+    before = sampled(policy, ["1+2="] * 4, range(4))
+    own = model.generation_config
+    own.repetition_penalty, own.min_new_tokens = 50.0, 8
+    try:
+        assert sampled(policy, ["1+2="] * 4, range(4)) == before
+        assert model.generation_config is own
+    finally:
+        own.repetition_penalty, own.min_new_tokens = None, None
 
 
 def test_messages_go_through_the_chat_template(policy):

@@ -15,14 +15,20 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
+from transformers import OPTConfig, OPTForCausalLM, Trainer
 
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ModelError, RewardError
+from hf_rlhf.generation import prompt_ids
+from hf_rlhf.prepare import prepare
 from hf_rlhf.testing import check_trainer
 from hf_rlhf.testing.tiny import make_tiny_policy
 from hf_rlhf.testing.trainers import TrainerCase
 from hf_rlhf_classic import ppo_models
 from hf_rlhf_classic.ppo import PPOTrainer
-from hf_rlhf_classic.ppo_rollout import SampleByRow, complete, noise
+from hf_rlhf_classic.ppo_experience import State
+from hf_rlhf_classic.ppo_math import KLController, RunningMoments
+from hf_rlhf_classic.sampling import Sampling, complete_by_length, end_tokens, noise
 
 LORA = {"use_peft": True, "lora_r": 4, "lora_target_modules": ["q_proj", "v_proj"]}
 TWO = {"num_ppo_epochs": 2, "num_mini_batches": 2}
@@ -86,46 +92,23 @@ def test_keeps_the_contract_in_every_form(settings):
     check_trainer(PPOTrainer, settings={**TWO, **settings})
 
 
-def test_noise_belongs_to_its_row():
-    whole = noise(7, 3, range(6), 10)
-    assert torch.equal(whole[4:], noise(7, 3, range(4, 6), 10))
-    assert not torch.equal(whole, noise(7, 4, range(6), 10))
-    assert float(whole.min()) > 0
-    assert float(whole.max()) <= 1
-
-
-def test_sampling_is_from_the_softmax():
-    """Of 20000 draws each token has its share, to four standard errors."""
-    logits = torch.tensor([0.0, 1.0, -2.0, 0.5, -torch.inf])
-    count = 20_000
-    sampler = SampleByRow(noise(0, 0, [0], count)[0][:, None], temperature=0.5)
-    taken = sampler(torch.zeros(count, 1), logits.repeat(count, 1)).argmax(-1)
-    shares = torch.bincount(taken, minlength=5) / count
-    wanted = (logits / 0.5).softmax(-1)
-    assert torch.all((shares - wanted).abs() <= 4 * (wanted * (1 - wanted) / count).sqrt())
-    assert torch.allclose(sampler.logprobs[0], wanted.log()[taken])
-
-
 def test_completions_do_not_depend_on_their_batch(lora):
     model, settings = lora.model, lora.args
     model.eval()
-    prompts = lora.tokenized([row["prompt"] for row in lora.train_dataset])[:4]
+    prompts = prompt_ids(lora.processing_class, lora.train_dataset[:4]["prompt"], {})
     prompts[1] = prompts[1] * 2
-    numbers = noise(0, 0, range(4), settings.max_completion_length)
     lora.args.rollout_micro_batch_size = None
     together = lora.answers(model, prompts, 0)
-    from hf_rlhf_classic.ppo_rollout import Sampling
-
-    alone = Sampling(1.0, settings.max_completion_length, lora.stop_id, lora.pad_id, 1)
+    alone = Sampling(settings.max_completion_length, lora.stop_ids, lora.pad_id)
     numbers = noise(settings.seed, 0, range(4), settings.max_completion_length)
-    assert complete(model, prompts, alone, numbers) == together
+    assert complete_by_length(model, prompts, alone, numbers, 1) == together
 
 
 def test_the_models_own_generation_settings_do_not_count(lora):
     """A repetition penalty would make of the samples others than the log-probabilities are of."""
     model = lora.model
     model.eval()
-    prompts = lora.tokenized([lora.train_dataset[0]["prompt"]])
+    prompts = prompt_ids(lora.processing_class, lora.train_dataset[:1]["prompt"], {})
     before = lora.answers(model, prompts, 0)
     base = model.get_base_model().generation_config
     base.repetition_penalty, base.top_k = 50.0, 1
@@ -190,13 +173,17 @@ def test_rewards_that_do_not_vary_are_told(capsys):
 
 
 def test_nothing_is_learned_where_every_reward_abstains():
-    trainer, case = built({**LORA, "max_steps": 1, "save_strategy": "no"}, Given(None))
+    settings = {"max_steps": 1, "save_strategy": "no", "kl_target": 6.0}
+    trainer, case = built({**LORA, **settings}, Given(None))
+    state = trainer.ppo_state
     before = {name: one.clone() for name, one in trainer.model.named_parameters()}
     trainer.train()
     assert all(torch.equal(one, before[name]) for name, one in trainer.model.named_parameters())
-    assert trainer.state.log_history[0]["updates"] == 0
-    assert "reward" not in trainer.state.log_history[0]
-    assert trainer.report()
+    logged = trainer.state.log_history[0]
+    assert logged["updates"] == 0
+    assert not {"reward", "kl", "kl_per_completion", "policy_loss"} & set(logged)
+    assert trainer.ppo_state == state, "the coefficient is adapted to a KL that nobody measured"
+    assert trainer.report() == {}
     del case
 
 
@@ -206,6 +193,49 @@ def test_a_diverging_policy_is_told(capsys):
     trainer.train()
     assert "The policy is running away from it" in capsys.readouterr().out
     del case
+
+
+def test_a_checkpoint_that_is_only_asked_for_gives_back_the_state(lora, tmp_path, monkeypatch):
+    monkeypatch.setattr(lora.args, "output_dir", str(tmp_path))
+    monkeypatch.setattr(Trainer, "train", lambda self, found, **_: found)
+    monkeypatch.setattr(lora, "ppo_state", State(KLController(0.7), RunningMoments(3, 1.0, 2.0)))
+    lora.save_model(str(tmp_path / "checkpoint-1"), _internal_call=True)
+    for asked in (True, tmp_path / "checkpoint-1"):
+        lora.ppo_state = None
+        assert str(lora.train(asked)) == str(tmp_path / "checkpoint-1")
+        assert lora.ppo_state.kl.coefficient == 0.7
+        assert lora.ppo_state.scores.count == 3
+
+
+def test_every_end_token_of_the_model_ends_a_completion():
+    trainer, case = built(LORA)
+    eos = trainer.processing_class.eos_token_id
+    assert trainer.stop_ids == {eos}
+    trainer.model.generation_config.eos_token_id = [eos, 42]
+    assert end_tokens(trainer.processing_class, trainer.model) == {eos, 42}
+    del case
+
+
+def test_dropout_is_off_where_it_is_a_number(tmp_path):
+    """OPT hands its rate to a function: there is no module to turn off."""
+    config = OPTConfig(
+        **{"vocab_size": 64, "hidden_size": 16, "ffn_dim": 16, "num_hidden_layers": 1},
+        **{"num_attention_heads": 2, "word_embed_proj_dim": 16, "max_position_embeddings": 32},
+        **{"dropout": 0.5, "attention_dropout": 0.5},
+    )
+    model = OPTForCausalLM(config).train()
+    ids = torch.arange(4, 20)[None]
+    before = [model(ids).logits for _ in range(2)]
+    assert not torch.equal(*before)
+    ppo_models.without_dropout(model)
+    assert torch.equal(*[model(ids).logits for _ in range(2)])
+
+
+def test_values_are_read_in_float32_under_autocast():
+    head, hidden = torch.nn.Linear(64, 1), torch.randn(5, 64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = ppo_models.read_off(head, hidden)
+    assert torch.equal(found, head(hidden).squeeze(-1))
 
 
 @pytest.fixture(scope="module")
@@ -256,6 +286,34 @@ def test_the_reward_adapter_scores_as_the_reward_model_does(scored, messages):
     del case
 
 
+def test_held_out_answers_are_scored_by_the_learned_reward(scored, offer, tmp_path):
+    rows = Dataset.from_dict({"prompt": ["one", "and two", "3", "four"]})
+    offer("datasets", few=lambda: DatasetDict(train=rows, test=rows))
+    offer("rewards", given=Given)
+    content = {
+        "plugin": "ppo",
+        "model_name_or_path": str(scored / "base"),
+        "output_dir": str(tmp_path / "run"),
+        "dataset": {"name": "few"},
+        "evaluation": {"rows": 3, "max_new_tokens": 4, "batch_size": 2},
+        **{"rollout_batch_size": 4, "use_cpu": True, "bf16": False, **LORA},
+    }
+    learned = {"reward_adapter": str(scored / "adapter"), "learned_reward_weight": 2.0}
+    model = (str(scored / "base"), {})
+
+    def measured(**settings):
+        run = prepare(RunFile.from_mapping({**content, **settings}))
+        return PPOTrainer.held_out(run, *model)
+
+    alone = measured(**learned)
+    scores = [row["reward_adapter"] for row in alone.rows]
+    assert len(set(scores)) == len(scores) == 3
+    assert [row["total"] for row in alone.rows] == [2 * score for score in scores]
+    beside = measured(**learned, rewards=[{"name": "given"}])
+    assert [dict(row) for row in beside.rows] == [{"reward_adapter": score} for score in scores]
+    assert measured(rewards=[{"name": "given"}]) is None
+
+
 def test_the_reference_of_a_continued_adapter_is_that_adapter(tmp_path):
     first, case = built(LORA)
     with torch.no_grad():
@@ -287,9 +345,6 @@ def test_the_reference_of_a_continued_adapter_is_that_adapter(tmp_path):
 
 def history_of(tmp_path, **settings):
     """Train on sums; return what was logged of each step."""
-    from hf_rlhf.config import RunFile
-    from hf_rlhf.prepare import prepare
-
     content = {**SUMS, "output_dir": str(tmp_path / "run"), **settings}
     run = prepare(RunFile.from_mapping(content))
     trainer = run.trainer_class.from_run(run)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict
 from safetensors.torch import save_file
+from transformers import AutoTokenizer
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError
@@ -98,6 +99,9 @@ def test_a_good_run_has_none(problems, folder, tmp_path):
         ({**LORA, "per_device_train_batch_size": 3}, "is not the 4 that rollout_batch_size 4"),
         ({**LORA, "temperature": 0.0}, "temperature 0.0 is not above 0"),
         ({**LORA, "kl_coef": 0.0, "kl_target": 6.0}, "leaves 0 at 0"),
+        ({**LORA, "kl_target": 6.0, "kl_horizon": 0.8}, "kl_horizon 0.8 is short for steps of 4"),
+        ({**LORA, "rollout_micro_batch_size": 0}, "rollout_micro_batch_size 0 is not at least 1"),
+        ({**LORA, "target_kl": 0.0}, "target_kl 0.0 is not above 0"),
         ({**LORA, "reference": "none"}, "reference none needs kl_coef 0"),
         ({**LORA, "fp16": True}, "use bf16"),
         ({**LORA, "eval_strategy": "steps", "eval_steps": 1}, "eval_strategy is for a trainer"),
@@ -125,18 +129,30 @@ def test_adapters_that_do_not_fit(problems, folder, tmp_path):
     )
     both = problems(**LORA, reward_adapter=good, reward_model_path=str(folder / "policy"))
     assert "are both given" in both
+    without = {"rewards": "absent", "learned_reward_weight": 0}
+    assert "no reward has a weight" in problems(**LORA, **without, reward_adapter=good)
+    AutoTokenizer.from_pretrained(folder / "policy").save_pretrained(good)
+    assert problems(**LORA, reward_adapter=good) == ""
+    _swap_two_tokens(Path(good))
+    assert "another tokenizer than the policy's: its tokens differ" in problems(
+        **LORA, reward_adapter=good
+    )
     identity = {"schema": 1, "base": "other/base", "hidden_size": 32, "fingerprint": "0" * 64}
     Path(good, "base_identity.json").write_text(json.dumps(identity))
     assert "was made for another base, 'other/base'" in problems(**LORA, reward_adapter=good)
 
 
-def test_a_reference_with_another_tokenizer(problems, folder, tmp_path):
-    other = make_tiny_policy(tmp_path / "other")
-    path = other / "tokenizer.json"
+def _swap_two_tokens(folder):
+    path = folder / "tokenizer.json"
     content = json.loads(path.read_text())
     vocabulary = content["model"]["vocab"]
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     path.write_text(json.dumps(content))
+
+
+def test_a_reference_with_another_tokenizer(problems, folder, tmp_path):
+    other = make_tiny_policy(tmp_path / "other")
+    _swap_two_tokens(other)
     said = problems(**LORA, reference_model_path=str(other))
     assert "has another tokenizer than the policy" in said
     assert "'a'" in said

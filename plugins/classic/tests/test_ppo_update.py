@@ -105,7 +105,7 @@ def plain_advantages(trainer, completion, score, old, reference, values):
     """Return one row's advantages: its score shaped, the KL taken off, discounted backwards."""
     args, count = trainer.args, len(completion)
     score = max(min(score, args.score_clip), -args.score_clip)
-    if completion[-1] != trainer.stop_id:
+    if completion[-1] not in trainer.stop_ids:
         score -= args.missing_eos_penalty
     rewards = [-args.kl_coef * float(old[t] - reference[t]) for t in range(count)]
     rewards[-1] += score
@@ -186,7 +186,7 @@ def test_losses_and_gradients_are_those_of_a_plain_step(case, settings, micro):
     with torch.no_grad():
         rollout = trainer.roll_out(model, rows)
         experience, _ = trainer.look_at(model, rollout)
-    assert trainer.stop_id == STOP
+    assert trainer.stop_ids == {STOP}
     assert rollout.stopped.tolist() == [False, True, True, True]
     before = copy.deepcopy(model.state_dict())
     generator = torch.Generator()

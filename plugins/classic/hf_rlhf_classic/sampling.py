@@ -1,0 +1,218 @@
+"""Sampling with numbers of its own for each completion, by plain transformers `generate`.
+
+What is sampled for a prompt depends on its own numbers, not on which prompts share its batch or on
+how many processes there are, as far as the model's arithmetic does not. So a resumed run samples
+what it would have.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, TopPLogitsWarper
+
+from hf_rlhf.errors import ModelError
+from hf_rlhf.generation import left_padded, prompt_ids
+
+
+def noise(seed: int, step: int, rows: Sequence[int], tokens: int) -> Tensor:
+    """Return numbers in (0, 1], float32 (rows, tokens), each row's by its seed, step and number."""
+    drawn = [np.random.default_rng([seed, step, row]).random(tokens) for row in rows]
+    return torch.from_numpy(1 - np.stack(drawn)).float()
+
+
+def seed_of(*parts: int | str) -> int:
+    """Return a seed in [0, 2**63) that is as good as independent for different parts."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def seeded(seeds: Sequence[int], tokens: int) -> Tensor:
+    """Return numbers in [0, 1), float64 (rows, tokens), each row's by its seed alone."""
+    drawn = [
+        torch.rand(tokens, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        for seed in seeds
+    ]
+    return torch.stack(drawn)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How completions are sampled, and what ends one."""
+
+    max_new_tokens: int
+    ends: frozenset[int]
+    """Tokens after which a completion is over; each belongs to it."""
+    pad: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    """The share of probability that is sampled from (Holtzman et al. 2020)."""
+
+
+class SampleByRow(LogitsProcessor):  # type: ignore[misc]
+    """Samples by inverting the distribution function, at a number of the row's own.
+
+    `generate` is left to take, greedily, the token that is chosen here, the only one with a finite
+    score: its own sampling draws all rows from one stream, whose use depends on the other rows.
+
+    Args:
+        uniform: numbers in [0, 1], (rows, tokens); their dtype is the one that is computed in.
+        temperature: above 0.
+        top_p: as in `Sampling`.
+    """
+
+    def __init__(self, uniform: Tensor, temperature: float, top_p: float = 1.0) -> None:
+        self.uniform = uniform
+        self.temperature = temperature
+        self.warper = TopPLogitsWarper(top_p) if top_p < 1 else None
+        self.step = 0
+
+    def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
+        """Return scores of shape (rows, vocabulary) that leave one token to each row.
+
+        Raises ModelError where the model's scores are not numbers.
+        """
+        scaled = scores.float() / self.temperature
+        if self.warper is not None:
+            scaled = self.warper(input_ids, scaled)
+        cumulative = scaled.to(self.uniform.dtype).log_softmax(-1).exp().cumsum(-1)
+        total = cumulative[:, -1:]
+        if not bool(torch.isfinite(total).all()):
+            raise ModelError(
+                "the policy's scores are not finite: training has diverged. Start from an earlier "
+                "checkpoint with a lower learning_rate."
+            )
+        # Above 0, so that a token of probability 0 is never the one.
+        smallest = torch.finfo(total.dtype).tiny
+        level = (self.uniform[:, self.step, None] * total).clamp(min=smallest)
+        chosen = torch.searchsorted(cumulative, level).clamp(max=scores.shape[-1] - 1)
+        self.step += 1
+        return torch.full_like(scores, -torch.inf).scatter(-1, chosen, 0.0)
+
+
+def complete(
+    model: Any, prompts: Sequence[Sequence[int]], sampling: Sampling, uniform: Tensor
+) -> list[list[int]]:
+    """Return the completion of each prompt (token ids), its end token included, if one came.
+
+    All are sampled in one batch, padded on the left.
+
+    Args:
+        model: the policy, whole on this process.
+        prompts: token ids.
+        sampling: temperature, top_p, length and ends.
+        uniform: one row for each prompt, `max_new_tokens` columns; see `SampleByRow`.
+
+    Raises:
+        ModelError: as `SampleByRow` does.
+    """
+    device = next(model.parameters()).device
+    ids, mask = left_padded(prompts, sampling.pad, device)
+    config = GenerationConfig(
+        max_new_tokens=sampling.max_new_tokens,
+        do_sample=False,
+        eos_token_id=sorted(sampling.ends) or None,
+        pad_token_id=sampling.pad,
+        use_cache=True,
+    )
+    chooser = SampleByRow(uniform.to(device), sampling.temperature, sampling.top_p)
+    with _only(model, config), torch.no_grad():
+        output = model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            generation_config=config,
+            logits_processor=LogitsProcessorList([chooser]),
+        )
+    return [until(row, sampling.ends) for row in output[:, ids.shape[1] :].tolist()]
+
+
+def complete_by_length(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    uniform: Tensor,
+    at_once: int,
+) -> list[list[int]]:
+    """Do as `complete`, `at_once` prompts at a time, those of like length together."""
+    found: dict[int, list[int]] = {}
+    order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
+    for start in range(0, len(prompts), at_once):
+        rows = order[start : start + at_once]
+        made = complete(model, [prompts[row] for row in rows], sampling, uniform[rows])
+        found.update(zip(rows, made, strict=True))
+    return [found[row] for row in range(len(prompts))]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What was sampled for one prompt."""
+
+    prompt_ids: list[int]
+    ids: list[int]
+    """With the end token, if it came."""
+    text: str
+    """Without special tokens."""
+    truncated: bool
+    """No end token came in time."""
+
+
+def sample(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Any],
+    seeds: Sequence[int],
+    *,
+    temperature: float,
+    top_p: float,
+    max_new_tokens: int,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> list[Completion]:
+    """Sample one completion for each prompt (texts, or lists of messages), each by its seed.
+
+    All are sampled in one batch, until an end-of-sequence token of tokenizer or model. Raises
+    ModelError as `SampleByRow` does.
+    """
+    ends = end_tokens(tokenizer, model)
+    ids = prompt_ids(tokenizer, prompts, chat_template_kwargs or {})
+    sampling = Sampling(max_new_tokens, ends, tokenizer.pad_token_id, temperature, top_p)
+    made = complete(model, ids, sampling, seeded(seeds, max_new_tokens))
+    texts = tokenizer.batch_decode(made, skip_special_tokens=True)
+    return [
+        Completion(prompt, one, text, one[-1] not in ends)
+        for prompt, one, text in zip(ids, made, texts, strict=True)
+    ]
+
+
+def until(ids: list[int], ends: frozenset[int]) -> list[int]:
+    """Return the ids up to the first end token, that one included."""
+    stop = next((place for place, token in enumerate(ids) if token in ends), None)
+    return ids if stop is None else ids[: stop + 1]
+
+
+def end_tokens(tokenizer: Any, model: Any) -> frozenset[int]:
+    """Return what ends a text: the tokenizer's end-of-sequence token, and the model's own."""
+    own = model.generation_config.eos_token_id
+    listed = own if isinstance(own, list) else [own]
+    return frozenset(one for one in (tokenizer.eos_token_id, *listed) if one is not None)
+
+
+@contextmanager
+def _only(model: Any, config: GenerationConfig) -> Iterator[None]:
+    """Let no generation setting of the model itself in: a repetition penalty, say.
+
+    The tokens would come from another distribution than the one whose probabilities are used.
+    """
+    models = [model, *([model.get_base_model()] if hasattr(model, "get_base_model") else [])]
+    kept = [one.generation_config for one in models]
+    for one in models:
+        one.generation_config = config
+    try:
+        yield
+    finally:
+        for one, own in zip(models, kept, strict=True):
+            one.generation_config = own
