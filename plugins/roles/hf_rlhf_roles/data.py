@@ -5,7 +5,7 @@ import json
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ _PREFERENCE = (
 _TARGETS = ("response", "completion", "output", "answer")
 _PROMPTS = ("prompt", "question", "instruction", "input")
 _TALKS = ("messages", "conversations")
+_TEXT = 8
+"""Words from which the value of an unknown column is a text, and not a category."""
 _UNTOLD = ("system", "id", "source")
 """Columns that do not make a row another one."""
 EXPECTED = {
@@ -43,35 +45,49 @@ class Inspected:
     marks: "array[int]"
     """64 bits of a hash of each row, each prompt and each target, without repetition, sorted."""
 
+    pins: Mapping[str, str] = field(default_factory=dict)
+    """`revision` and `subset` of a Hub dataset, where they are given."""
+
     def shares(self, other: "array[int]") -> int:
         """Return how many of these marks stand in `other`, too."""
         return len(set(self.marks) & set(other))
 
 
-def inspect_data(path: str) -> Inspected:
-    """Read every row of a file, folder or Hub dataset once. Raises DataError, naming the row."""
+def inspect_data(path: str, pins: Mapping[str, str] | None = None) -> Inspected:
+    """Read every row of a file, folder or Hub dataset once. Raises DataError, naming the row.
+
+    `pins` may have `revision` and `subset` of a Hub dataset.
+    """
     digest = hashlib.sha256()
     marks: set[int] = set()
     kinds: Counter[str] = Counter()
     count = 0
-    for row in _rows(path):
+    for row in _rows(path, pins):
         count += 1
         kinds[kind_of(row.values)] += 1
         digest.update(_canonical(row.values))
         marks.update(_marks(row.values))
-    return Inspected(path, count, dict(kinds), digest.hexdigest(), array("Q", sorted(marks)))
+    found = array("Q", sorted(marks))
+    return Inspected(path, count, dict(kinds), digest.hexdigest(), found, dict(pins or {}))
 
 
-def first_shared(path: str, marks: "array[int]") -> str | None:
-    """Return where the first row of `path` stands of which a mark is among `marks`."""
+def first_shared(data: Inspected, marks: "array[int]") -> str | None:
+    """Return where the first row stands of which a mark is among `marks`."""
     known = set(marks)
-    rows = (row for row in _rows(path) if not known.isdisjoint(_marks(row.values)))
+    rows = (row for row in _rows(data.name, data.pins) if not known.isdisjoint(_marks(row.values)))
     found = next(rows, None)
     return found.where if found else None
 
 
-def _rows(path: str) -> Iterator[Row]:
-    for split in read_rows(path).splits.values():
+def pins_of(dataset: Mapping[str, Any]) -> dict[str, str]:
+    """Return which version of a Hub dataset the arguments of a dataset adapter name."""
+    return {key: dataset[key] for key in ("revision", "subset") if dataset.get(key)}
+
+
+def _rows(path: str, pins: Mapping[str, str] | None) -> Iterator[Row]:
+    pins = pins or {}
+    found = read_rows(path, revision=pins.get("revision"), subset=pins.get("subset"))
+    for split in found.splits.values():
         yield from split
 
 
@@ -121,6 +137,12 @@ def _marks(values: Mapping[str, Any]) -> Iterator[int]:
         yield _mark("prompt", sorted(map(_text, prompt.values())))
     for one in target:
         yield _mark("target", _text(one))
+    # A text in a column of another name is one or the other, by `columns` in the run file.
+    for key, value in told.items():
+        known = key in (*_PROMPTS, *_TARGETS)
+        if not known and isinstance(value, str) and len(value.split()) >= _TEXT:
+            yield _mark("prompt", [_text(value)])
+            yield _mark("target", _text(value))
 
 
 def _is_choice(column: str) -> bool:

@@ -58,7 +58,7 @@ def _step(
         yield f"the base has changed since ({', '.join(different)}); the step is stale"
     try:
         with workspace.inside():
-            if inspect_data(entry["data"]).digest != entry["inputs"]["data"]:
+            if inspect_data(entry["data"], entry["pins"]).digest != entry["inputs"]["data"]:
                 yield f"{entry['data']} has changed since; the step is stale"
     except HfRlhfError as error:
         yield f"its data cannot be read: {error}"

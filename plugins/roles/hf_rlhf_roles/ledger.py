@@ -97,5 +97,5 @@ def check_isolation(role: Role, data: Inspected, others: Mapping[str, Trained]) 
 
 
 def _first(data: Inspected, marks: "array[int]") -> str:
-    where = first_shared(data.name, marks)
+    where = first_shared(data, marks)
     return f"The first is {where}. " if where else ""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, DataError, Problem
-from hf_rlhf_roles.data import Inspected, check_kind, inspect_data
+from hf_rlhf_roles.data import Inspected, check_kind, inspect_data, pins_of
 from hf_rlhf_roles.guard import Seal, seal_folder
 from hf_rlhf_roles.ledger import Ledger, Trained, check_isolation
 from hf_rlhf_roles.role import BASE, OWNED, REFERENCE, Role, Stage
@@ -19,6 +19,8 @@ _FIXED = {key: fix for key, fix in OWNED.items() if key != "dataset"} | {
     "dataset.path": "Give --data FILE.",
     "dataset.name": "It is the stage's `data`, or the `name` under its `dataset`.",
     "dataset.system": "It is the role's `system`.",
+    "dataset.revision": "Write it under the stage's `dataset`.",
+    "dataset.subset": "Write it under the stage's `dataset`.",
 }
 """Keys that no option may change."""
 State = Literal["done", "to do", "stale", "waits"]
@@ -71,7 +73,7 @@ class Planner:
         self.base = base
         self.overrides = overrides
         self.allow_shared_data = allow_shared_data
-        self._inspected: dict[str, Inspected] = {}
+        self._inspected: dict[tuple[Any, ...], Inspected] = {}
         self._roles: dict[str, Role] = {}
 
     def role(self, name: str) -> Role:
@@ -80,17 +82,19 @@ class Planner:
             self._roles[name] = self.workspace.role(name)
         return self._roles[name]
 
-    def inspected(self, data: str) -> Inspected:
+    def inspected(self, step: Step) -> Inspected:
         """Return what was read of a step's data."""
-        if data not in self._inspected:
+        pins = pins_of(self.role(step.role).stage(step.stage).dataset)
+        key = (step.data, *sorted(pins.items()))
+        if key not in self._inspected:
             with self.workspace.inside():
                 try:
-                    self._inspected[data] = inspect_data(data)
+                    self._inspected[key] = inspect_data(step.data, pins)
                 except DataError as error:
                     raise DataError(
                         f"{error} (Paths in workspace.yaml are seen from {self.workspace.folder}.)"
                     ) from error
-        return self._inspected[data]
+        return self._inspected[key]
 
     def plan(self, steps: Sequence[Step]) -> list[Planned]:
         """Resolve steps in order; what an earlier one will change makes a later one stale."""
@@ -108,7 +112,7 @@ class Planner:
         """
         role = self.role(step.role)
         stage = role.stage(step.stage)
-        data = self.inspected(step.data)
+        data = self.inspected(step)
         shared = self._shared(step, role, data, beside)
         start = self._start(step, role, changing)
         values = self._values(step, role, stage, start, shared)
@@ -136,7 +140,7 @@ class Planner:
                 others[key] = Trained(isolated or entry["isolated"], self.ledger.marks(key))
         for other in beside:
             if other.role != role.name:
-                marks = self.inspected(other.data).marks
+                marks = self.inspected(other).marks
                 others[other.key] = Trained(self.role(other.role).isolated, marks)
         if self.allow_shared_data:
             return [key for key, other in others.items() if data.shares(other.marks)]

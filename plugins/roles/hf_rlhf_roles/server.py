@@ -253,7 +253,7 @@ class _Guard:
         length = request.headers.get("content-length", "")
         if not (length.isascii() and length.isdecimal()):
             return _error(411, "The request does not say its Content-Length.")
-        if int(length) > self.limits.max_body:
+        if len(length) > 18 or int(length) > self.limits.max_body:
             said = f"The request has {length} bytes; {self.limits.max_body} are the most."
             return _error(413, said, code="request_too_large")
         if self.inside >= self.limits.max_waiting:

@@ -45,6 +45,7 @@ def train_step(planner: Planner, planned: Planned) -> Path:
         entry = {
             "inputs": dict(planned.inputs),
             "data": planned.step.data,
+            "pins": dict(planned.data.pins),
             "rows": planned.data.rows,
             "starts_from": planned.start,
             "run": str(folder),

@@ -186,6 +186,16 @@ def test_rows_of_an_isolated_role_train_no_other(home, runs, first):
     assert check(read_workspace(home), Ledger.of(read_workspace(home)))[1] == []
 
 
+def test_isolation_looks_into_columns_of_other_names(home, runs):
+    path = home / "data" / "odd.jsonl"
+    row = (home / "data" / "data_insight_sft.jsonl").read_text().splitlines()[3]
+    path.write_text(row.replace('"prompt"', '"ask"').replace('"response"', '"say"') + "\n")
+    step(home, "data_insight", "sft")
+    mapped = ["--dataset.columns", "{prompt: ask, response: say}"]
+    with pytest.raises(DataError, match=r"'data_insight' is isolated.*odd\.jsonl:1"):
+        step(home, "writer", "sft", "--data", str(path), *mapped)
+
+
 def test_an_isolated_role_stays_so_when_the_workspace_names_it_no_more(home, runs):
     step(home, "data_insight", "sft")
     path = home / "workspace.yaml"
