@@ -38,8 +38,10 @@ test: $(VENV)/.dev ## lint, types, layers and the fast tests: under 3 minutes
 	$(VENV)/bin/lint-imports
 	$(RUN) -m pytest -n 2 --dist loadfile
 
+# They start processes and wait for them: on a busy machine one may run out of time, and is then run
+# once more and listed as rerun.
 test-slow: $(VENV)/.slow ## the tests that take more than a few seconds each
-	$(RUN) -m pytest -n 2 --dist loadfile -m slow
+	$(RUN) -m pytest -n 2 --dist loadfile -m slow --reruns 1
 
 lint: $(VENV)/.dev ## put code in order
 	$(RUN) -m ruff check --fix .
