@@ -39,6 +39,7 @@ LORA: dict[str, Any] = {
     "lora_dropout": 0.0,
     "lora_target_modules": ["all-linear"],
 }
+LORA_SFT_RATE = 3e-3
 LONGEST = {"arithmetic": 8, "tastes": 14}
 """Tokens of a completion; the best has 4 and 12, with its end."""
 METHODS = ("dpo", "idpo_current", "idpo_rolling2", "idpo_full", "ppo", "grpo")
@@ -239,7 +240,7 @@ def calmer_adapters(seed: int) -> Iterator[Cell]:
     world = "arithmetic"
     for rank in (8, 16):
         lora = {**LORA, "lora_r": rank, "lora_alpha": 2 * rank}
-        settings = {**sft(world, seed, 3), **lora}
+        settings = {**sft(world, seed, 3), **lora, "learning_rate": LORA_SFT_RATE}
         yield Cell(f"sft_lora{rank}", world, seed, "base", settings)
         settings = {**dpo(world, seed), **lora, "learning_rate": 2e-4}
         yield Cell(f"dpo_lora{rank}", world, seed, "sft3", settings)
