@@ -252,9 +252,10 @@ def _disk(run: Run, steps: int) -> Iterator[Finding]:
         yield Finding("disk", "note", f"not estimated: {error}".splitlines()[0])
         return
     space = Space.of(run.folder)
+    beside = f", {human(need.beside)} that the trainer keeps" if need.beside else ""
     said = (
         f"about {human(need.total)}: {need.at_once} checkpoints of {human(need.checkpoint)}, "
-        f"{human(need.end)} at the end; {space}"
+        f"{human(need.end)} at the end{beside}; {space}"
     )
     if need.total <= taken_bytes(run.folder) + space.bytes:
         yield Finding("disk", "ok", said)

@@ -128,6 +128,8 @@ class Trainer(Protocol):
       every process, also when training fails; so no collective calls.
     * `unpublished: tuple[str, ...]`: how the names of parameters begin that are trained with the
       model and are no part of what is saved, such as a value head's; they are not counted.
+    * `kept_bytes(run) -> int` (classmethod): at most how many bytes it writes into the run folder
+      beside checkpoints and the saved model, for the estimate of the space on disk.
     * `trial_completions(row) -> list[str]` (static): plausible answers for `hf-rlhf check`.
     """
 

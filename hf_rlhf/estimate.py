@@ -45,11 +45,13 @@ class DiskNeed:
     """How many checkpoints are saved in all."""
     at_once: int
     """How many of them lie there at once: one more than are kept, while one is being saved."""
+    beside: int = 0
+    """At most, what the trainer keeps beside them, as its `kept_bytes` says."""
 
     @property
     def total(self) -> int:
         """What everything takes together, at the fullest moment."""
-        return self.checkpoint * self.at_once + self.end
+        return self.checkpoint * self.at_once + self.end + self.beside
 
 
 def disk_need(run: Run, steps: int) -> DiskNeed:
@@ -65,11 +67,13 @@ def disk_need(run: Run, steps: int) -> DiskNeed:
         width = _stored_width(run)
     made = _saves(run.training, steps)
     kept = run.training.save_total_limit
+    beside = getattr(run.trainer_class, "kept_bytes", None)
     return DiskNeed(
         checkpoint=checkpoint_bytes(model, run.tokenizer, run.training),
         end=final_bytes(model, run.tokenizer, width),
         made=made,
         at_once=min(made, kept + 1) if kept else made,
+        beside=beside(run) if beside is not None else 0,
     )
 
 

@@ -32,6 +32,10 @@ _REF = "ref"
 """TRL's name for the frozen copy of an adapter that training continues."""
 
 
+_ID_AND_TEXT, _BESIDE_TOKENS = 14, 200
+"""Bytes of JSON: of a token, as its number and as text, and of what else is kept of an answer."""
+
+
 class IterativeDPOTrainer(DPOTrainer):  # type: ignore[misc]
     """DPO (Rafailov et al. 2023) on pairs that the policy makes itself: `--plugin iterative_dpo`.
 
@@ -59,6 +63,17 @@ class IterativeDPOTrainer(DPOTrainer):  # type: ignore[misc]
                 f"iterative_dpo samples from a whole policy on each process, and {kind} shards.",
                 "Launch one process, or several as plain DDP.",
             )
+
+    @classmethod
+    def kept_bytes(cls, run: Run) -> int:
+        """Return how large `iterations/` becomes, were every completion of full length."""
+        training = run.training
+        prompts, answers = training.prompts_per_iteration, training.completions_per_prompt
+        answer = _BESIDE_TOKENS + _ID_AND_TEXT * training.max_completion_length
+        prompt = _BESIDE_TOKENS + _ID_AND_TEXT * max(prompt_lengths(run), default=0)
+        measured = training.measured_prompts * answer
+        rollouts = prompts * (prompt + answers * answer)
+        return int(training.iterations * (rollouts + measured) + measured)
 
     @classmethod
     def from_run(cls, run: Run) -> Self:

@@ -575,7 +575,7 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
         """Train; a checkpoint gives back what PPO itself keeps, too."""
         if resume_from_checkpoint is True:
             resume_from_checkpoint = get_last_checkpoint(self.args.output_dir)
-        if resume_from_checkpoint:
+        if isinstance(resume_from_checkpoint, (str, Path)):
             folder = Path(resume_from_checkpoint)
             self.ppo_state = State.load(folder / STATE_NAME)
             if (folder / VALUE_NAME).exists():

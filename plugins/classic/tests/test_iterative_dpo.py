@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, RewardError, RunFolderError
 from hf_rlhf.messages import text_of
+from hf_rlhf.prepare import prepare
 from hf_rlhf.testing import check_trainer
 from hf_rlhf.train import train
 from hf_rlhf_classic.iterative_dpo import IterativeDPOTrainer
@@ -139,6 +141,13 @@ def test_the_run_folder_has_what_was_sampled(trained):
         assert logged["rollouts/utility"] == logged["rollouts/reward"]
     assert not store.read_all(2, "rollouts")
     assert len(store.read_all(2, "held_out")) == 8
+
+
+def test_the_room_that_iterations_take_is_known_before(trained, tmp_path):
+    folder, _ = trained
+    run = prepare(RunFile.from_mapping({**TINY, "output_dir": str(tmp_path / "run")}))
+    taken = sum(path.stat().st_size for path in (folder / "iterations").rglob("*.json"))
+    assert taken < IterativeDPOTrainer.kept_bytes(run) < 5 * taken
 
 
 def test_what_is_saved_is_the_policy_alone(trained):
