@@ -87,20 +87,20 @@ SIGHTS = (
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "sights"),
     [
-        {"buffer": "rolling2", "reference": "previous"},
-        {"buffer": "full", **FULL},
+        ({"buffer": "rolling2", "reference": "previous"}, SIGHTS),
+        ({"buffer": "full", **FULL}, SIGHTS[1::2]),
     ],
     ids=["lora", "full"],
 )
-def test_killed_anywhere_it_ends_with_the_same_weights(tmp_path, given):
+def test_killed_anywhere_it_ends_with_the_same_weights(tmp_path, given, sights):
     file = tmp_path / "run.yaml"
     file.write_text(yaml.safe_dump({**RUN, **given}))
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert started(file, whole).wait() == 0
     kept: dict[Path, tuple[int, str]] = {}
-    for sight in SIGHTS:
+    for sight in sights:
         killed_when(file, broken, sight)
         for path in sorted((broken / "iterations").rglob("*-*.json")):
             now = (path.stat().st_ino, path.read_text())
