@@ -62,6 +62,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="where runs are written")
     parser.add_argument("--kills", type=int, default=10, help="kills of each cell, at least")
+    parser.add_argument("--cells", type=int, nargs="*", help="only these, from 0; 5 needs 1")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, help="write the table's rows there, as JSON")
     arguments = parser.parse_args()
@@ -69,6 +70,8 @@ def main() -> int:
     moments = random.Random(arguments.seed)
     rows = []
     for number, (name, cell) in enumerate(CELLS.items()):
+        if arguments.cells and number not in arguments.cells:
+            continue
         folder = arguments.folder / f"{number:02}"
         content = {**COMMON, **cell}
         if "adapter" in cell:
