@@ -102,7 +102,8 @@ def held_out(run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Ev
         model_kwargs=model_kwargs,
         chat_template_kwargs=run.training.chat_template_kwargs,
     )
-    if run.reward is None:
-        return found
-    rows = [{part.label: row[part.label]} for row in found.rows]
+    # With rewards of its own, the run has the total of those, and the lengths, already.
+    names = found.metrics() if run.reward is None else (part.label,)
+    rows = [{name: row[name] for name in names} for row in found.rows]
+    # Core shows samples in any case.
     return Evaluation(rows, (), found.completions_per_prompt)
