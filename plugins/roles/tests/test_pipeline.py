@@ -12,14 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import PublishError
+from hf_rlhf.prepare import prepare
 from hf_rlhf.record import load_record
 from hf_rlhf_roles.command import command
 from hf_rlhf_roles.engine import Engine, Sampling
-from hf_rlhf_roles.guard import seal_folder
+from hf_rlhf_roles.guard import seal_base, seal_folder
 from hf_rlhf_roles.inspection import check
 from hf_rlhf_roles.ledger import Ledger
-from hf_rlhf_roles.workspace import read_workspace
+from hf_rlhf_roles.plan import Planner
+from hf_rlhf_roles.workspace import Step, read_workspace
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 HELLO = [{"role": "user", "content": "Hello."}]
@@ -113,6 +116,27 @@ def test_each_stage_goes_on_from_the_one_before(home):
         if key != "data_insight/ppo"
     ]
     assert len(set(seals)) == 5
+
+
+@pytest.mark.parametrize("stage", ["dpo", "reward"])
+def test_the_other_stages_of_data_insight_fit_their_trainers(home, tmp_path, stage):
+    """Their run files pass all checks that come before weights load."""
+    rows = map(json.loads, (home / "data" / "data_insight_sft.jsonl").read_text().splitlines())
+    pairs = [
+        {"prompt": row["prompt"], "chosen": row["response"], "rejected": row["response"][:90]}
+        for row in rows
+    ]
+    data = tmp_path / "pairs.jsonl"
+    data.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    workspace = read_workspace(home)
+    planner = Planner(workspace, Ledger.of(workspace), seal_base(workspace))
+    planned = planner.resolve(Step("data_insight", stage, str(data)))
+    assert (planned.state, planned.start) == ("to do", "sft")
+    with workspace.inside():
+        values = {**planned.values, "output_dir": str(tmp_path / "run")}
+        run = prepare(RunFile.from_mapping(values))
+    assert run.dataset["train"].num_rows == 16
+    assert "You do not plan, recommend or write reports" in str(run.dataset["train"][0]["prompt"])
 
 
 def test_the_card_of_an_isolated_role_tells_of_no_other(home):
