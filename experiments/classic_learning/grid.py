@@ -39,7 +39,6 @@ LORA: dict[str, Any] = {
     "lora_dropout": 0.0,
     "lora_target_modules": ["all-linear"],
 }
-LORA_SFT_RATE = 3e-3
 LONGEST = {"arithmetic": 8, "tastes": 14}
 """Tokens of a completion; the best has 4 and 12, with its end."""
 METHODS = ("dpo", "idpo_current", "idpo_rolling2", "idpo_full", "ppo", "grpo")
@@ -235,15 +234,15 @@ def adapters(seed: int) -> Iterator[Cell]:
         yield Cell(f"dpo_r{rank}", world, seed, "sft3", settings)
 
 
-def calmer_adapters(seed: int) -> Iterator[Cell]:
-    """Yield the follow-up: LoRA again, with learning rates that were calibrated."""
+def later_adapters(seed: int) -> Iterator[Cell]:
+    """Yield the follow-up: LoRA from a model that knows the end token, and full beside it."""
     world = "arithmetic"
-    for rank in (8, 16):
-        lora = {**LORA, "lora_r": rank, "lora_alpha": 2 * rank}
-        settings = {**sft(world, seed, 3), **lora, "learning_rate": LORA_SFT_RATE}
-        yield Cell(f"sft_lora{rank}", world, seed, "base", settings)
+    ranks = [(f"_lora{r}", {**LORA, "lora_r": r, "lora_alpha": 2 * r}) for r in (8, 16)]
+    for suffix, lora in [*ranks, ("_more", {})]:
+        yield Cell(f"sft{suffix}", world, seed, "sft1", {**sft(world, seed, 3), **lora}, "sft1")
+    for suffix, lora in ranks:
         settings = {**dpo(world, seed), **lora, "learning_rate": 2e-4}
-        yield Cell(f"dpo_lora{rank}", world, seed, "sft3", settings)
+        yield Cell(f"dpo{suffix}", world, seed, "sft3", settings)
 
 
 def sizes(world: str, seed: int) -> Iterator[Cell]:
@@ -264,7 +263,7 @@ def cells(seeds: tuple[int, ...] = SEEDS) -> Iterator[Cell]:
     for seed in seeds:
         yield from adapters(seed)
     for seed in seeds:
-        yield from calmer_adapters(seed)
+        yield from later_adapters(seed)
     for part in (drift, sizes):
         for world, seed in both:
             yield from part(world, seed)

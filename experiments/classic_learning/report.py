@@ -186,7 +186,7 @@ def compared(results: Results) -> dict[str, Any]:
     pairs += [("idpo_rolling2", "idpo_current"), ("idpo_full", "idpo_current")]
     pairs += [("sft3", "sft1"), ("sft_r8", "sft3"), ("sft_r16", "sft3")]
     pairs += [("dpo_r8", "dpo"), ("dpo_r16", "dpo")]
-    pairs += [("sft_lora8", "sft3"), ("sft_lora16", "sft3")]
+    pairs += [("sft_lora8", "sft_more"), ("sft_lora16", "sft_more")]
     pairs += [("dpo_lora8", "dpo"), ("dpo_lora16", "dpo")]
     return {
         f"{world}: {a} - {b}": results.difference(world, a, b, "reward")

@@ -23,10 +23,11 @@ NAMES = {
     "sft_r16": "SFT, LoRA r=16",
     "dpo_r8": "DPO, LoRA r=8",
     "dpo_r16": "DPO, LoRA r=16",
-    "sft_lora8": "SFT, LoRA r=8, calibrated",
-    "sft_lora16": "SFT, LoRA r=16, calibrated",
-    "dpo_lora8": "DPO, LoRA r=8, calibrated",
-    "dpo_lora16": "DPO, LoRA r=16, calibrated",
+    "sft_lora8": "SFT from 1 epoch, LoRA r=8",
+    "sft_lora16": "SFT from 1 epoch, LoRA r=16",
+    "dpo_lora8": "DPO, LoRA r=8, lower rate",
+    "dpo_lora16": "DPO, LoRA r=16, lower rate",
+    "sft_more": "SFT from 1 epoch, full",
     "small_sft3": "small: SFT, 3 epochs",
     "small_grpo": "small: GRPO",
 }
@@ -154,7 +155,7 @@ def planted(content: Mapping[str, Any]) -> Iterator[str]:
 def adapters(conditions: Mapping[str, Any], shapes: Mapping[str, int]) -> Iterator[str]:
     """Yield LoRA beside full fine-tuning."""
     for stage, names in (
-        ("SFT", ("sft_r8", "sft_r16", "sft_lora8", "sft_lora16", "sft3")),
+        ("SFT", ("sft_r8", "sft_r16", "sft3", "sft_lora8", "sft_lora16", "sft_more")),
         ("DPO", ("dpo_r8", "dpo_r16", "dpo_lora8", "dpo_lora16", "dpo")),
     ):
         loss = "loss" if stage == "SFT" else "dpo_loss"
