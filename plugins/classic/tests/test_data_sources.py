@@ -61,7 +61,11 @@ def test_the_same_rows_from_every_kind_of_source(tmp_path: Path) -> None:
     ("name", "data", "said"),
     [
         ("a.jsonl", b'{"prompt": "\xff"}\n', r"a\.jsonl:1: is not UTF-8"),
-        ("a.jsonl.gz", gzip.compress(b'{"prompt": "q", "response": "a"}\n' * 999)[:60], "breaks"),
+        (
+            "a.jsonl.gz",
+            gzip.compress(b'{"prompt": "q", "response": "a"}\n' * 999, mtime=0)[:60],
+            "breaks",
+        ),
         ("a.json", b'[{"prompt": "q", "response": "a"}', r"a\.json:1: is not valid JSON"),
         ("a.csv", b'prompt,response\nq,"a\n', r"a\.csv:2: is not valid CSV"),
         ("a.jsonl", b"", "is empty"),
