@@ -109,7 +109,8 @@ def say(text: str) -> None:
 def evaluate_pulled(out: Path) -> None:
     """Evaluate the base, the pulled merged model and the pulled adapter on the same rows."""
     from hf_rlhf.config import RunFile
-    from hf_rlhf.evaluate import evaluate, paired_difference
+    from hf_rlhf.evaluate import evaluate
+    from hf_rlhf.measured import paired_difference
     from hf_rlhf.prepare import prepare
 
     run = prepare(RunFile.read(out / "run" / "config.yaml"))
