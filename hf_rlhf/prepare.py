@@ -375,7 +375,7 @@ class _Preparation:
                         self.file.where(paths[part.label]),
                         f"{part.label!r} needs the column{'s' * (len(missing) > 1)} "
                         f"{', '.join(missing)}, which dataset {spec.dataset.name} lacks.",
-                        f"Its columns: {', '.join(sorted(columns))}.",
+                        f"Its columns: {', '.join(sorted(columns))}. Give it, or leave this out.",
                     )
                 )
 
