@@ -192,7 +192,7 @@ def test_a_whole_run_under_zero3(package, tmp_path):
     content = record(folder)
     assert content["status"] == "finished"
     assert content["training"]["distributed"] == {"type": "DEEPSPEED", "zero_stage": 3}
-    assert "--zero_stage 3" in " ".join(content["command"])
+    assert "deepspeed_zero3.yaml --num_processes 2" in " ".join(content["command"])
     assert (content["training"]["steps"], content["evaluation"]["rows"]) == (2, 8)
     assert {"before", "after", "difference"} <= content["evaluation"].keys()
     adapter = load_file(folder / "adapter" / "adapter_model.safetensors")
