@@ -193,7 +193,7 @@ def measure_rows(
 def _whole(found: Sequence[Mapping[str, Score]], count: int) -> Sequence[Mapping[str, Score]]:
     names = {frozenset(row) for row in found}
     if len(found) != count or len(names) > 1:
-        listed = " or ".join(", ".join(sorted(one)) for one in names)
+        listed = " or ".join(sorted(", ".join(sorted(one)) for one in names))
         raise BrokenPlugin(
             f"held_out measured {len(found)} of {count} rows, with the metrics {listed or 'none'}. "
             "Expected is one row of the same metrics for each; None for what a row lacks."
