@@ -424,7 +424,7 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
         return logprobs, reference, entropy, values
 
     def adapter_scores(self, texts: list[list[int]]) -> list[float]:
-        """Return the reward adapter's score of each text, read at its last token."""
+        """Return the reward adapter's score of each text, read at its last token but padding."""
         head, policy = self.score_head, self.unwrapped
         assert head is not None
         limit = getattr(policy.config.get_text_config(), "max_position_embeddings", None)
@@ -438,7 +438,7 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
                 tokens = ppo_models.packed(whole, [[] for _ in rows], self.pad_id, self.args.device)
                 with self.compute_loss_context_manager():
                     hidden = ppo_models.hidden_pass(
-                        self.model_wrapped, policy, tokens, tokens.at_last
+                        self.model_wrapped, policy, tokens, tokens.scored
                     )
                 found = ppo_models.read_off(head, hidden).tolist()
                 scores.update(zip(rows, found, strict=True))

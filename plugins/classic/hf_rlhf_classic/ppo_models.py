@@ -36,13 +36,8 @@ class Tokens:
     ids: Tensor
     predicts: Tensor
     """True where the next token is one of the completion's."""
-    last: Tensor
-    """The position of each row's last token, (rows,)."""
-
-    @property
-    def at_last(self) -> Tensor:
-        """True at each row's last token: (rows, length)."""
-        return torch.arange(self.ids.shape[1], device=self.ids.device) == self.last[:, None]
+    scored: Tensor
+    """True at each row's last token that is not the pad token: where a reward model is read."""
 
     @property
     def targets(self) -> Tensor:
@@ -59,7 +54,10 @@ def packed(prompts: list[list[int]], completions: list[list[int]], pad: int, dev
     begin = torch.tensor([len(prompt) for prompt in prompts])[:, None] - 1
     last = torch.tensor([len(row) for row in rows]) - 1
     predicts = (column >= begin) & (column < last[:, None])
-    return Tokens(ids.to(device), predicts.to(device), last.to(device))
+    # Where a text ends with the pad token (GPT-2's), that is the one before its end, as it is to
+    # transformers' sequence classification models.
+    read = ((ids != pad) * column).argmax(1)
+    return Tokens(ids.to(device), predicts.to(device), (column == read[:, None]).to(device))
 
 
 @contextmanager

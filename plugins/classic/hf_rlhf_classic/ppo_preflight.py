@@ -107,11 +107,14 @@ def _reads_alike(run: Run, folder: Path) -> Iterator[Problem]:
         return
     own, its = run.tokenizer, AutoTokenizer.from_pretrained(folder)
     messages = not isinstance(run.dataset["train"][0].get("prompt"), str)
+    pads = (own.pad_token, its.pad_token)
     differs = [
         name
         for name, differ in (
             ("tokens", own.get_vocab() != its.get_vocab()),
             ("eos token", own.eos_token != its.eos_token),
+            # The score is read before what is padding to it, so only a pad token in texts matters.
+            ("pad token", own.pad_token != its.pad_token and own.eos_token in pads),
             ("chat template", messages and own.chat_template != its.chat_template),
         )
         if differ

@@ -205,7 +205,8 @@ class RewardModel:
             adapter if own else path, revision=None if own else self.revision
         )
         config = model.config.get_text_config()
-        if config.pad_token_id is None:
+        # A base says how it was padded itself, not how an adapter on it was.
+        if config.pad_token_id is None or adapter is not None:
             end = tokenizer.eos_token_id
             config.pad_token_id = end if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         device = self.device or PartialState().device

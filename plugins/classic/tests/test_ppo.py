@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
-from transformers import OPTConfig, OPTForCausalLM, Trainer
+from transformers import AutoModelForCausalLM, OPTConfig, OPTForCausalLM, Trainer
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ModelError, RewardError
@@ -133,6 +134,27 @@ def test_a_pass_under_another_adapter_leaves_what_trains(lora):
     with pytest.raises(KeyError), ppo_models.active(policy, ppo_models.VALUE):
         raise KeyError
     assert policy.active_adapter == ppo_models.POLICY
+
+
+def test_the_reference_is_the_base_though_whole_modules_are_trained():
+    """peft keeps a copy of each of `lora_modules_to_save`, which is off with the adapter."""
+    whole = {"lora_modules_to_save": ["lm_head"], "value": "own_adapter"}
+    trainer, case = built({**LORA, **whole})
+    model, base = trainer.model.eval(), AutoModelForCausalLM.from_pretrained(case.folder / "policy")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.normal_(std=0.1)
+        rollout = trainer.roll_out(model, [trainer.train_dataset[row] for row in range(2)])
+        first, reference, _, _ = trainer.passes(model, rollout)
+        ids = torch.tensor([rollout.prompts[0] + rollout.completions[0]])
+        count = len(rollout.completions[0])
+        wanted = base(ids).logits.log_softmax(-1)[0, -count - 1 : -1].gather(-1, ids.mT[-count:])
+    assert torch.allclose(reference[0, :count], wanted.squeeze(-1), atol=1e-5)
+    assert not torch.allclose(first[0, :count], reference[0, :count], atol=0.1)
+    with torch.no_grad():
+        assert torch.equal(trainer.passes(model, rollout)[0], first)
+    del case
 
 
 def test_saves_the_policy_alone(lora, tmp_path):
@@ -261,12 +283,20 @@ def scored(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("messages", [True, False])
-def test_the_reward_adapter_scores_as_the_reward_model_does(scored, messages):
+@pytest.mark.parametrize("form", ["messages", "text", "text whose end is the pad token"])
+def test_the_reward_adapter_scores_as_the_reward_model_does(scored, form, tmp_path):
+    from transformers import AutoTokenizer
+
     from hf_rlhf_classic.scoring import RewardModel
 
-    settings = {"model_name_or_path": str(scored / "base"), "rewards": []}
-    settings |= {"reward_adapter": str(scored / "adapter"), "micro_batch_size": 1}
+    folder = shutil.copytree(scored, tmp_path / "scored")
+    if form.endswith("pad token"):  # as GPT-2's: a reward model is read before it
+        for each in (folder / "base", folder / "adapter"):
+            tokenizer = AutoTokenizer.from_pretrained(each)
+            tokenizer.pad_token = tokenizer.eos_token
+            tokenizer.save_pretrained(each)
+    settings = {"model_name_or_path": str(folder / "base"), "rewards": []}
+    settings |= {"reward_adapter": str(folder / "adapter"), "micro_batch_size": 1}
     trainer, case = built({**LORA, **settings})
     with torch.no_grad():  # a policy that has moved must not change the scores
         for name, parameter in trainer.model.named_parameters():
@@ -274,11 +304,11 @@ def test_the_reward_adapter_scores_as_the_reward_model_does(scored, messages):
                 parameter.normal_()
     prompts: list[Any] = ["What is it?", "Why", "How do you do"]
     completions: list[Any] = ["A hat.", "", "Because of everything that was said before."]
-    if messages:
+    if form == "messages":
         prompts = [[{"role": "user", "content": prompt}] for prompt in prompts]
         completions = [[{"role": "assistant", "content": text}] for text in completions]
     ours = trainer.reward(prompts, completions)
-    model = RewardModel(model=str(scored / "base"), adapter=str(scored / "adapter"), device="cpu")
+    model = RewardModel(model=str(folder / "base"), adapter=str(folder / "adapter"), device="cpu")
     assert ours == pytest.approx(model(prompts, completions), abs=1e-4)
     assert len({round(score, 3) for score in ours}) == 3
     frozen = [n for n, p in trainer.model.named_parameters() if ".reward." in n and p.requires_grad]

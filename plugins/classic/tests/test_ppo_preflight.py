@@ -133,6 +133,11 @@ def test_adapters_that_do_not_fit(problems, folder, tmp_path):
     assert "no reward has a weight" in problems(**LORA, **without, reward_adapter=good)
     AutoTokenizer.from_pretrained(folder / "policy").save_pretrained(good)
     assert problems(**LORA, reward_adapter=good) == ""
+    other = AutoTokenizer.from_pretrained(folder / "policy")
+    other.pad_token = other.eos_token
+    other.save_pretrained(good)
+    assert "its pad token differ, so" in problems(**LORA, reward_adapter=good)
+    AutoTokenizer.from_pretrained(folder / "policy").save_pretrained(good)
     _swap_two_tokens(Path(good))
     assert "another tokenizer than the policy's: its tokens differ" in problems(
         **LORA, reward_adapter=good
