@@ -77,7 +77,9 @@ def measure(
         own = run.trainer_class.held_out(run, model, model_kwargs)
         if own is not None:
             result["own"] = own
-            _keep(run, f"{stage}{_PARTS['own']}.json", own)
+        if own is not None or stage == "before":
+            # That there is nothing is kept too, or a run that goes on would merge to ask again.
+            _keep(run, f"{stage}{_PARTS['own']}.json", own or Evaluation(()))
     return _named_once(run, Measured(**result))
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hf_rlhf.base_identity import IDENTITY, check_base
 from hf_rlhf.errors import BrokenPlugin, ModelError, Problem
 from hf_rlhf.lora import LoraAdapter, check_head, read_adapter
+from hf_rlhf.places import absent
 from hf_rlhf.processes import whole_weights
 from hf_rlhf.run import Run, resolve_model_path
 
@@ -120,6 +121,8 @@ def find_adapter(name: str, revision: str | None = None) -> Path:
     """
     folder = Path(resolve_model_path(name))
     if not folder.exists():
+        if why := absent(name):
+            raise ModelError(why)
         folder = _downloaded(name, revision)
     for found in (folder, folder / INNER):
         if (found / CONFIG).exists():
@@ -128,7 +131,8 @@ def find_adapter(name: str, revision: str | None = None) -> Path:
 
 
 def adapter_problems(run: Run) -> Iterator[Problem]:
-    """Return what stands against continuing the run's adapter, before any weights load."""
+    """Return what stands against the run's LoRA, new or continued, before any weights load."""
+    yield from _task_type(run)
     if run.adapter is None:
         return
     if not run.model.use_peft:
@@ -252,6 +256,17 @@ def _check_shapes(run: Run, adapter: LoraAdapter) -> None:
                 f"weight of {wanted}, that of {run.model.model_name_or_path} is "
                 f"{tuple(weight.shape)}."
             )
+
+
+def _task_type(run: Run) -> Iterator[Problem]:
+    asked = run.spec.settings.get("lora_task_type")
+    wanted = "SEQ_CLS" if run.task == "text-classification" else "CAUSAL_LM"
+    if asked is not None and asked != wanted:
+        yield Problem(
+            "lora_task_type",
+            f"is {asked!r}, and what {run.spec.plugin} trains is {run.task}.",
+            f"Leave it out: it is {wanted}.",
+        )
 
 
 def _disagreements(run: Run, config: Mapping[str, Any]) -> Iterator[Problem]:

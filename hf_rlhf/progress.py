@@ -24,6 +24,7 @@ _FACTS = (
     ("kl", "kl", 4),
     ("entropy", "entropy", 3),
     ("clip_ratio/region_mean", "clipped", 3),
+    ("clip_ratio/policy", "clipped", 3),
     ("clip_fraction", "clipped", 3),
     ("explained_variance", "explained variance", 3),
 )

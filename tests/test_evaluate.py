@@ -1,10 +1,12 @@
 """What an evaluation measures, and what its intervals are over."""
 
 import json
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 
+from hf_rlhf import measuring
 from hf_rlhf.errors import BrokenPlugin, ModelError, RunFolderError
 from hf_rlhf.evaluate import measure_rows
 from hf_rlhf.generation import generate
@@ -56,6 +58,31 @@ def test_what_a_trainer_measures_is_one_row_of_finite_numbers_for_each():
         measured(lambda rows: [{f"row{rows[0]}": 1.0}] * len(rows))
     with pytest.raises(ModelError, match=r"loss came out as NaN or infinite \(2 times\)"):
         measured(lambda rows: [{"loss": float("nan")}] * len(rows))
+
+
+def test_a_run_that_goes_on_does_not_merge_again_where_its_trainer_measures_nothing(
+    tmp_path, monkeypatch
+):
+    """PPO measures held-out rows itself only where it has a learned reward."""
+    begun = []
+
+    @contextmanager
+    def start(run, say):
+        begun.append(run.folder)
+        yield "model", {}
+
+    monkeypatch.setattr(measuring, "_start", start)
+    monkeypatch.setattr(measuring, "_text", lambda *_: Evaluation(rows(1.0)))
+    run = SimpleNamespace(
+        folder=tmp_path,
+        task="text-generation",
+        reward=object(),
+        spec=SimpleNamespace(evaluation=EvaluationSpec(), plugin="ppo"),
+        trainer_class=SimpleNamespace(held_out=lambda *_: None),
+    )
+    first, again = (measuring.measured_before(run, lambda said: None) for _ in range(2))
+    assert begun == [tmp_path]
+    assert first.means() == again.means() == Evaluation(rows(1.0)).means()
 
 
 def test_it_is_read_back_as_it_was_saved_but_for_secrets(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from hf_rlhf.check import check
 from hf_rlhf.config import RunFile
 from hf_rlhf.preflight import advice
 from hf_rlhf.prepare import prepare
-from hf_rlhf.progress import ShowProgress
+from hf_rlhf.progress import ShowProgress, summary_line
 
 
 @pytest.mark.parametrize("strategy", ["steps", "no"])
@@ -23,6 +23,19 @@ def test_the_first_and_the_last_step_are_logged_whatever_logging_steps_is(tmp_pa
         progress.on_step_end(SimpleNamespace(logging_strategy=strategy), state, control)
         logged += [step] * control.should_log
     assert logged == ([1, 7] if strategy == "steps" else [])
+
+
+def test_the_line_of_a_step_has_what_each_stage_logs():
+    """Under the names that TRL's trainers and PPO's have for them."""
+    ppo = {"loss": 0.1, "kl": 0.02, "entropy": 1.5, "clip_ratio/policy": 0.11}
+    ppo |= {"explained_variance": 0.4, "rewards/total/mean": 0.5, "reward_std": 0.2}
+    assert summary_line(ppo) == (
+        "reward 0.500 ± 0.200  kl 0.0200  entropy 1.500  clipped 0.110  explained variance 0.400"
+    )
+    grpo = {"loss": 0.1, "kl": 0.02, "entropy": 1.5, "clip_ratio/region_mean": 0.11}
+    assert summary_line(grpo) == "loss 0.1000  kl 0.0200  entropy 1.500  clipped 0.110"
+    dpo = {"loss": 0.6, "rewards/accuracies": 0.75, "rewards/margins": 0.3, "entropy": 1.5}
+    assert summary_line(dpo) == "loss 0.6000  accuracy 0.750  margin 0.300  entropy 1.500"
 
 
 @pytest.mark.slow

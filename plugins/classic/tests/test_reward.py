@@ -179,6 +179,11 @@ def test_pairs_that_are_too_long_are_left_out_and_counted(run):
             "over the model's 512 positions",
         ),
         (PAIRS, {"eval_strategy": "epoch"}, "a run evaluates before and after"),
+        (
+            PAIRS,
+            {**LORA, "lora_task_type": "CAUSAL_LM"},
+            "lora_task_type: is 'CAUSAL_LM', and what reward trains is text-classification",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_weights_load(run, rows, settings, said):
