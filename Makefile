@@ -8,7 +8,7 @@ MANIFESTS := pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help demo test test-slow lint clean
+.PHONY: help demo test test-smoke test-slow lint clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -38,9 +38,12 @@ test: $(VENV)/.dev ## lint, types, layers and the fast tests: under 3 minutes
 	$(VENV)/bin/lint-imports
 	$(RUN) -m pytest -n 2 --dist loadfile
 
-# They start processes and wait for them: on a busy machine one may run out of time, and is then run
-# once more and listed as rerun.
-test-slow: $(VENV)/.slow ## the tests that take more than a few seconds each
+# The slow tests start processes and wait for them: on a busy machine one may run out of time, and is
+# then run once more and listed as rerun.
+test-smoke: $(VENV)/.dev ## a few of the slow tests, one or two of each kind: 5 minutes
+	$(RUN) -m pytest -n 2 --dist loadfile -m smoke --reruns 1
+
+test-slow: $(VENV)/.slow ## the tests that take more than a few seconds each: up to 25 minutes
 	$(RUN) -m pytest -n 2 --dist loadfile -m slow --reruns 1
 
 lint: $(VENV)/.dev ## put code in order

@@ -1,12 +1,8 @@
 """What several test files share: a run that works. `offer` is of hf_rlhf's own pytest plugin."""
 
-import signal
 from typing import Any
 
 import pytest
-
-# A shell has its background jobs ignore Ctrl-C, and the tests of Ctrl-C would wait for ever.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

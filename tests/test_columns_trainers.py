@@ -243,6 +243,7 @@ def test_a_reward_model_is_one(folder, reward):
 
 
 @pytest.mark.slow
+@pytest.mark.smoke
 def test_a_reward_model_is_published_and_pulled(folder, reward, tmp_path, monkeypatch):
     from transformers import AutoModelForSequenceClassification
 

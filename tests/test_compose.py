@@ -93,7 +93,7 @@ def test_async_rewards_run_together():
             self.count += 1
             if self.count == 2:
                 self.both.set()
-            await asyncio.wait_for(self.both.wait(), timeout=5)
+            await asyncio.wait_for(self.both.wait(), timeout=60)
             return [1.0]
 
     meeting = Meeting()

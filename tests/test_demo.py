@@ -27,6 +27,7 @@ def demo(out: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.smoke
 def test_the_demo_learns_publishes_and_pulls_back(tmp_path):
     lines = demo(tmp_path)
     number = r"(-?\d+\.\d+)"

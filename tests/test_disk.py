@@ -161,8 +161,8 @@ def test_waiting_ends_with_room_or_with_time(monkeypatch):
     answers = iter([False, False, True])
     assert wait_until(lambda: next(answers), 5, every=0.01)
     began = time.monotonic()
-    assert not wait_until(lambda: False, 0.05, every=5)
-    assert time.monotonic() - began < 1
+    assert not wait_until(lambda: False, 0.05, every=60)
+    assert time.monotonic() - began < 30
     assert not wait_until(lambda: False, 0)
     monkeypatch.setenv("HF_RLHF_WAIT_FOR_SPACE", "7")
     assert wait_seconds() == 7

@@ -311,7 +311,7 @@ def test_a_dry_run_does_not_wait_for_the_server(monkeypatch):
         assert "3 does not divide 8" in said_of_vllm(
             monkeypatch, vllm_mode="colocate", vllm_tensor_parallel_size=3
         )
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50
 
 
 def test_the_mode_and_the_package_are_looked_at(monkeypatch):

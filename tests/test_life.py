@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from importlib.metadata import version
 from types import SimpleNamespace
 
@@ -36,14 +37,14 @@ def get_sigterm(seconds: float) -> None:
 
 def test_sigterm_ends_at_once_and_the_old_handler_comes_back():
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Terminated, match="SIGTERM"), Stopping(5.0):
+    with pytest.raises(Terminated, match="SIGTERM"), Stopping(60.0):
         get_sigterm(2)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_save_that_is_near_is_waited_for_and_a_second_signal_is_not(monkeypatch, capfd):
     monkeypatch.setattr(stopping, "SAME_REQUEST_S", 0.05)
-    with Stopping(5.0) as stop:
+    with Stopping(60.0) as stop:
         stop.time_to_save = lambda: 1.0
         get_sigterm(0.1)
         assert stop.cause == "it got SIGTERM"
@@ -56,7 +57,8 @@ def test_one_request_that_comes_twice_and_takes_the_launcher_along_leaves_the_sa
     monkeypatch,
 ):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
-    with Stopping(5.0) as stop:
+    monkeypatch.setattr(stopping, "SAME_REQUEST_S", 60.0)
+    with Stopping(60.0) as stop:
         stop.time_to_save = lambda: 1.0
         get_sigterm(0.0)
         get_sigterm(0.0)
@@ -66,7 +68,7 @@ def test_one_request_that_comes_twice_and_takes_the_launcher_along_leaves_the_sa
 
 
 def test_the_signal_that_comes_after_the_processes_have_agreed_does_not_break_the_save():
-    with Stopping(5.0) as stop:
+    with Stopping(60.0) as stop:
         stop.cause = "another process was asked to"
         get_sigterm(0.1)
 
@@ -85,19 +87,23 @@ def test_grace_that_was_too_short_ends(monkeypatch):
     with Stopping(0.3) as stop:
         stop.time_to_save = lambda: 0.2
         with pytest.raises(Terminated):
-            get_sigterm(5)
-    assert 0.2 < time.monotonic() - began < 2
+            get_sigterm(60)
+    assert 0.2 < time.monotonic() - began < 30
 
 
 def test_without_any_grace_there_is_time_to_close(monkeypatch):
-    monkeypatch.setattr(stopping, "CLOSING_S", 0.5)
-    with Stopping(0.0):
-        with pytest.raises(Terminated):
-            get_sigterm(2)
-        began = time.monotonic()
-        with pytest.raises(Terminated):
-            pause(2)
-    assert time.monotonic() - began > 0.2
+    monkeypatch.setattr(stopping, "CLOSING_S", 1.0)
+
+    def go_on_all_the_same():
+        with Stopping(0.0):
+            with suppress(Terminated):
+                get_sigterm(60)
+            pause(60)
+
+    began = time.monotonic()
+    with pytest.raises(Terminated):
+        go_on_all_the_same()
+    assert 0.9 < time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("launched", [True, False])
@@ -110,7 +116,7 @@ def test_a_launcher_that_is_gone_is_noticed_and_a_shell_that_is_gone_is_not(monk
         monkeypatch.setattr(os, "getppid", lambda: 1)
         if launched:
             with pytest.raises(Terminated, match="launcher"):
-                pause(5)
+                pause(60)
         else:
             pause(0.8)
 

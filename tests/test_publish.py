@@ -222,6 +222,7 @@ for other in others:
 
 
 @pytest.mark.slow
+@pytest.mark.smoke
 def test_a_stranger_loads_it_with_nothing_but_the_endpoint(
     run: Path, hub: Any, tmp_path: Path
 ) -> None:

@@ -103,6 +103,7 @@ def test_refused_while_training_told_at_the_end_and_finished_by_the_commands(
     }  # fmt: skip
 
 
+@pytest.mark.smoke
 def test_published_while_training_and_after_a_kill(
     run_file: Path, environment: dict[str, str], hub: Any, tmp_path: Path
 ) -> None:

@@ -85,6 +85,7 @@ def test_a_crash_after_the_last_step_trains_no_further_one(tiny_run):
     assert asked >= record["reward"]["judges"][0]["usage"]["calls"]
 
 
+@pytest.mark.smoke
 def test_two_processes_make_one_run(tiny_run, tmp_path):
     """One held-out row for two processes, and checkpoints that both write to."""
     tiny_run |= {"per_device_train_batch_size": 4, "evaluation": {"rows": 1}, "save_total_limit": 1}

@@ -53,11 +53,17 @@ print(json.dumps(held))
 
 BOOK = """
 import asyncio, json, sys, time
-from hf_rlhf.judge.limits import Limits
-limits = Limits(sys.argv[1], 8, requests_per_minute=10, minute=1.0)
+from hf_rlhf.judge import limits as module
+class Clock:
+    monotonic = time.monotonic
+    def time():
+        Clock.read = time.time()
+        return Clock.read
+module.time = Clock
+limits = module.Limits(sys.argv[1], 8, requests_per_minute=10, minute=1.0)
 async def one():
     async with limits.call(1):
-        return time.time()
+        return Clock.read  # as it was booked: no other task runs in between
 async def all_of_them():
     return await asyncio.gather(*(one() for _ in range(12)))
 print(json.dumps(asyncio.run(all_of_them())))
@@ -75,7 +81,7 @@ def start(script, folder, *arguments):
 
 def outputs(processes):
     processes = list(processes)  # all are started before the first is waited for
-    texts = [process.communicate(timeout=60)[0] for process in processes]
+    texts = [process.communicate(timeout=200)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes)
     return texts
 
@@ -119,13 +125,12 @@ def test_the_window_slides(tmp_path):
         for moment in json.loads(text)
     )
     assert len(times) == 24
-    # Booked, then read: the reading may lag by a moment, so compare with a little less than 1 s.
-    assert all(later - earlier > 0.9 for earlier, later in zip(times, times[10:], strict=False))
-    assert times[-1] - times[0] < 6
+    assert all(later - earlier > 0.999 for earlier, later in zip(times, times[10:], strict=False))
+    assert times[-1] - times[0] < 60
 
 
 def test_tokens_per_minute_are_booked_as_estimated_and_corrected_to_what_was_used():
-    limits = Limits("server", 8, tokens_per_minute=100, minute=0.6)
+    limits = Limits("server", 8, tokens_per_minute=100, minute=2.0)
 
     async def spend(estimate, used):
         async with limits.call(estimate) as booking:
@@ -141,8 +146,8 @@ def test_tokens_per_minute_are_booked_as_estimated_and_corrected_to_what_was_use
         ]
 
     first, second, third = asyncio.run(three())
-    assert first < second < 0.4  # corrected to 10, so 80 more fit
-    assert 0.55 < third < 3
+    assert first < second < 1.9  # corrected to 10, so 80 more fit
+    assert 1.9 < third < 30
 
 
 def test_a_call_larger_than_the_token_cap_goes_alone_instead_of_never():
@@ -150,7 +155,7 @@ def test_a_call_larger_than_the_token_cap_goes_alone_instead_of_never():
         async with Limits("server", 1, tokens_per_minute=10).call(1000):
             return True
 
-    assert asyncio.run(asyncio.wait_for(big(), 5))
+    assert asyncio.run(asyncio.wait_for(big(), 60))
 
 
 def test_two_servers_do_not_share_a_cap():
@@ -158,7 +163,7 @@ def test_two_servers_do_not_share_a_cap():
         async with Limits("a", 1).call(1), Limits("b", 1).call(1):
             return True
 
-    assert asyncio.run(asyncio.wait_for(both(), 5))
+    assert asyncio.run(asyncio.wait_for(both(), 60))
 
 
 def test_a_dead_process_frees_its_place(tmp_path):
@@ -172,7 +177,7 @@ def test_a_dead_process_frees_its_place(tmp_path):
         async with Limits("server", 1).call(1):
             return True
 
-    assert asyncio.run(asyncio.wait_for(take(), 5))
+    assert asyncio.run(asyncio.wait_for(take(), 60))
 
 
 def test_a_cap_that_cannot_be_held_is_an_error_and_nothing_is_asked(tmp_path):

@@ -64,12 +64,13 @@ def test_killed_and_repeated(unharmed, tmp_path):
 
 def test_two_processes_share_the_prompts(unharmed, tmp_path):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    launcher += ["--master_port", "29877", "-m", "hf_rlhf.cli"]
+    launcher += ["--standalone", "-m", "hf_rlhf.cli"]
     said = _run(_command(tmp_path, launcher=launcher))
     assert said.count("written:") == 1
     assert _results(tmp_path) == unharmed
 
 
+@pytest.mark.smoke
 def test_models_and_adapters_of_a_hub(tmp_path):
     serve = pytest.importorskip("hf_rlhf_local_hub.server").serve
     from peft import LoraConfig, get_peft_model

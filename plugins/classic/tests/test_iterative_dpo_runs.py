@@ -222,6 +222,7 @@ def learnt(tmp_path_factory):
     return [entry for entry in record["training"]["history"] if "policy" in entry], record
 
 
+@pytest.mark.smoke
 def test_it_learns_over_iterations(learnt):
     measured, record = learnt
     initial, last = measured[0], measured[-1]

@@ -115,6 +115,7 @@ def assert_rewarded(record):
 
 
 @pytest.mark.slow
+@pytest.mark.smoke
 def test_the_whole_recipe_runs_from_stage_to_stage(go, plain_gpt2, tmp_path):
     """SFT, then a reward model, then DPO and GRPO under it, each from what the SFT wrote."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer

@@ -75,6 +75,7 @@ def home(tmp_path_factory):
     return folder
 
 
+@pytest.mark.smoke
 def test_all_stages_train_and_the_weights_of_others_stay(home):
     workspace = read_workspace(home)
     ledger = Ledger.of(workspace)
@@ -102,6 +103,7 @@ def test_without_a_judge_data_insight_learns_from_what_a_program_sees(home):
     assert "whether the cited evidence supports what is claimed" in card
 
 
+@pytest.mark.smoke
 def test_each_stage_goes_on_from_the_one_before(home):
     ledger = Ledger.of(read_workspace(home))
     starts = {key: entry["starts_from"] for key, entry in ledger.steps.items()}
@@ -211,6 +213,7 @@ def push(home, *argv):
     return command(["push", "--workspace", str(home), "--prefix", "demo/team", *base, *argv])
 
 
+@pytest.mark.smoke
 def test_pushed_roles_load_together_as_the_index_says(home, online, tmp_path, capsys):
     assert push(home, "--role", "writer") == 0
     repos = {info.id for info in online.list_models()}
@@ -284,4 +287,4 @@ def test_served_over_http_to_the_openai_client(home):
         assert ask("writer")[1] == alone["writer"]
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(120)
