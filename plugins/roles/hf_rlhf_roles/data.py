@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -22,8 +23,14 @@ _PREFERENCE = (
 _TARGETS = ("response", "completion", "output", "answer")
 _PROMPTS = ("prompt", "question", "instruction", "input")
 _TALKS = ("messages", "conversations")
+_SPEAKERS = {
+    **dict.fromkeys(("user", "human"), "prompt"),
+    **dict.fromkeys(("assistant", "gpt"), "target"),
+}
+_TRANSCRIPT = re.compile(r"(?:\A|\n\n)(Human|Assistant): ?")
+"""What begins a turn where a conversation is one text, as in hh-rlhf."""
 _TEXT = 8
-"""Words from which the value of an unknown column is a text, and not a category."""
+"""Words from which a text is known again wherever it stands; fewer may be a category."""
 _UNTOLD = ("system", "id", "source")
 """Columns that do not make a row another one."""
 EXPECTED = {
@@ -107,7 +114,7 @@ def kind_of(values: Mapping[str, Any]) -> str:
 def _ends_with_assistant(talk: Any) -> bool:
     if not isinstance(talk, list) or not talk or not isinstance(talk[-1], dict):
         return False
-    return (talk[-1].get("role") or talk[-1].get("from")) in ("assistant", "gpt")
+    return _SPEAKERS.get(_speaker(talk[-1])) == "target"
 
 
 def check_kind(found: Inspected, role: Role, name: str, stage: Stage) -> None:
@@ -131,18 +138,41 @@ def _marks(values: Mapping[str, Any]) -> Iterator[int]:
     prompt = {key: told[key] for key in _PROMPTS if told.get(key)}
     target = [told[key] for key in told if key in _TARGETS or _is_choice(key)]
     for name in _TALKS:
-        if isinstance(told.get(name), list):
-            prompt, target = {"prompt": told[name][:-1]}, told[name][-1:]
+        if isinstance(talk := told.get(name), list):
+            end = len(talk) - _ends_with_assistant(talk)
+            prompt, target = {"prompt": talk[:end]}, talk[end:]
     if prompt:
         yield _mark("prompt", sorted(map(_text, prompt.values())))
-    for one in target:
-        yield _mark("target", _text(one))
-    # A text in a column of another name is one or the other, by `columns` in the run file.
+    for text in filter(None, map(_text, target)):
+        yield _mark("target", text)
+    # A long text is known again alone: beside another instruction, in a longer conversation.
     for key, value in told.items():
-        known = key in (*_PROMPTS, *_TARGETS)
-        if not known and isinstance(value, str) and len(value.split()) >= _TEXT:
-            yield _mark("prompt", [_text(value)])
-            yield _mark("target", _text(value))
+        for what, text in _said(key, value):
+            if len(text.split()) >= _TEXT:
+                yield _mark(what, text if what == "target" else [text])
+
+
+def _said(column: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield each text in a column, as a prompt or as a target."""
+    if isinstance(value, list):
+        for turn in value:
+            if isinstance(turn, dict) and (what := _SPEAKERS.get(_speaker(turn))):
+                yield what, _text(turn)
+        return
+    if not isinstance(value, str):
+        return
+    if turns := _TRANSCRIPT.split(value)[1:]:
+        for speaker, text in zip(turns[::2], turns[1::2], strict=True):
+            yield _SPEAKERS[speaker.lower()], _text(text)
+    if column not in _TARGETS and not _is_choice(column):
+        yield "prompt", _text(value)
+    # A text in a column of another name is one or the other, by `columns` in the run file.
+    if column not in _PROMPTS:
+        yield "target", _text(value)
+
+
+def _speaker(turn: Mapping[str, Any]) -> str:
+    return str(turn.get("role") or turn.get("from")).lower()
 
 
 def _is_choice(column: str) -> bool:
@@ -150,11 +180,15 @@ def _is_choice(column: str) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Return the words of a text or of messages, whatever the blanks and the case."""
+    """Return the words of a text or of messages, whatever the blanks and the case.
+
+    Without system turns: another role has another.
+    """
     if isinstance(value, list):
-        return " ".join(_text(turn) for turn in value)
+        said = (turn for turn in value if not isinstance(turn, dict) or _speaker(turn) != "system")
+        return " ".join(_text(turn) for turn in said)
     if isinstance(value, dict):
-        return _text(value.get("content") or value.get("value") or "")
+        return _text(value.get("content") or value.get("value") or value.get("text") or "")
     return " ".join(str(value).casefold().split())
 
 

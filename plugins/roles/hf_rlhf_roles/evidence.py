@@ -7,11 +7,11 @@ For each completion, with every part in [0, 1]::
 
 * insights: the mean over the insights, and over at least `min_insights` of them (as far as there is
   evidence for as many). An insight is 0 unless it cites 1 to `max_refs` pieces of evidence that the
-  prompt has, its figures agree with them (`hf_rlhf_roles.figures`), and it is neither a copy of a
-  passage, nor a repetition, nor over 80 words; then it is the judge's support by the cited
-  passages, times the share of the citations that matter: that support the claim alone, that the
-  support falls without, or that a figure needs. Half of it where it hedges and its evidence does
-  not.
+  prompt has, its figures agree with them (`hf_rlhf_roles.figures`), it states something, and is
+  neither put together of the passages' own words, nor a repetition (`hf_rlhf_roles.wording`), nor
+  over 80 words; then it is the judge's support by the cited passages, times the share of the
+  citations that matter: that support the claim alone, that the support falls without, or that a
+  figure needs. Half of it where it hedges and its evidence does not.
 * conclusion: judged as an insight is; 0 if it cites evidence that no supported insight cites.
 * uncertainty: where the conclusion rests on fewer than `thin_refs` pieces, or the evidence
   conflicts, something must be said; elsewhere "none" will do. What is said must be about the
@@ -29,13 +29,12 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Judge, Question, Score, Verdict
 from hf_rlhf.errors import ConfigError, JudgeError, Problem
 from hf_rlhf.messages import text_of
-from hf_rlhf_roles.figures import disagreements, figures_of, wrong_direction
+from hf_rlhf_roles.figures import disagreements, figures_of, wrong_date, wrong_direction
 from hf_rlhf_roles.insights import (
     STOP,
     Answer,
@@ -45,20 +44,15 @@ from hf_rlhf_roles.insights import (
     parse_answer,
     words_of,
 )
+from hf_rlhf_roles.wording import Run, hedges, is_copy, repeats, runs_of, states
 
 LABEL = "evidence_reliability"
 COMPONENTS = ("insights", "conclusion", "uncertainty", "well_formed")
 LIMIT = "The statement names a real limit of the evidence for the conclusion given in the context."
 CONFLICT = "Two of the passages contradict each other, or give different values for the same thing."
-_COPIED = 0.9
-"""Share of a claim's words that may not stand in a row in one passage."""
-_SHORT = 4
-"""Words up to which a claim cannot be told from a copy."""
 _MOST_WORDS, _MOST_SENTENCES = 60, 3
 _LONGEST = 80
 """Words of one claim: a longer one is a report, and costs much to compare."""
-_HEDGE_WORDS = "may might could possibly perhaps maybe probably seemingly apparently"
-_HEDGES = frozenset(_HEDGE_WORDS.split())
 _SHARED = 2
 """Words and numbers that a claim shares with its evidence, for the preset `structure`."""
 LogMetric = Callable[[str, float], None]
@@ -191,8 +185,10 @@ class _Sheet:
     """Of the question whether a claim is supported by some evidence."""
     _limit: int | None = None
     _conflict: int | None = None
+    _runs: frozenset[Run] = frozenset()
 
     def __post_init__(self) -> None:
+        self._runs = runs_of(list(self.evidence.values()))
         if self.answer.malformations or self.answer.conclusion is None:
             return
         asked = [claim for claim in self._counted() if not self._refused(claim)]
@@ -230,14 +226,12 @@ class _Sheet:
 
     def _counted(self) -> list[Claim]:
         """Return the insights without those that say again what an earlier one says."""
-        seen: set[frozenset[str]] = set()
-        kept = []
-        for claim in self.answer.insights:
-            said = frozenset(claim.words) - STOP
-            if not any(said <= other for other in seen):
-                kept.append(claim)
-            seen.add(said)
-        return kept
+        insights = self.answer.insights
+        return [
+            claim
+            for place, claim in enumerate(insights)
+            if not any(repeats(claim, earlier) for earlier in insights[:place])
+        ]
 
     def _mean(self, scores: Sequence[Score]) -> Score:
         if None in scores:
@@ -258,7 +252,9 @@ class _Sheet:
         return (
             bool(disagreements(claim.text, passages))
             or wrong_direction(claim.text, passages)
-            or any(_is_copy(claim, passage) for passage in self.evidence.values())
+            or wrong_date(claim.text, passages)
+            or not states(claim, passages)
+            or is_copy(claim, self._runs)
         )
 
     def _ask_support(self, claim: Claim) -> None:
@@ -302,7 +298,7 @@ class _Sheet:
         if self.reward.preset == "structure":
             support = float(support > 0)  # how many words are shared is no matter of support
         passages = self._passages(claim.ids)
-        hedged = _hedges(claim.text) and not any(_hedges(passage) for passage in passages)
+        hedged = hedges(claim.text) and not any(hedges(passage) for passage in passages)
         return support * matter / len(claim.ids) * (0.5 if hedged else 1.0)
 
     def _matters(self, claim: Claim, one: str, whole: frozenset[str], support: float) -> bool:
@@ -362,18 +358,6 @@ class _Sheet:
 
     def _passages(self, ids: Sequence[str]) -> list[str]:
         return [self.evidence[one] for one in ids if one in self.evidence]
-
-
-def _is_copy(claim: Claim, passage: str) -> bool:
-    words, there = claim.words, words_of(passage)
-    if len(words) <= _SHORT:
-        return False
-    match = SequenceMatcher(None, words, there, autojunk=False).find_longest_match()
-    return match.size >= _COPIED * len(words)
-
-
-def _hedges(text: str) -> bool:
-    return bool(_HEDGES & set(words_of(text)))
 
 
 def _plain_words(text: str) -> frozenset[str]:

@@ -7,13 +7,15 @@ where both have one; 4.2 million is 4,200,000), or when two of the evidence's fi
 * the change or the share in percent, for a percentage;
 * the quotient, for "2.5 times";
 
-rounded as the claim writes it. Numbers written as words are not read.
+rounded as the claim writes it. Of years ("in 2025") only the difference of two is a figure. One
+with a minus sign needs one in the evidence, a decline, or a later figure that is smaller. Numbers
+written as words are not read.
 """
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations, pairwise, permutations
 
 _SCALES = {
     **dict.fromkeys(("thousand", "k"), 1e3),
@@ -21,12 +23,25 @@ _SCALES = {
     **dict.fromkeys(("billion", "bn"), 1e9),
 }
 _FIGURE = re.compile(
-    r"(?<![\w.,])(?P<currency>[$€£])?\s?(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)"
+    r"(?<![\w.,])(?P<minus>(?<![%)\]])[-−](?=[\d$€£]))?(?P<currency>[$€£])?\s?(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)"
     r"(?:\s?(?P<percent>%|percent\b|per\ cent\b|percentage\ points?\b)"
     r"|\s(?P<times>times\b)|(?P<x>x\b|-?fold\b)"
     r"|\s?(?P<scale>thousand|million|billion|bn|mn|k|m)\b)?(?![\w])",
     re.IGNORECASE,
 )
+_MONTHS = """january february march april may june july august september october november
+    december"""
+_BEFORE_YEAR = "|".join(f"in for since until during by of from to and year {_MONTHS}".split())
+_AFTER_YEAR = "and|or|to|than|as|the|a|it|its|was|were|with|on|for|from|but|when|while|after|before"
+_YEAR = re.compile(
+    rf"\b(?:{_BEFORE_YEAR})\s+((?:19|20)\d\d)(?=\s*$|[^\w\s%](?!\d)|\s+(?:{_AFTER_YEAR})\b)",
+    re.IGNORECASE,
+)
+"""A year, and not a number of something: a unit would follow."""
+_IN_YEAR = re.compile(
+    r"(?:\s+(?!and\b|but\b|while\b|or\b|than\b|to\b)\w+){0,5}\s+(?:in|for|during)\s+"
+)
+"""What stands between a figure and the year that it is of."""
 _MIXED = re.compile(r"\b(?=\w*\d)(?=\w*[^\W\d_])\w+\b")
 _RANGE = re.compile(r"\s*(?:to|and|or|-|–)\s*", re.IGNORECASE)
 _MOST = 16
@@ -50,6 +65,11 @@ class Figure:
     precision: float
     """Half of the last place that is written."""
     currency: str = ""
+    span: tuple[int, int] = (0, 0)
+    """Where it stands in its text."""
+    is_year: bool = False
+    negative: bool = False
+    """Whether it is written with a minus sign; `value` is without."""
 
     def is_close(self, value: float) -> bool:
         """Tell whether `value`, rounded as this is written, is this."""
@@ -68,8 +88,9 @@ def figures_of(text: str) -> list[Figure]:
             scales[here] = scales[here + 1]
         elif plain and _RANGE.fullmatch(between) and kinds[here + 1] == "%":
             kinds[here] = "%"
+    years = {match.start(1) for match in _YEAR.finditer(text)}
     return [
-        _figure(match, scale, kind)
+        _figure(match, scale, kind, is_year=match.start("number") in years)
         for match, scale, kind in zip(matches, scales, kinds, strict=True)
     ]
 
@@ -80,7 +101,7 @@ def _kind(match: re.Match[str]) -> str:
     return "x" if match["times"] or match["x"] else ""
 
 
-def _figure(match: re.Match[str], scale: float, kind: str) -> Figure:
+def _figure(match: re.Match[str], scale: float, kind: str, *, is_year: bool) -> Figure:
     number = match["number"].replace(",", "")
     decimals = len(number.partition(".")[2])
     return Figure(
@@ -89,6 +110,9 @@ def _figure(match: re.Match[str], scale: float, kind: str) -> Figure:
         kind,
         0.5 * 10**-decimals * scale,
         match["currency"] or "",
+        (match.start("number"), match.end()),
+        is_year,
+        bool(match["minus"]),
     )
 
 
@@ -96,7 +120,8 @@ def disagreements(claim: str, passages: Sequence[str]) -> list[str]:
     """Return the figures of a claim that its evidence neither states nor gives, as written."""
     stated = [figure for passage in passages for figure in figures_of(passage)]
     known = {token.casefold() for passage in passages for token in _mixed(passage)}
-    wrong = [figure.text for figure in figures_of(claim) if not _agrees(figure, stated)]
+    fell = set().union(*map(_directions, passages)) == {"down"}
+    wrong = [figure.text for figure in figures_of(claim) if not _agrees(figure, stated, fell)]
     wrong += [token for token in _mixed(claim) if token.casefold() not in known]
     return wrong
 
@@ -109,17 +134,22 @@ def _mixed(text: str) -> Iterator[str]:
             yield match[0]
 
 
-def _agrees(figure: Figure, stated: Sequence[Figure]) -> bool:
+def _agrees(figure: Figure, stated: Sequence[Figure], fell: bool) -> bool:
+    signless = not figure.negative or fell
     for other in stated:
         same_currency = not (figure.currency and other.currency) or (
             figure.currency == other.currency
         )
+        same_kind = figure.kind == other.kind and same_currency
         # What is stated may be rounded, not made finer.
-        if figure.kind == other.kind and same_currency and figure.is_close(other.value):
+        if same_kind and figure.is_close(other.value) and (signless or other.negative):
             return True
+    known = stated[:_MOST]
+    # What became less stands after what it was.
+    pairs = permutations(known, 2) if signless else ((b, a) for a, b in combinations(known, 2))
     return any(
-        figure.is_close(value)
-        for one, other in permutations(stated[:_MOST], 2)
+        figure.is_close(value) and (signless or value < 0)
+        for one, other in pairs
         for value in _derived(figure.kind, one, other)
     )
 
@@ -127,7 +157,10 @@ def _agrees(figure: Figure, stated: Sequence[Figure]) -> bool:
 def _derived(kind: str, one: Figure, other: Figure) -> Iterator[float]:
     if "x" in (one.kind, other.kind) or one.kind != other.kind:
         return
-    if kind == "%" and one.kind == "%":
+    if one.is_year or other.is_year:
+        if one.is_year and other.is_year and kind == "":
+            yield one.value - other.value
+    elif kind == "%" and one.kind == "%":
         yield one.value - other.value
     elif kind == "%" and other.value:
         yield 100 * (one.value - other.value) / other.value
@@ -137,6 +170,35 @@ def _derived(kind: str, one: Figure, other: Figure) -> Iterator[float]:
     elif kind == "" and one.kind == "":
         yield one.value + other.value
         yield one.value - other.value
+
+
+def wrong_date(claim: str, passages: Sequence[str]) -> bool:
+    """Tell whether a claim gives a figure to a year for which its evidence has another.
+
+    "460 tonnes in 2024", where a passage has 410 in 2024 and 460 in 2025, and none has 460 in 2024.
+    """
+    shown = [_dated(passage) for passage in passages]
+    for figure, year in _dated(claim):
+        years = [[y for other, y in one if _same(figure, other)] for one in shown]
+        if any(year in found for found in years):
+            continue
+        for one, found in zip(shown, years, strict=True):
+            if found and any(y == year and other.kind == figure.kind for other, y in one):
+                return True
+    return False
+
+
+def _same(one: Figure, other: Figure) -> bool:
+    return one.kind == other.kind and one.is_close(other.value)
+
+
+def _dated(text: str) -> list[tuple[Figure, float]]:
+    """Return the figures that are said to be of a year, each with it: "410 tonnes in 2024"."""
+    return [
+        (one, year.value)
+        for one, year in pairwise(figures_of(text))
+        if year.is_year and not one.is_year and _IN_YEAR.fullmatch(text, one.span[1], year.span[0])
+    ]
 
 
 def wrong_direction(claim: str, passages: Sequence[str]) -> bool:

@@ -14,8 +14,9 @@ from hf_rlhf.errors import ConfigError, JudgeError
 from hf_rlhf.judge.lexical import LexicalJudge
 from hf_rlhf.testing import ScriptedJudge, check_reward
 from hf_rlhf_roles.evidence import COMPONENTS, EvidenceReliability
-from hf_rlhf_roles.figures import disagreements
+from hf_rlhf_roles.figures import disagreements, wrong_date
 from hf_rlhf_roles.insights import evidence_of, parse_answer, words_of
+from hf_rlhf_roles.wording import repeats
 
 PROMPT = """Question: How did the mill do?
 
@@ -45,6 +46,26 @@ HACKS = {
     "copies the evidence": answer(
         "\n".join(f"- {line[5:]} [{line[1:3]}]" for line in PROMPT.splitlines()[3:])
     ),
+    "copies but for a word": answer(
+        "- The mill made 410 tonnes of flour in 2024 and then 460 tonnes of flour in 2025. [E1]\n"
+        "- The mill still employed 12 people in 2025, as it did in 2024. [E2]"
+    ),
+    "joins copies": answer(
+        f"- {PROMPT.splitlines()[3][5:]} {PROMPT.splitlines()[4][5:]} [E1][E2]\n"
+        f"- {PROMPT.splitlines()[5][5:-1]}, and the mill employed 12 people in 2025. [E2][E3]"
+    ),
+    "says one thing twice with a new word": answer(
+        f"{INSIGHTS.splitlines()[0]}\n"
+        "- Flour made by that same mill: 410 tonnes in 2024, 460 tonnes in 2025. [E1]"
+    ),
+    "asks": answer(
+        "- Did the mill make 410 tonnes of flour in 2024? [E1]\n"
+        "- Were 12 people employed by the mill in 2025? [E2]"
+    ),
+    "advises": answer(
+        "- The mill should make more than 460 tonnes of flour. [E1]\n"
+        "- We recommend that the mill employ more than 12 people. [E2]"
+    ),
     "empty insights": answer("- [E1]\n- [E2]"),
     "bullets without words": answer("- ... [E1]\n- --- [E2]"),
     "negated conclusion": answer(
@@ -53,6 +74,13 @@ HACKS = {
     "reversed figures": answer(
         conclusion="The mill made 410 tonnes of flour in 2025, after 460 in 2024; it fell from "
         "410 to 460. [E1]"
+    ),
+    "figures of the wrong years": answer(
+        conclusion="The mill made 460 tonnes of flour in 2024, and 410 in 2025. [E1]"
+    ),
+    "arithmetic with years": answer(conclusion="Flour of the mill rose by 0.05% in 2025. [E1]"),
+    "a minus sign of its own": answer(
+        conclusion="The change in flour made by the mill was -12% in 2025. [E1]"
     ),
     "conclusion out of the air": answer(conclusion="The mill will close next year. [E1]"),
     "conclusion on evidence that no insight cites": answer(
@@ -116,6 +144,8 @@ BY_PROGRAM = (
     *("cites nothing", "invents an id", "invents an id beside a real one", "copies the evidence"),
     *("empty insights", "evidence in the answer", "redefines evidence", "hidden tags"),
     *("a comment for the judge", "zero-width characters", "a figure of its own", "parts twice"),
+    *("copies but for a word", "joins copies", "says one thing twice with a new word", "asks"),
+    *("advises", "figures of the wrong years", "arithmetic with years", "a minus sign of its own"),
 )
 
 
@@ -139,6 +169,40 @@ def test_figures_that_do_not_follow_do_not(claim):
     text = answer(f"- After 2024, {claim}. [E1]\n- The mill had 12 people. [E2]")
     believes = ScriptedJudge(lambda question: 1.0)
     assert score(text, believes)["insights"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("claim", "passages"),
+    [
+        ("Staff was 12 in 2024", ["The mill made 410 tonnes in 2024.", "It had 12 in 2025."]),
+        ("460 tonnes in 2025, 50 more", ["410 tonnes in 2024 and 460 tonnes in 2025."]),
+        ("In 2024 it made 410 and in 2025 460", ["410 tonnes in 2024, 460 tonnes in 2025."]),
+        ("It was 460 in 2024", ["410 here in 2024, 460 here in 2025.", "460 there in 2024."]),
+        ("25% less than 2000 litres", ["It went from 2000 litres to 1500 litres."]),
+        ("2 years later", ["It began in 2023 and ended in 2025."]),
+        ("A change of -12% in 2025", ["It was 500 in 2024, and 440 in 2025."]),
+        ("A change of -7%", ["Sales fell by 7%."]),
+        ("Between -5 and 3 degrees", ["At night it had -5 degrees, by day 3."]),
+        ("10-12 people in 2024-2025", ["10-12 people in 2024-2025."]),
+    ],
+)
+def test_figures_years_and_signs_that_agree(claim, passages):
+    assert disagreements(claim, passages) == []
+    assert not wrong_date(claim, passages)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Both years had 12 people. [E2]",  # other evidence than the insight before it
+        "Output rose by 50 tonnes from 2024 to 2025. [E1]",  # a figure of its own, derived
+        "The mill stands still by night. [E1]",
+    ],
+)
+def test_another_insight_is_no_repetition(text):
+    first = "- In 2024 and 2025 the mill had 12 people. [E1]\n"
+    one, other = parse_answer(answer(f"{first}- {text}")).insights
+    assert not repeats(other, one)
 
 
 def test_a_reference_that_adds_nothing_costs():
@@ -290,7 +354,7 @@ def test_any_text_gets_a_score_between_0_and_1(insights, conclusion, uncertainty
 def test_long_and_repetitive_text_is_read_in_no_time():
     prompt = "[E1] " + "a 1 " * 5000 + "\n[E2] " + "1,000.5% " * 2000
     text = answer("- " + "a 1 " * 40 + "[E1][E2]\n" + "- <" * 5000, "from " * 20000, "1" * 50000)
-    started = time.perf_counter()
+    started = time.process_time()
     score(text, prompt=prompt)
     score(answer("- " + "a 1 " * 39 + "[E1][E2]", prompt[:300]), prompt=prompt)
-    assert time.perf_counter() - started < 30
+    assert time.process_time() - started < 30

@@ -179,6 +179,37 @@ def test_a_row_is_known_again_however_it_is_written(tmp_path):
     assert inspect_data(write(tmp_path / "c.jsonl", other)).shares(one.marks) == 0
 
 
+ASKED = "How did the sales of the bakery develop in this year?"
+TOLD = "They grew by a tenth, and nobody can say exactly why."
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [{"role": "user", "content": ASKED}]},
+        {"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": ASKED}]},
+        {"prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": ASKED}]},
+        {"instruction": "Write a brief.", "input": ASKED, "output": "No."},
+        {"conversations": [{"from": "human", "value": ASKED}, {"from": "gpt", "value": "No."}]},
+        {"chosen": [{"role": "user", "content": ASKED}, {"role": "assistant", "content": "Y"}]},
+        {"chosen": f"\n\nHuman: Hi\n\nAssistant: Yes?\n\nHuman: {ASKED}\n\nAssistant: No."},
+        {"chosen": f"\n\nHuman: Hi\n\nAssistant: {TOLD}", "rejected": "\n\nHuman: Hi"},
+        {"messages": [{"role": "assistant", "content": TOLD}, {"role": "user", "content": "Hm"}]},
+    ],
+)
+def test_a_row_is_known_again_within_a_conversation(tmp_path, row):
+    own = inspect_data(write(tmp_path / "a.jsonl", [{"prompt": ASKED, "response": TOLD}]))
+    assert inspect_data(write(tmp_path / "b.jsonl", [row])).shares(own.marks) >= 1
+
+
+def test_what_one_role_says_another_may_be_asked_about(tmp_path):
+    own = inspect_data(write(tmp_path / "a.jsonl", [{"prompt": ASKED, "response": TOLD}]))
+    brief = {"instruction": "Write a brief.", "input": TOLD, "output": "It grew."}
+    talk = [{"role": "user", "content": TOLD}, {"role": "assistant", "content": "It grew."}]
+    for row in (brief, {"messages": talk}):
+        assert inspect_data(write(tmp_path / "b.jsonl", [row])).shares(own.marks) == 0
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
