@@ -108,6 +108,15 @@ def test_where_no_schema_fits_all_is_said(tmp_path: Path) -> None:
     assert "columns: {prompt: NAME_IN_THE_FILE" in said
 
 
+def test_a_label_that_rows_lack_is_said_beside_the_one_they_have(tmp_path: Path) -> None:
+    row = {"prompt": "q", "response_0": "a", "response_1": "b", "better_response_id": 1}
+    with pytest.raises(DataError) as raised:
+        preference(write(tmp_path, [row]), tokenizer=Tokenizer(), label="safer")
+    said = str(raised.value)
+    assert "pku_saferlhf: lacks safer_response_id" in said
+    assert "`preference` would read these rows as pku_saferlhf: pairs, with `label: better`" in said
+
+
 def test_columns_are_mapped_even_out_of_an_object(tmp_path: Path) -> None:
     rows = [{"task": {"text": "q"}, "good": "a", "bad": "b", "chosen": 1}]
     columns = {"prompt": "task.text", "chosen": "good", "rejected": "bad"}

@@ -175,6 +175,28 @@ def test_transcripts_that_do_not_fit(
     assert loaded.report["rejected"] == {reason: 1}
 
 
+@pytest.mark.parametrize(
+    ("turns", "said"),
+    [
+        ([{**U, "content": [{"type": "image_url", "image_url": {}}]}], "part of type 'image_url'"),
+        ([{**U, "content": [{"type": "text", "text": None}]}], "the content is null"),
+        ([{"role": "user", "value": "q"}], "has 'role' and no 'content'. It has: role, value"),
+        ([S], "holds no user turn"),
+        ([{**U, "content": " "}], "is empty, expected a prompt"),
+    ],
+)
+def test_what_is_wrong_with_a_turn_is_said(tmp_path: Path, turns: list[Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        load(sft, write(tmp_path, [{"messages": [*turns, A]}]))
+
+
+def test_keys_of_turns_that_are_not_read_are_counted(tmp_path: Path) -> None:
+    turns = [U, {**A, "reasoning_content": "Let me see."}]
+    rows = [{"messages": turns}, {"messages": json.dumps(turns)}]
+    loaded = load(sft, write(tmp_path, rows))
+    assert loaded.report["turn_keys_left_out"] == {"reasoning_content": 2}
+
+
 def test_a_list_of_an_earlier_run_goes_when_all_rows_are_good(tmp_path: Path) -> None:
     rejected = tmp_path / "rejected.jsonl"
     rejected.write_text("old")

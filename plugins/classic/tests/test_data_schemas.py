@@ -38,6 +38,9 @@ def write(folder: Path, rows: list[Any], name: str = "rows.jsonl") -> str:
     return str(path)
 
 
+LENIENT = {"max_rejected_share": 0.5}
+
+
 def load(adapter: str, path: str, **arguments: Any) -> Any:
     return ADAPTERS[adapter](path, **{"tokenizer": Tokenizer(), "test_rows": 0, **arguments})
 
@@ -247,6 +250,28 @@ def test_an_instruction_and_its_input_are_one_prompt(tmp_path: Path) -> None:
     loaded = load("sft", write(tmp_path, rows))
     said = [row["prompt"][0]["content"] for row in loaded.dataset["train"]]
     assert said == ["Sum.\n\n1 2", "Sing.", "Hum."]
+    pairs = [{**row, "chosen": "yes", "rejected": "no"} for row in rows]
+    for adapter in ("preference", "prompts"):
+        loaded = load(adapter, write(tmp_path, [{**row, "output": None} for row in pairs]))
+        assert [row["prompt"][0]["content"] for row in loaded.dataset["train"]] == said
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_the_history_of_an_instruction_comes_before_it(tmp_path: Path, adapter: str) -> None:
+    answers = {
+        "sft": {"output": "x"},
+        "preference": {"chosen": "x", "rejected": "y"},
+        "prompts": {},
+    }[adapter]
+    history = [["Hi.", "Ho."], ["Why?", "So."]]
+    row = {"instruction": "Go on.", "input": "", "system": "Be kind.", **answers}
+    rows = [{**row, "history": given} for given in (history, json.dumps(history), [], None, "")]
+    loaded = load(adapter, write(tmp_path, [*rows, {**row, "history": "Hi."}]), **LENIENT)
+    spoken = [[turn["content"] for turn in one["prompt"]] for one in loaded.dataset["train"]]
+    whole, alone = ["Be kind.", "Hi.", "Ho.", "Why?", "So.", "Go on."], ["Be kind.", "Go on."]
+    assert spoken == [whole, whole, alone, alone, alone]
+    assert loaded.report["rejected"] == {"wrong_type:history": 1}
+    assert "history" not in loaded.dataset["train"].column_names
 
 
 def test_of_pku_labels_the_one_asked_for_decides(tmp_path: Path) -> None:

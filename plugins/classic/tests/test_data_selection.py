@@ -76,6 +76,19 @@ def test_a_share_is_held_out_by_prompt_whatever_else_is_there(tmp_path: Path) ->
     assert default.report["splits"] == {"train": 180, "test": 20}
 
 
+def test_a_prompt_with_most_of_the_rows_is_trained_on(tmp_path: Path) -> None:
+    rows = [{"prompt": "often", "response": f"a{n}"} for n in range(30)]
+    rows += [{"prompt": f"q{n}", "response": "a"} for n in range(10)]
+    for seed in range(5):
+        loaded = load(write(tmp_path, rows), test_rows=None, seed=seed)
+        assert loaded.report["splits"] == {"train": 36, "test": 4}
+    few = [{"prompt": f"q{n % 2}", "response": f"a{n}"} for n in range(20)]
+    assert load(write(tmp_path, few), test_rows=None).report["splits"] == {"train": 10, "test": 10}
+    # The larger of two that are both too large is not the one to hold out.
+    uneven = [{"prompt": f"q{n > 6}", "response": f"a{n}"} for n in range(30)]
+    assert load(write(tmp_path, uneven), test_rows=3).report["splits"] == {"train": 23, "test": 7}
+
+
 def test_no_more_rows_than_asked_for(tmp_path: Path) -> None:
     rows = [{"prompt": f"q{n}", "response": "a"} for n in range(100)]
     path = write(tmp_path, rows)

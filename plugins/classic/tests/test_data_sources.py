@@ -80,6 +80,51 @@ def test_a_file_that_cannot_be_read_stops(
     assert not list(cache.rglob(".*")), "nothing temporary is left"
 
 
+def test_which_split_to_train_on_is_asked_for(tmp_path: Path) -> None:
+    for name in ("data/test.jsonl", "data/validation.jsonl"):
+        write(tmp_path, [GOOD], name)
+    with pytest.raises(DataError, match=r"splits test, validation.*`split: NAME`"):
+        load(str(tmp_path / "data"))
+    assert load(str(tmp_path / "data"), split="validation").report["kept"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.smoke
+def test_a_dataset_of_the_hub(tmp_path: Path) -> None:
+    serve = pytest.importorskip("hf_rlhf_local_hub").serve
+    lines = [{"chosen": f"\n\nHuman: q{n}\n\nAssistant: a"} for n in range(30)]
+    rows = [{**line, "rejected": line["chosen"] + "b"} for line in lines]
+    made = (
+        "import json, sys\n"
+        "from huggingface_hub import HfApi\n"
+        "from hf_rlhf_classic.data.preference import preference\n"
+        "api = HfApi()\n"
+        "api.create_repo('demo/pairs', repo_type='dataset')\n"
+        "api.upload_folder(repo_id='demo/pairs', repo_type='dataset', folder_path=sys.argv[1])\n"
+        "print(json.dumps(preference('demo/pairs', tokenizer=None).report))\n"
+    )
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    for name, part in (("train", rows[:25]), ("test", rows[20:])):
+        text = "".join(json.dumps(row) + "\n" for row in part)
+        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    with serve(tmp_path / "hub") as hub:
+        environment = {"HF_ENDPOINT": hub.url, "HF_TOKEN": "any", "HF_HOME": str(tmp_path / "home")}
+        offline = {"HF_HUB_OFFLINE": "0", "HF_DATASETS_OFFLINE": "0"}
+        done = subprocess.run(
+            [sys.executable, "-c", made, str(folder)],
+            env={**os.environ, **environment, **offline},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (report["schema"], report["splits"]) == ("hh_transcripts", {"train": 20, "test": 10})
+    assert report["dropped"] == {"prompt_is_held_out": 5}
+    assert len(report["commit"]) == 40
+
+
 def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
 
     path = write(tmp_path, [{"prompt": "q", "response": "old"}])

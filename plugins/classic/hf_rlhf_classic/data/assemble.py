@@ -164,6 +164,11 @@ def assemble(form: str, table: Sequence[Schema], settings: Settings) -> Loaded:
 def _train_rows(source: Source, split: str | None) -> Rows:
     if split is None and len(source.splits) == 1:
         return next(iter(source.splits.values()))
+    if split is None and "train" not in source.splits:
+        raise DataError(
+            f"{source.name}: has the splits {', '.join(source.splits)}, and none of that name is "
+            "`train`. Say which to train on: `split: NAME`."
+        )
     return source.split(split or "train")
 
 

@@ -8,7 +8,16 @@ from typing import Any, Literal
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.readers import Row
 from hf_rlhf_classic.data.assemble import Settings, assemble
-from hf_rlhf_classic.data.rows import ANSWER, PROMPT, answer_of, history_of, number_of, ordered
+from hf_rlhf_classic.data.rows import (
+    ALPACA,
+    ANSWER,
+    PROMPT,
+    answer_of,
+    history_of,
+    instruction_of,
+    number_of,
+    ordered,
+)
 from hf_rlhf_classic.data.schemas import Example, Schema
 from hf_rlhf_classic.data.turns import Turn, split_pair, turns_of
 from hf_rlhf_classic.data.values import (
@@ -26,12 +35,15 @@ Margin = Literal["column", "scores", "none"]
 
 
 def _columns(prompt: str, chosen: str, rejected: str) -> Callable[[Row], Example]:
-    def make(row: Row) -> Example:
-        history = history_of(row, prompt)
-        answers = (answer_of(row, chosen, history), answer_of(row, rejected, history))
-        return Example(history, answers)
+    return lambda row: _pair(row, history_of(row, prompt), chosen, rejected)
 
-    return make
+
+def _instruction(row: Row) -> Example:
+    return _pair(row, instruction_of(row), *_PAIR)
+
+
+def _pair(row: Row, history: list[Turn], chosen: str, rejected: str) -> Example:
+    return Example(history, (answer_of(row, chosen, history), answer_of(row, rejected, history)))
 
 
 def _transcripts(row: Row) -> Example:
@@ -92,7 +104,13 @@ def schemas(label: Label = "better") -> tuple[Schema, ...]:
                 {prompt: PROMPT, "chosen": ANSWER, "rejected": ANSWER},
                 _columns(prompt, "chosen", "rejected"),
             )
-            for prompt in ("prompt", "question", "instruction")
+            for prompt in ("prompt", "question")
+        ),
+        Schema(
+            "instruction_chosen_rejected",
+            {"instruction": (TEXT,), "chosen": ANSWER, "rejected": ANSWER},
+            _instruction,
+            optional=ALPACA,
         ),
         Schema(
             "question_response_chosen_rejected",
@@ -114,6 +132,7 @@ def schemas(label: Label = "better") -> tuple[Schema, ...]:
                 f"{label}_response_id": (NUMBER, TEXT),
             },
             _labelled(f"{label}_response_id"),
+            about=f"pairs, with `label: {label}`",
         ),
         *(
             Schema(

@@ -7,9 +7,8 @@ from typing import Any, Literal
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.readers import Row
 from hf_rlhf_classic.data.assemble import Settings, assemble
-from hf_rlhf_classic.data.rows import PROMPT, history_of, ordered
+from hf_rlhf_classic.data.rows import ALPACA, PROMPT, history_of, instruction_of, ordered
 from hf_rlhf_classic.data.schemas import Example, Schema
-from hf_rlhf_classic.data.sft import instruction_prompt
 from hf_rlhf_classic.data.turns import split_pair, turns_of
 from hf_rlhf_classic.data.values import TEXT, TRANSCRIPT, TURNS
 
@@ -19,8 +18,7 @@ def _column(name: str) -> Callable[[Row], Example]:
 
 
 def _instruction(row: Row) -> Example:
-    turns = [{"role": "user", "content": instruction_prompt(row)}]
-    return Example(ordered(row, "instruction", turns))
+    return Example(instruction_of(row))
 
 
 def _conversation(column: str) -> Callable[[Row], Example]:
@@ -41,7 +39,7 @@ def schemas() -> tuple[Schema, ...]:
     """Return the forms of rows that hold a prompt. A response that follows it is not used."""
     return (
         *(Schema(name, {name: PROMPT}, _column(name)) for name in ("prompt", "question")),
-        Schema("instruction", {"instruction": (TEXT,)}, _instruction, optional=("input",)),
+        Schema("instruction", {"instruction": (TEXT,)}, _instruction, optional=ALPACA),
         *(
             Schema(name, {name: (TURNS,)}, _conversation(name))
             for name in ("messages", "conversations")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from hf_rlhf.readers import Row
 from hf_rlhf_classic.data.turns import (
@@ -11,10 +12,21 @@ from hf_rlhf_classic.data.turns import (
     turn_of,
     turns_of,
 )
-from hf_rlhf_classic.data.values import TEXT, TRANSCRIPT, TURN, TURNS, BadRow, kind_of, said
+from hf_rlhf_classic.data.values import (
+    TEXT,
+    TRANSCRIPT,
+    TURN,
+    TURNS,
+    BadRow,
+    kind_of,
+    said,
+    unpacked,
+)
 
 PROMPT = (TEXT, TRANSCRIPT, TURNS)
 ANSWER = (TEXT, TURN, TURNS)
+ALPACA = ("input", "history")
+"""What may stand beside `instruction`."""
 
 
 def history_of(row: Row, column: str) -> list[Turn]:
@@ -35,10 +47,49 @@ def history_of(row: Row, column: str) -> list[Turn]:
     return ordered(row, column, turns)
 
 
+def instruction_of(row: Row) -> list[Turn]:
+    """Return Alpaca's columns as turns of which the last is the user's. Raises BadRow.
+
+    That is `instruction`, and `input` after a blank line if there is one; before it the pairs of
+    prompt and answer in `history`.
+    """
+    text, given = row.values["instruction"], row.values.get("input")
+    if given is not None and not isinstance(given, str):
+        raise BadRow(
+            "wrong_type:input", f"{row.where}: field 'input': is {said(given)}, expected a text."
+        )
+    if text.strip() and (given or "").strip():
+        text = f"{text}\n\n{given}"
+    return ordered(row, "instruction", [*_rounds(row), {"role": "user", "content": text}])
+
+
+def _rounds(row: Row) -> list[Turn]:
+    given = row.values.get("history")
+    rounds = unpacked(given) or []
+    if not isinstance(rounds, list) or not all(map(_is_pair, rounds)):
+        raise BadRow(
+            "wrong_type:history",
+            f"{row.where}: field 'history': is {said(given)}, expected a list of pairs of prompt "
+            "and answer. If it is something else, give it another name (`columns`).",
+        )
+    roles = ("user", "assistant")
+    return [
+        {"role": role, "content": text}
+        for pair in rounds
+        for role, text in zip(roles, pair, strict=True)
+    ]
+
+
+def _is_pair(value: Any) -> bool:
+    texts = isinstance(value, list) and all(isinstance(text, str) for text in value)
+    return texts and len(value) == 2
+
+
 def ordered(row: Row, column: str, turns: Sequence[Turn]) -> list[Turn]:
     """Return turns that end with the user's, with the row's `system` before them. Raises BadRow."""
     whole = with_system(row, turns)
-    if all(not turn["content"].strip() for turn in turns if turn["role"] == "user"):
+    asked = [turn["content"] for turn in turns if turn["role"] == "user"]
+    if asked and not any(text.strip() for text in asked):
         raise BadRow("empty_prompt", f"{row.where}: field {column!r}: is empty, expected a prompt.")
     check_order(whole, f"{row.where}: field {column!r}")
     return whole

@@ -166,7 +166,8 @@ def _cut(prompts: Any, kept: Any, split: Split) -> Any:
     share = DEFAULT_TEST_SHARE if split.test_share is None else split.test_share
     total = int(kept.sum())
     wanted = max(1, round(total * share)) if split.test_rows is None else split.test_rows
-    order = np.argsort(_mixed(unique, split.seed), kind="stable")
+    # A prompt with more rows than are wanted comes after those with fewer, the largest last.
+    order = np.lexsort((_mixed(unique, split.seed), np.where(sizes > wanted, sizes, 0)))
     before = np.cumsum(sizes[order]) - sizes[order]
     held = order[before < wanted]
     if len(held) == len(unique) and wanted:

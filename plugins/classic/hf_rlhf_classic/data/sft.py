@@ -9,7 +9,15 @@ from hf_rlhf.contracts import Loaded
 from hf_rlhf.readers import Row
 from hf_rlhf_classic.data import preference
 from hf_rlhf_classic.data.assemble import Settings, assemble
-from hf_rlhf_classic.data.rows import ANSWER, PROMPT, answer_of, history_of, ordered
+from hf_rlhf_classic.data.rows import (
+    ALPACA,
+    ANSWER,
+    PROMPT,
+    answer_of,
+    history_of,
+    instruction_of,
+    ordered,
+)
 from hf_rlhf_classic.data.schemas import Example, Schema
 from hf_rlhf_classic.data.turns import turns_of
 from hf_rlhf_classic.data.values import FLAG, NUMBER, TEXT, TURNS, BadRow, said
@@ -28,22 +36,9 @@ def _columns(prompt: str, response: str) -> Callable[[Row], Example]:
     return make
 
 
-def instruction_prompt(row: Row) -> str:
-    """Return `instruction`, and `input` after a blank line if there is one. Raises BadRow."""
-    given = row.values.get("input")
-    if given is not None and not isinstance(given, str):
-        raise BadRow(
-            "wrong_type:input", f"{row.where}: field 'input': is {said(given)}, expected a text."
-        )
-    instruction: str = row.values["instruction"]
-    if not instruction.strip() or not (given or "").strip():
-        return instruction
-    return f"{instruction}\n\n{given}"
-
-
 def _instruction(row: Row) -> Example:
-    turns = [{"role": "user", "content": instruction_prompt(row)}]
-    return Example(ordered(row, "instruction", turns), (answer_of(row, "output"),))
+    history = instruction_of(row)
+    return Example(history, (answer_of(row, "output", history),))
 
 
 def _conversation(column: str) -> Callable[[Row], Example]:
@@ -102,7 +97,7 @@ def schemas() -> tuple[Schema, ...]:
             "instruction_output",
             {"instruction": (TEXT,), "output": ANSWER},
             _instruction,
-            optional=("input",),
+            optional=ALPACA,
         ),
         *(
             Schema(name, {name: (TURNS,)}, _conversation(name), unless=("chosen", "rejected"))

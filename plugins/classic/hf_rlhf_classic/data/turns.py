@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_rlhf_classic.data.values import BadRow, said
+from hf_rlhf_classic.data.values import TURNS, BadRow, kind_of, said, unpacked
 
 Turn = dict[str, str]
 """`{"role": "system" | "user" | "assistant", "content": text}`."""
@@ -42,7 +42,7 @@ def turns_of(value: Any, where: str, column: str) -> list[Turn]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadRow(
                 f"wrong_type:{column}", f"{where}: field {column!r}: is no JSON list: {error}."
             ) from error
@@ -80,17 +80,27 @@ def turn_of(value: Any, where: str) -> Turn:
             "unknown_role",
             f"{where}: the role is {said(role)}, expected one of {', '.join(ROLES)}.",
         )
+    if keys[1] not in value:
+        has = ", ".join(map(str, value))
+        raise BadRow(
+            "wrong_type:content",
+            f"{where}: has {keys[0]!r} and no {keys[1]!r}. It has: {has}.",
+        )
     return {"role": ROLES[role.lower()], "content": _text(content, where)}
 
 
 def _text(content: Any, where: str) -> str:
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    texts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
-    if not all(isinstance(text, str) for text in texts):
-        odd = next(part for part, text in zip(parts, texts, strict=True) if type(text) is not str)
-        shown = said(content) if content is None else said(odd)
-        raise BadRow("wrong_type:content", f"{where}: the content is {shown}, expected a text.")
-    return "".join(text for text in texts if text)
+    return "".join(_part(part, where) for part in parts)
+
+
+def _part(part: Any, where: str) -> str:
+    text = part.get("text") if isinstance(part, Mapping) else part
+    if isinstance(text, str):
+        return text
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    shown = f"is {said(text)}" if kind in (None, "text") else f"has a part of type {kind!r}"
+    raise BadRow("wrong_type:content", f"{where}: the content {shown}, expected a text.")
 
 
 def tools_of(values: Mapping[str, Any], where: str) -> str | None:
@@ -100,10 +110,7 @@ def tools_of(values: Mapping[str, Any], where: str) -> str | None:
     template would show them. TRL parses it.
     """
     given = values["tools"]
-    try:
-        tools = json.loads(given or "null") if isinstance(given, str) else given
-    except ValueError:
-        tools = given
+    tools = unpacked(given)
     if not tools:
         return None
     if not isinstance(tools, list) or not all(isinstance(one, Mapping) for one in tools):
@@ -118,9 +125,8 @@ def tools_of(values: Mapping[str, Any], where: str) -> str | None:
 
 def left_out_keys(value: Any) -> Counter[str]:
     """Count the keys of turns that are not read, such as `weight` or `reasoning_content`."""
-    if isinstance(value, str):
-        return Counter()
-    turns = value if isinstance(value, list) else [value]
+    given = unpacked(value) if kind_of(value) == TURNS else value
+    turns = given if isinstance(given, list) else [given]
     known = {key for keys in SPELLINGS for key in keys}
     return Counter(
         key

@@ -1,5 +1,6 @@
 """What a value of a row is, said in the words of the schemas and of the errors."""
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -35,6 +36,16 @@ def kind_of(value: Any) -> str:
     if isinstance(value, bool):
         return FLAG
     return NUMBER if isinstance(value, (int, float)) else said(value)
+
+
+def unpacked(value: Any) -> Any:
+    """Return what JSON text holds, as a table without lists has them; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value or "null")
+    except (ValueError, RecursionError):
+        return value
 
 
 def said(value: Any) -> str:
