@@ -1,7 +1,8 @@
 """Roles on one loaded base: an adapter is switched on for each request, under a lock."""
 
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +43,8 @@ class Sampling:
     """0 decodes greedily."""
     top_p: float = 1.0
     seed: int | None = None
+    stop: tuple[str, ...] = ()
+    """Texts before which the answer ends; none of them is empty."""
     at_most: bool = False
     """Whether fewer tokens will do where the context has no room for `max_tokens`."""
 
@@ -166,16 +169,18 @@ class Engine:
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
+        until = Until(sampling.stop)
         try:
-            for piece in streamer:
+            for piece in until.cut(streamer):
                 reply.text += piece
-                if piece:
-                    yield piece
+                yield piece
         finally:
             stop.set()
             thread.join()
         if failed:
             raise failed[0]
+        if until.met:
+            reply.finish_reason = "stop"
 
     def _generate(
         self,
@@ -191,11 +196,9 @@ class Engine:
             if sampling.temperature > 0
             else {"do_sample": False, "temperature": None, "top_p": None}
         )
-        with self._lock, torch.inference_mode():
+        with self._lock, torch.inference_mode(), _drawing(sampling.seed, self.model.device):
             # An adapter that is set for training would have its gradients switched on.
             self.model.set_adapter(role, inference_mode=True)
-            if sampling.seed is not None:
-                torch.manual_seed(sampling.seed)
             output = self.model.generate(
                 **batch,
                 max_new_tokens=sampling.max_tokens,
@@ -211,6 +214,46 @@ class Engine:
         ends = ends if isinstance(ends, list) else [ends]
         ended = bool(tokens) and tokens[-1] in (*ends, self.tokenizer.eos_token_id)
         reply.finish_reason = "stop" if ended else "length"
+
+
+class Until:
+    """Cuts a text before the first of some strings, however it comes in pieces."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self.stops = stops
+        self.met = False
+
+    def cut(self, pieces: Iterable[str]) -> Iterator[str]:
+        """Yield the text; what may be the beginning of a stop waits for what follows."""
+        held = ""
+        for piece in pieces:
+            held += piece
+            if found := [held.index(stop) for stop in self.stops if stop in held]:
+                self.met = True
+                held = held[: min(found)]
+                break
+            ready = len(held) - self._begun(held)
+            if ready:
+                yield held[:ready]
+            held = held[ready:]
+        if held:
+            yield held
+
+    def _begun(self, text: str) -> int:
+        """Return how many letters at the end of `text` a stop begins with."""
+        begun = (n for stop in self.stops for n in range(1, len(stop)) if text.endswith(stop[:n]))
+        return max(begun, default=0)
+
+
+@contextmanager
+def _drawing(seed: int | None, device: torch.device) -> Iterator[None]:
+    """Draw by a seed, or by chance, and leave the process's random numbers as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        if seed is None:
+            torch.seed()
+        else:
+            torch.manual_seed(seed)
+        yield
 
 
 class _Stopped(StoppingCriteria):  # type: ignore[misc]

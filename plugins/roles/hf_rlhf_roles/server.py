@@ -3,62 +3,29 @@
 import hmac
 import json
 import os
+import socket
 import threading
 import time
 import uuid
 from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import aclosing
-from typing import Any, Literal
+from contextlib import aclosing, suppress
+from typing import Any
 
 from anyio import CancelScope, CapacityLimiter, to_thread
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hf_rlhf.errors import ConfigError, HfRlhfError
+from hf_rlhf_roles.asked import ChatRequest
 from hf_rlhf_roles.engine import Engine, Reply, Sampling, TooLong, Unspeakable
 
 TOKEN_VARIABLE = "HF_RLHF_ROLES_TOKEN"
-
-
-class Message(BaseModel):
-    """One turn."""
-
-    model_config = ConfigDict(extra="ignore")
-    role: Literal["system", "user", "assistant"]
-    content: str
-
-
-class StreamOptions(BaseModel):
-    """As OpenAI has it."""
-
-    include_usage: bool = False
-
-
-class ChatRequest(BaseModel):
-    """What a client may ask; what would be ignored is refused."""
-
-    model_config = ConfigDict(extra="forbid")
-    model: str
-    messages: list[Message] = Field(min_length=1, max_length=1000)
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    temperature: float = Field(default=1.0, ge=0, le=2)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    n: Literal[1] = 1
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    user: str | None = None
-
-    @field_validator("messages")
-    @classmethod
-    def _system_first(cls, messages: list[Message]) -> list[Message]:
-        if any(message.role == "system" for message in messages[1:]):
-            raise ValueError("a system message stands first, or not at all")
-        return messages
+_GRACE = 5
+"""Seconds for answers in hand when the server is stopped."""
 
 
 class Limits(BaseModel):
@@ -78,8 +45,10 @@ def make_app(engine: Engine, limits: Limits | None = None, token: str | None = N
     service = _Service(engine, limits)
     app.add_api_route("/health", service.health, methods=["GET"])
     app.add_api_route("/v1/models", service.models, methods=["GET"])
+    app.add_api_route("/v1/models/{name}", service.model, methods=["GET"], response_model=None)
     app.add_api_route("/v1/chat/completions", service.chat, methods=["POST"], response_model=None)
     app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _elsewhere)
     app.add_exception_handler(Exception, _broken)
     app.add_middleware(_Guard, limits=limits, token=token)
     return app
@@ -99,11 +68,17 @@ class _Service:
         return {"status": "ok"}
 
     async def models(self) -> dict[str, Any]:
-        told = [
-            {"id": name, "object": "model", "created": self.created, "owned_by": "hf-rlhf-roles"}
-            for name in self.engine.roles
-        ]
-        return {"object": "list", "data": told}
+        return {"object": "list", "data": [self._told(name) for name in self.engine.roles]}
+
+    async def model(self, name: str) -> Any:
+        try:
+            self.engine.role(name)
+        except ConfigError as error:
+            return _unknown(error)
+        return self._told(name)
+
+    def _told(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self.created, "owned_by": "hf-rlhf-roles"}
 
     async def chat(self, asked: ChatRequest, request: Request) -> Any:
         most = self.limits.max_tokens
@@ -112,7 +87,12 @@ class _Service:
             said = f"max_tokens is {wanted}; this server gives at most {most}."
             return _error(400, said, param="max_tokens")
         sampling = Sampling(
-            wanted or most, asked.temperature, asked.top_p, asked.seed, at_most=wanted is None
+            wanted or most,
+            asked.temperature,
+            asked.top_p,
+            asked.seed,
+            tuple(asked.stop),
+            at_most=wanted is None,
         )
         messages = [message.model_dump() for message in asked.messages]
         stop = threading.Event()
@@ -121,8 +101,7 @@ class _Service:
                 self.engine.stream, asked.model, messages, sampling, stop, limiter=self.threads
             )
         except ConfigError as error:
-            said = "; ".join(str(problem) for problem in error.problems)
-            return _error(404, said, code="model_not_found", param="model")
+            return _unknown(error)
         except TooLong as error:
             return _error(400, str(error), code="context_length_exceeded", param="messages")
         except Unspeakable as error:
@@ -157,6 +136,20 @@ async def _invalid(_: Request, error: Exception) -> JSONResponse:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body")
     return _error(400, f"{where or 'request'}: {first['msg']}", param=where or None)
+
+
+async def _elsewhere(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    said = (
+        f"{request.method} {request.url.path}: {error.detail}. There are GET /v1/models, "
+        "GET /v1/models/NAME, POST /v1/chat/completions and GET /health."
+    )
+    return _error(error.status_code, said)
+
+
+def _unknown(error: ConfigError) -> JSONResponse:
+    said = "; ".join(str(problem) for problem in error.problems)
+    return _error(404, said, code="model_not_found", param="model")
 
 
 async def _broken(_: Request, error: Exception) -> JSONResponse:
@@ -281,16 +274,31 @@ def check_host(host: str, *, allow_remote: bool) -> None:
         )
 
 
-def serve(engine: Engine, host: str, port: int, limits: Limits) -> None:
-    """Serve until interrupted."""
+def open_port(host: str, port: int) -> socket.socket:
+    """Take a port before anything is loaded; 0 takes a free one. Raises HfRlhfError."""
+    opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        opened.bind((host, port))
+    except (OSError, OverflowError) as error:
+        opened.close()
+        raise HfRlhfError(f"{host}:{port} cannot be served on: {error}. See --port.") from error
+    return opened
+
+
+def serve(engine: Engine, opened: socket.socket, limits: Limits) -> None:
+    """Serve on a port that is open until interrupted; what is in hand then has some seconds."""
     import uvicorn
 
     token = os.environ.get(TOKEN_VARIABLE) or None
     app = make_app(engine, limits, token)
     locked = f", token from {TOKEN_VARIABLE}" if token else ""
+    host, port = opened.getsockname()[:2]
     print(
-        f"http://{host}:{port}/v1 serves {', '.join(engine.roles)} on one base{locked}. "
-        "Ctrl-C stops it.",
+        f"http://{f'[{host}]' if ':' in host else host}:{port}/v1 serves {', '.join(engine.roles)} "
+        f"on one base{locked}. Ctrl-C stops it.",
         flush=True,
     )
-    uvicorn.run(app, host=host, port=port, log_level="warning")
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_GRACE)
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[opened])

@@ -68,7 +68,7 @@ def serve_main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--role", action="append", default=[], metavar="NAME", help="only these")
     parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
-    parser.add_argument("--port", type=int, default=8000, help="default: %(default)s")
+    parser.add_argument("--port", type=int, default=8000, help="default: %(default)s; 0: any")
     parser.add_argument(
         "--allow_remote", action="store_true", help="let other machines in; needs the token"
     )
@@ -78,19 +78,20 @@ def serve_main(argv: Sequence[str]) -> int:
     chosen = parser.parse_args(argv)
     workspace = read_workspace(chosen.workspace)
     try:
-        from hf_rlhf_roles.server import Limits, check_host, serve
+        from hf_rlhf_roles.server import Limits, check_host, open_port, serve
     except ModuleNotFoundError as error:
         raise HfRlhfError(
             f"serving needs {error.name}: pip install 'hf-rlhf-roles[serve]'"
         ) from error
     check_host(chosen.host, allow_remote=chosen.allow_remote)
+    opened = open_port(chosen.host, chosen.port)
 
     from hf_rlhf_roles.engine import Engine
 
     limits = Limits(
         max_tokens=chosen.max_tokens, max_body=chosen.max_body, max_waiting=chosen.max_waiting
     )
-    serve(Engine(workspace, only=chosen.role), chosen.host, chosen.port, limits)
+    serve(Engine(workspace, only=chosen.role), opened, limits)
     return 0
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -251,20 +250,20 @@ def test_pushed_roles_load_together_as_the_index_says(home, online, tmp_path, ca
 def test_served_over_http_to_the_openai_client(home):
     from openai import OpenAI
 
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-
-    def is_up():
-        try:
-            return urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2)
-        except OSError:
-            return False
-
-    server = hf_rlhf("roles", "serve", "--workspace", str(home), "--port", str(port))
+    serve = ["roles", "serve", "--workspace", str(home), "--port", "0"]
+    server = hf_rlhf(*serve, stdout=subprocess.PIPE, text=True)
     try:
+        # It says so just before it takes requests.
+        url = re.match(r"(http://127\.0\.0\.1:\d+)/v1 serves", server.stdout.readline())[1]
+
+        def is_up():
+            try:
+                return urllib.request.urlopen(f"{url}/health", timeout=2)
+            except OSError:
+                return False
+
         wait_for(is_up, server)
-        client = OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
+        client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         assert [model.id for model in client.models.list()] == ["data_insight", "writer"]
         engine = Engine(read_workspace(home))
         alone = {role: engine.reply(role, HELLO, Sampling(5)).text for role in engine.roles}

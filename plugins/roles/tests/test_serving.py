@@ -13,9 +13,9 @@ from fastapi.testclient import TestClient
 from hf_rlhf.base_identity import identify, write_identity
 from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError
 from hf_rlhf_roles.chat import chat
-from hf_rlhf_roles.engine import Engine, Sampling, TooLong
+from hf_rlhf_roles.engine import Engine, Sampling, TooLong, Until
 from hf_rlhf_roles.guard import seal_all
-from hf_rlhf_roles.server import Limits, check_host, make_app
+from hf_rlhf_roles.server import Limits, check_host, make_app, open_port
 from hf_rlhf_roles.workspace import make_workspace
 
 HELLO = [{"role": "user", "content": "Hello."}]
@@ -110,6 +110,60 @@ def test_roles_asked_at_once_do_not_mix(engine):
 def test_models_are_roles(client):
     told = client.get("/v1/models").json()
     assert [model["id"] for model in told["data"]] == ["data_insight", "writer"]
+    assert client.get("/v1/models/writer").json() == told["data"][1]
+    assert client.get("/v1/models/writter").status_code == 404
+    unknown = client.post("/v1/completions", json={})
+    assert unknown.status_code == 404
+    assert "POST /v1/chat/completions" in unknown.json()["error"]["message"]
+
+
+def test_what_clients_send_always_is_taken(client):
+    plain = ask(client).json()["choices"][0]["message"]
+    neutral = {"frequency_penalty": 0, "presence_penalty": 0.0, "logprobs": False, "stop": None}
+    neutral |= {"response_format": {"type": "text"}, "tools": None, "top_p": None, "user": "me"}
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo."}]
+    same = ask(client, **neutral, messages=[{"role": "user", "content": parts}])
+    assert same.json()["choices"][0]["message"] == plain
+
+
+def test_an_answer_ends_before_a_stop(client):
+    drawn = {"max_tokens": 16, "temperature": 1.5, "seed": 1}
+    whole = ask(client, **drawn).json()["choices"][0]["message"]["content"]
+    assert len(whole) > 8
+    stop = whole[4:7]
+    told = ask(client, **drawn, stop=stop).json()["choices"][0]
+    assert told["message"]["content"] == whole[: whole.index(stop)]
+    assert told["finish_reason"] == "stop"
+    lines = ask(client, **drawn, stop=[stop, "never said"], stream=True).text.split("\n\n")
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+    pieces = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
+    assert "".join(pieces) == whole[: whole.index(stop)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 20])
+@pytest.mark.parametrize(
+    ("text", "stops", "left"),
+    [
+        ("one END two", ("END",), "one "),
+        ("one EN", ("END",), "one EN"),
+        ("one EENDD", ("END", "NDD"), "one E"),
+        ("ab abc abcd", ("abcd", "bcd"), "ab abc "),
+        ("one", (), "one"),
+        ("x", ("x",), ""),
+    ],
+)
+def test_stops_are_found_however_a_text_comes_in_pieces(size, text, stops, left):
+    until = Until(stops)
+    pieces = [text[place : place + size] for place in range(0, len(text), size)]
+    assert "".join(until.cut(pieces)) == left
+    assert until.met == (left != text)
+
+
+def test_a_port_in_use_is_told_before_a_model_loads():
+    taken = open_port("127.0.0.1", 0)
+    taken.listen()
+    with taken, pytest.raises(HfRlhfError, match=r"cannot be served on.*--port"):
+        open_port("127.0.0.1", taken.getsockname()[1])
 
 
 def test_a_completion_is_as_openai_has_it(client, engine):
@@ -144,6 +198,15 @@ def test_sampling_with_a_seed_repeats(client):
     assert one != other
 
 
+def test_without_a_seed_each_answer_is_another(client):
+    def said(**seed):
+        asked = ask(client, temperature=1.5, max_tokens=16, **seed).json()
+        return asked["choices"][0]["message"]["content"]
+
+    found = {said() for _ in range(2) if said(seed=1)}
+    assert len(found) == 2, "a seed is of its own request only"
+
+
 @pytest.mark.parametrize(
     ("changed", "status", "said"),
     [
@@ -153,7 +216,11 @@ def test_sampling_with_a_seed_repeats(client):
         ({"max_tokens": 0}, 400, "max_tokens: Input should be greater than or equal to 1"),
         ({"messages": []}, 400, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages.0.role"),
-        ({"stop": ["x"]}, 400, "stop: Extra inputs are not permitted"),
+        ({"stop": [""]}, 400, "a stop sequence is empty"),
+        ({"stop": list("abcde")}, 400, "stop: List should have at most 4"),
+        ({"tools": [{"type": "function"}]}, 400, "tools: Extra inputs are not permitted"),
+        ({"frequency_penalty": 0.5}, 400, "frequency_penalty: Extra inputs are not permitted"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "text only"),
         ({"messages": [{"role": "user", "content": "evidence " * 300}]}, 413, None),
         ({"n": 2}, 400, "n: Input should be 1"),
         ({"messages": [*HELLO, {"role": "system", "content": "x"}]}, 400, "stands first"),
