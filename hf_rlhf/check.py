@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hf_rlhf.card_text import duration
 from hf_rlhf.disk import Space, human, taken_bytes
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.estimate import disk_need, parameters_of, planned_steps
 from hf_rlhf.preflight import advice, model_config, prompt_lengths
 from hf_rlhf.processes import planned, processes
-from hf_rlhf.progress import clock
 from hf_rlhf.run import Run, choose_run_file
 
 ROWS_TRIED = 4
@@ -48,11 +48,12 @@ def check_main(argv: Sequence[str]) -> int:
     own = argv[0] if argv and not argv[0].startswith("-") else None
     chosen, overrides = parser.parse_known_args(argv[1:] if own else argv)
 
+    # Chosen before the training stack loads: a name that is wrong is said at once.
+    file = choose_run_file(chosen.plugin, chosen.run, own or chosen.config).override(overrides)
     from hf_rlhf.card import render_card
     from hf_rlhf.prepare import prepare
     from hf_rlhf.run_record import opening
 
-    file = choose_run_file(chosen.plugin, chosen.run, own or chosen.config).override(overrides)
     with planned(_count(file.values.get("expect_world_size"))):
         run = prepare(file, plugin=chosen.plugin)
         render_card(opening(run, []))
@@ -209,8 +210,8 @@ def _work(run: Run, steps: int, tried: _Tried) -> Iterator[Finding]:
         yield Finding(
             "time",
             "note",
-            f"about {clock(seconds)} for the model (from matrix products timed here; may be 3x "
-            f"off either way), {clock(scored)} for the rewards one after another",
+            f"about {duration(seconds)} for the model (from matrix products timed here; may be 3x "
+            f"off either way), {duration(scored)} for the rewards one after another",
         )
 
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.checkpoints import cycle_in_steps, valid_checkpoints
 from hf_rlhf.data_preflight import (
     column_problems,
     evaluation_problems,
@@ -215,6 +214,8 @@ def _resumes(run: "Run") -> Iterator[Problem]:
     It says nothing of that (`Trainer._load_optimizer_and_scheduler`), and DeepSpeed stops only
     when the weights have been loaded.
     """
+    from hf_rlhf.checkpoints import valid_checkpoints
+
     found = valid_checkpoints(Path(run.training.output_dir))
     if not found or is_planned():
         return
@@ -236,6 +237,8 @@ def _saves(run: "Run") -> Iterator[Problem]:
             yield Problem(
                 key, "makes of a run that is resumed another one than it was.", "Leave it out."
             )
+    from hf_rlhf.checkpoints import cycle_in_steps
+
     cycle = cycle_in_steps(run.training)
     steps = run.training.save_steps
     if run.training.save_strategy != "steps" or cycle == 1:

@@ -30,7 +30,7 @@ from hf_rlhf.policy import find_adapter
 from hf_rlhf.preflight import problems_of
 from hf_rlhf.processes import is_planned, rank
 from hf_rlhf.record import RECORD_NAME
-from hf_rlhf.run import Run, load_tokenizer, resolve_model_path
+from hf_rlhf.run import Run, find_model, load_tokenizer
 from hf_rlhf.specs import OWNED
 
 
@@ -154,9 +154,11 @@ class _Preparation:
         return component
 
     def _config_classes(self, trainer_class: Any) -> tuple[type, ...]:
+        if trainer_class is None:
+            return ()
         from trl import ModelConfig
 
-        return (trainer_class.Config, ModelConfig) if trainer_class is not None else ()
+        return trainer_class.Config, ModelConfig
 
     def _settings(self, spec: RunSpec, classes: tuple[type, ...]) -> tuple[Any, Any]:
         """Return the trainer's Config, or None if a setting is wrong, and the ModelConfig."""
@@ -305,23 +307,21 @@ class _Preparation:
                 )
             return "", None
         try:
-            path = resolve_model_path(model.model_name_or_path)
+            path = find_model(model.model_name_or_path)
             return path, load_tokenizer(
                 path,
                 pad,
                 revision=model.model_revision,
                 trust_remote_code=getattr(training, "trust_remote_code", False),
             )
+        except ModelError as error:
+            problem = str(error), ""
         except Exception as error:  # noqa: BLE001 - the tokenizers library raises bare Exception
-            self.problems.append(
-                Problem(
-                    self.file.where(("model_name_or_path",)),
-                    f"the tokenizer of {model.model_name_or_path!r} does not load: "
-                    f"{_first_line(error)}",
-                    "Check the name, HF_ENDPOINT, and for a gated model HF_TOKEN.",
-                )
-            )
-            return "", None
+            name, why = model.model_name_or_path, _first_line(error)
+            fix = "Check the name, HF_ENDPOINT, and for a gated model HF_TOKEN."
+            problem = f"the tokenizer of {name!r} does not load: {why}", fix
+        self.problems.append(Problem(self.file.where(("model_name_or_path",)), *problem))
+        return "", None
 
     def _adapter(self, spec: RunSpec) -> Path | None:
         if spec.adapter is None:

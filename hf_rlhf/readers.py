@@ -15,6 +15,7 @@ from typing import Any
 
 from hf_rlhf.errors import DataError
 from hf_rlhf.formats import READERS
+from hf_rlhf.places import absent
 
 _SPLIT_WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -217,6 +218,8 @@ def _hub(name: str, revision: str | None, subset: str | None, columns: Mapping[s
     from datasets import exceptions, load_dataset
 
     commit = _commit(name, revision)
+    if commit is None and (why := absent(name, "dataset")):
+        raise DataError(f"{name}: {why}")
     try:
         loaded = load_dataset(name, subset, revision=commit or revision)
     except (OSError, ValueError, exceptions.DatasetsError) as error:
@@ -231,10 +234,11 @@ def _hub(name: str, revision: str | None, subset: str | None, columns: Mapping[s
 
 def _commit(name: str, revision: str | None) -> str | None:
     from huggingface_hub import HfApi
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     try:
         return HfApi().dataset_info(name, revision=revision).sha
-    except OSError:
+    except (HTTPError, OSError):
         return None  # unreachable, missing or private: load_dataset may have it in its cache
 
 

@@ -11,6 +11,7 @@ from hf_rlhf.compose import ComposedReward
 from hf_rlhf.config import RunFile, RunSpec
 from hf_rlhf.contracts import Task
 from hf_rlhf.errors import BrokenPlugin, ConfigError, ModelError, Problem
+from hf_rlhf.places import absent
 from hf_rlhf.source import class_in_source, constant
 
 if TYPE_CHECKING:
@@ -154,10 +155,37 @@ def load_tokenizer(path: str, pad_token: str | None, **kwargs: Any) -> Any:
     return tokenizer
 
 
+def find_model(name: str) -> str:
+    """Return what `from_pretrained` takes for `name`, having looked that there is such a model.
+
+    Raises ModelError for a folder that is not here or holds no model, and for an id that the Hub
+    does not have; before anything is loaded, and at once where the Hub does not answer.
+    """
+    path = resolve_model_path(name)
+    folder = Path(path)
+    if not folder.exists():
+        if why := absent(name):
+            raise ModelError(why)
+    elif not folder.is_dir():
+        raise ModelError(f"{name} is a file. A model is a folder, or on the Hub.")
+    elif not (folder / "config.json").exists():
+        raise ModelError(f"{name} holds no model: it has no config.json.{_rather(name, folder)}")
+    return path
+
+
+def _rather(name: str, folder: Path) -> str:
+    """Return what may have been meant by a folder that holds no model."""
+    if (folder / "merged" / "config.json").exists():
+        return f" It is the folder of a run, whose model is {name}/merged."
+    if (folder / "adapter_config.json").exists():
+        return f" It is an adapter: `adapter: {name}` continues it; here its base is to be named."
+    return ""
+
+
 def resolve_model_path(name: str) -> str:
     """Return what `from_pretrained` takes for `name`: package://PACKAGE/FOLDER is a folder."""
     if name.startswith(("./", "../", "/", "~")) and not Path(name).exists():
-        raise ModelError(f"there is no folder {name!r} (looked in {Path.cwd()}).")
+        raise ModelError(absent(name) or "")
     if not name.startswith(PACKAGE_SCHEME):
         return name
     package, _, inner = name.removeprefix(PACKAGE_SCHEME).partition("/")
@@ -166,5 +194,7 @@ def resolve_model_path(name: str) -> str:
     except ModuleNotFoundError:
         raise ModelError(f"package {package!r} is not installed.") from None
     if not folder.is_dir():
-        raise ModelError(f"package {package!r} has no folder {inner!r}.")
+        beside = [one.name for one in files(package).iterdir() if one.is_dir()]
+        guess = registry.did_you_mean(inner, beside)
+        raise ModelError(f"package {package!r} has no folder {inner!r}.{guess}")
     return str(folder)

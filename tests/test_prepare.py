@@ -360,6 +360,16 @@ def test_tokenizer_that_is_damaged(tiny_run, tmp_path):
     said(tiny_run, r"model_name_or_path: the tokenizer of .* does not load")
 
 
+def test_model_and_adapter_that_are_not_there(tiny_run, tmp_path, monkeypatch):
+    """Said at their keys and at once: nothing is loaded by a name before it is looked at."""
+    (tmp_path / "runs" / "sft-tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    tiny_run |= {"model_name_or_path": "./runs/sft-tinyy", "adapter": "runs/sft-tinyy/adapter"}
+    first, second = problems(tiny_run)
+    assert re.match(r"my\.yaml model_name_or_path: there is no folder .*'runs/sft-tiny'", first)
+    assert re.match(r"my\.yaml adapter: there is no folder .*'runs/sft-tiny'", second)
+
+
 def test_adapter_that_could_not_be_merged_after_training(tiny_run, tmp_path):
     copied_model(tiny_run, tmp_path / "model")
     config = tmp_path / "model" / "config.json"

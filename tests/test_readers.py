@@ -341,6 +341,7 @@ def test_an_unreachable_hub_dataset_says_what_was_tried(monkeypatch: pytest.Monk
     def fail(*_: Any, **__: Any) -> Any:
         raise ConnectionError("no route")
 
+    monkeypatch.setattr("hf_rlhf.places._asked", lambda *_, **__: None)
     monkeypatch.setattr(datasets, "load_dataset", fail)
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", fail)
     with pytest.raises(DataError, match=r"someone/rows: no local file .* at v1 .*no route"):

@@ -147,6 +147,25 @@ sys.exit(str(heavy) if heavy else status)
     assert len(done.stdout.splitlines()) > 2
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "hf_rlhf.train import main; status = main(['--plugin', 'refiner_grpoo'])",
+        "hf_rlhf.train import main; status = main(['--config', FILE])",
+        "hf_rlhf.cli import main; status = main(['check', FILE])",
+    ],
+)
+def test_a_mistyped_trainer_is_named_before_anything_heavy_is_imported(program, tmp_path):
+    """A second instead of ten; under a launcher every process says it as fast."""
+    file = tmp_path / "my.yaml"
+    file.write_text("schema: 1\nplugin: refiner_grpoo\ndataset: {name: tiny_world}\n")
+    code = f"import sys; FILE = {str(file)!r}\nfrom {program}\n"
+    code += f"sys.exit(str([n for n in {HEAVY!r} if n in sys.modules] or status))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Did you mean 'refiner_grpo'?" in done.stderr
+    assert done.stderr.splitlines()[-1] == "2"
+
+
 def test_our_own_table_of_packages_is_complete():
     ours = {"hf-rlhf-refiner", "hf-rlhf-local-hub"}
     for kind in registry.KINDS:

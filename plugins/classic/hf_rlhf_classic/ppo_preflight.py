@@ -10,7 +10,7 @@ from hf_rlhf.lora import read_adapter
 from hf_rlhf.policy import find_adapter
 from hf_rlhf.preflight import model_config
 from hf_rlhf.processes import distributed_type, processes
-from hf_rlhf.run import Run, resolve_model_path
+from hf_rlhf.run import Run, find_model
 from hf_rlhf_classic.ppo_models import hidden_size, no_head, score_names
 
 SHARED = "Write `use_peft: true`, or"
@@ -154,14 +154,11 @@ def _same_tokens(run: Run, where: str, name: str) -> Iterator[Problem]:
     from transformers import AutoConfig, AutoTokenizer
 
     try:
-        path = resolve_model_path(name)
+        path = find_model(name)
         config = AutoConfig.from_pretrained(path)
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (ModelError, OSError, ValueError, KeyError) as error:
         yield Problem(where, f"{name!r} does not load: {str(error).splitlines()[0]}")
-        return
-    if (Path(path) / "adapter_config.json").exists():
-        yield Problem(where, f"{name!r} is an adapter.", "Merge it first: `hf-rlhf merge`.")
         return
     own, other = run.tokenizer.get_vocab(), tokenizer.get_vocab()
     if own != other:

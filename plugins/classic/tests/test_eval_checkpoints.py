@@ -36,6 +36,7 @@ def hub(monkeypatch, adapter):
             raise ModelError("none")
         return adapter
 
+    monkeypatch.setattr("hf_rlhf.places._asked", lambda *_, **__: None)
     monkeypatch.setattr(checkpoints, "_hub_config", config)
     monkeypatch.setattr(checkpoints, "_hub_adapter", find)
     return asked
@@ -72,6 +73,7 @@ def test_nothing_of_that_name_anywhere(hub):
 def test_a_reward_model_generates_no_text_wherever_it_is(monkeypatch, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"architectures": ["LlamaForSequenceClassification"]}))
+    monkeypatch.setattr("hf_rlhf.places._asked", lambda *_, **__: None)
     monkeypatch.setattr(checkpoints, "_hub_config", lambda repo, revision: path)
     for asked in (str(tmp_path), "demo/rm", {"base": "demo/rm", "revision": "main"}):
         _, problems = resolve_all(EvalSpec(models={"a": asked}))

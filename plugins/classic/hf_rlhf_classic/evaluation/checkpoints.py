@@ -12,9 +12,10 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from hf_rlhf.base_identity import check_base
 from hf_rlhf.errors import HfRlhfError, ModelError, Problem
+from hf_rlhf.places import absent
 from hf_rlhf.policy import INNER, find_adapter
 from hf_rlhf.record import RECORD_NAME, load_record
-from hf_rlhf.run import resolve_model_path
+from hf_rlhf.run import find_model, resolve_model_path
 from hf_rlhf_classic.evaluation.spec import SECTION, EvalSpec
 
 _KEYS = ("base", "adapter", "revision")
@@ -187,12 +188,14 @@ def _adapted(
         raise ModelError(f"the adapter {adapter} is a reward adapter (SEQ_CLS): it generates none.")
     if base is None:  # what it says of a revision, it says of the base that it names
         revision = revision or config.get("revision")
-    model = resolve_model_path(named)
+    model = find_model(named)
     check_base(adapter, model, name=named, revision=revision)
     return Checkpoint(name, place, asked, model, str(adapter), revision)
 
 
 def _on_hub(name: str, place: int, asked: str, model: str, revision: str | None) -> Checkpoint:
+    if why := absent(model):
+        raise ModelError(why)
     try:
         config = _hub_config(model, revision)
     except (OSError, ValueError, EntryNotFoundError) as error:
@@ -200,7 +203,7 @@ def _on_hub(name: str, place: int, asked: str, model: str, revision: str | None)
             adapter = _hub_adapter(model, revision)
         except ModelError:
             raise ModelError(
-                f"{model!r} is no folder here ({Path.cwd()}), and as a Hub id it does not load: "
+                f"{model!r} is no folder here ({Path.cwd()}), and from the Hub it does not load: "
                 f"{str(error).strip().splitlines()[0]} Check the name, HF_ENDPOINT, and for a "
                 "gated model HF_TOKEN."
             ) from error
