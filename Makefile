@@ -7,6 +7,8 @@ MANIFESTS := pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 # More threads than cores slow small models down, and two test workers each bring their own.
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
+# Tests start hundreds of processes, and each would compile the packages anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-smoke test-slow lint clean
 

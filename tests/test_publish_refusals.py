@@ -267,7 +267,7 @@ def test_it_waits_as_long_as_it_is_asked_to() -> None:
         ]
     )
     assert asked[0] == 7
-    assert asked[1] == pytest.approx(29, abs=2)
+    assert 0 < asked[1] <= 30
     assert asked[2] == 55
 
 
@@ -288,8 +288,8 @@ def test_what_was_uploaded_for_an_hour_is_not_given_up_at_the_first_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The clock starts when a step first fails, not when it began."""
-    clock = iter([0.0, 0.0, 3600.0, 3600.1, 3600.2])
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    clock = iter([0.0, 0.0, 3600.0, 3600.1])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock, 3600.2))
     assert calling([hub_error(503)])[0] == "done"
 
 

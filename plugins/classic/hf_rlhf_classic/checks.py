@@ -32,7 +32,7 @@ def common_problems(run: Run) -> Iterator[Problem]:
                 "Save the tokenizer with it beside the model, and name that folder as "
                 "`model_name_or_path`.",
             )
-    if shown := {"image", "images"} & set(run.dataset["train"].column_names):
+    if shown := sorted({"image", "images"} & set(run.dataset["train"].column_names)):
         yield Problem("dataset", f"has {', '.join(shown)}.", "This stage trains on text alone.")
 
 

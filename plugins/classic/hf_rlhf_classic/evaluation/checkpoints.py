@@ -79,7 +79,7 @@ def resolve_all(spec: EvalSpec) -> tuple[dict[str, list[Checkpoint]], list[Probl
     for label in sorted({one for one in labels if labels.count(one) > 1}):
         what = f"{label!r} names two checkpoints: the second one of a name is called so."
         problems.append(Problem(f"{SECTION}.models.{label}", what, "Rename one of them."))
-    for other in {spec.baseline, spec.reference} & found.keys():
+    for other in sorted({spec.baseline, spec.reference} & found.keys(), key=str):
         count = len(found[str(other)])
         for name, some in found.items():
             if count not in (1, len(some)):
