@@ -51,9 +51,11 @@ def check_main(argv: Sequence[str]) -> int:
     # Chosen before the training stack loads: a name that is wrong is said at once.
     file = choose_run_file(chosen.plugin, chosen.run, own or chosen.config).override(overrides)
     from hf_rlhf.card import render_card
+    from hf_rlhf.noise import ignore_old_names
     from hf_rlhf.prepare import prepare
     from hf_rlhf.run_record import opening
 
+    ignore_old_names()
     with planned(_count(file.values.get("expect_world_size"))):
         run = prepare(file, plugin=chosen.plugin)
         render_card(opening(run, []))

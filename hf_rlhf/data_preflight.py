@@ -96,6 +96,12 @@ def model_config(run: "Run") -> Any:
     )
 
 
+def has_new_head(run: "Run") -> bool:
+    """Return whether the run puts a score head on a base that has none."""
+    kinds = model_config(run).architectures or []
+    return run.task == "text-classification" and not any("Classification" in one for one in kinds)
+
+
 def length_problems(run: "Run") -> Iterator[Problem]:
     """No trainer that generates cuts prompts; past the model's positions the loss means nothing."""
     if _conversational(run) and not run.tokenizer.chat_template:

@@ -7,10 +7,13 @@ kinds are light and are imported.
 import argparse
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib.metadata import EntryPoint
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 from hf_rlhf import __version__, registry
@@ -18,6 +21,7 @@ from hf_rlhf.errors import BrokenPlugin, HfRlhfError, UnknownPlugin
 from hf_rlhf.registry import KINDS, Kind
 from hf_rlhf.source import class_in_source, summary
 
+_WIDTH = 98
 _GIVEN: Mapping[Kind, Mapping[str, str]] = {
     "datasets": {
         "tokenizer": "(given by the run: that of its model)",
@@ -49,6 +53,7 @@ def list_main(argv: Sequence[str]) -> int:
             wrong, said = _state(kind, name, point, asked.check)
             broken += wrong
             print(f"  {name:24} {registry.source(point):24} {said}".rstrip())
+    print("\nWhat one takes: `hf-rlhf describe NAME`; a command's options: `hf-rlhf NAME --help`.")
     return int(broken > 0 and asked.check)
 
 
@@ -134,8 +139,12 @@ def describe(
             yield from _settings(name, registry.load(kind, name).Config, settings.lower())
         return
     target = registry.load(kind, name)
-    yield from _doc(inspect.getdoc(target))
-    rows = list(_parameters(target, _GIVEN.get(kind, {})))
+    text, documented = _arguments_in(inspect.getdoc(target) or "", target)
+    yield from _doc(text)
+    if kind == "commands":
+        yield from ("", f"its options: `hf-rlhf {name} --help`")
+        return
+    rows = list(_parameters(target, _GIVEN.get(kind, {}), documented))
     if rows:
         yield from ("", "takes:", *rows)
     if kind == "rewards":
@@ -147,10 +156,30 @@ def _doc(text: str | None) -> Iterator[str]:
     yield from (f"  {line}".rstrip() for line in (text or "(no documentation)").splitlines())
 
 
-def _parameters(target: Callable[..., Any], given: Mapping[str, str]) -> Iterator[str]:
-    """Yield one line for each argument: name, type, default (or who gives it), and its help."""
+def _arguments_in(text: str, target: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """Return a docstring without its `Args:`, and what that says of each argument.
+
+    One that speaks of anything else than arguments of `target` is left where it is.
+    """
+    before, heading, after = text.partition("\nArgs:\n")
+    block = re.match(r"(?:(?: +.*)?\n|(?: +.*)$)*", after)
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", block[0] if block else "", re.M)
+    if not heading or block is None or not entries:
+        return text, {}
+    if not {name for name, _ in entries} <= inspect.signature(target).parameters.keys():
+        return text, {}
+    rest = after[block.end() :]
+    return f"{before.rstrip()}\n\n{rest}".strip(), {
+        name: " ".join(said.split()) for name, said in entries
+    }
+
+
+def _parameters(
+    target: Callable[..., Any], given: Mapping[str, str], documented: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield lines for each argument: name, type, default (or who gives it), and its help."""
     own = {item.name: item for item in fields(target)} if is_dataclass(target) else {}
-    documented = field_docs(target)
+    documented = {**documented, **field_docs(target)}
     for name, parameter in inspect.signature(target).parameters.items():
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
@@ -159,9 +188,20 @@ def _parameters(target: Callable[..., Any], given: Mapping[str, str]) -> Iterato
         if factory is not MISSING:
             parameter = parameter.replace(default=factory())
         required = parameter.default is parameter.empty
-        default = given.get(name) or ("required" if required else f"= {parameter.default!r}")
+        default = given.get(name) or ("required" if required else _shown(parameter.default))
         said = (_help(own[name]) if name in own else "") or documented.get(name, "")
-        yield f"  {name}: {kind} {default}" + (f"\n      {said}" if said else "")
+        yield from _explained(f"{name}: {kind} {default}", said)
+
+
+def _shown(default: Any) -> str:
+    text = repr(default)
+    return f"= {text}" if len(text) <= _WIDTH else f"= {text[: _WIDTH - 30]}... ({len(text)} long)"
+
+
+def _explained(line: str, said: str) -> Iterator[str]:
+    yield f"  {line}"
+    if said:
+        yield textwrap.fill(said, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
 def _type(annotation: Any) -> str:
@@ -223,9 +263,18 @@ def _trainer(name: str, point: EntryPoint) -> Iterator[str]:
     yield ""
     yield "run files:"
     for run, path in shipped.items():
-        first = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
-        yield f"  {run:12} {'(default) ' if run == default else ''}{first}"
-    yield f"\nsettings: `hf-rlhf describe {name} --settings [WORD]`"
+        said = f"{'(default) ' if run == default else ''}{_first_comment(path)}"
+        head = f"  {run:12} "
+        yield textwrap.fill(said, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+    yield f"\nto train: accelerate launch -m hf_rlhf.train --plugin {name} [--run RUN_FILE]"
+    yield f"settings: `hf-rlhf describe {name} --settings [WORD]`"
+
+
+def _first_comment(path: Path) -> str:
+    """Return the first paragraph of the comment that a run file begins with."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    texts = (line.removeprefix("#").strip() if line.startswith("#") else "" for line in lines)
+    return " ".join(takewhile(bool, texts))
 
 
 def _settings(name: str, config: type, word: str) -> Iterator[str]:
@@ -253,7 +302,7 @@ def _settings(name: str, config: type, word: str) -> Iterator[str]:
                 yield from _setting(item)
         else:
             names = ", ".join(item.name for item in shown)
-            yield textwrap.fill(names, 98, initial_indent="  ", subsequent_indent="  ")
+            yield textwrap.fill(names, _WIDTH, initial_indent="  ", subsequent_indent="  ")
     if not word:
         yield f"\nType, default and help: `hf-rlhf describe {name} --settings WORD`, or `all`."
 
@@ -292,7 +341,5 @@ def _help(item: "Field[Any]") -> str:
 
 def _setting(item: "Field[Any]") -> Iterator[str]:
     default = item.default if item.default_factory is MISSING else item.default_factory()
-    shown = "required" if default is MISSING else f"= {default!r}"
-    yield f"  {item.name}: {_type(item.type)} {shown}"
-    if said := _help(item):
-        yield textwrap.fill(said, 98, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    shown = "required" if default is MISSING else _shown(default)
+    yield from _explained(f"{item.name}: {_type(item.type)} {shown}", _help(item))

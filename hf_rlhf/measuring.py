@@ -67,13 +67,13 @@ def measure(
     if spec is None:
         return Measured()
     result = dict(known or {})
-    if _asks(run, "text") and "text" not in result:
-        shown = run.reward is None
-        say(f"{'sampling' if shown else 'evaluating'} {stage} training on {spec.split!r}")
+    todo = [part for part in _PARTS if part not in result and _asks(run, part)]
+    if todo:
+        say(f"measuring {stage} training, on {spec.split!r}")
+    if "text" in todo:
         result["text"] = _text(run, model, model_kwargs)
         _keep(run, f"{stage}.json", result["text"])
-    if _asks(run, "own") and "own" not in result:
-        say(f"measuring {stage} training on {spec.split!r}")
+    if "own" in todo:
         own = run.trainer_class.held_out(run, model, model_kwargs)
         if own is not None:
             result["own"] = own

@@ -102,7 +102,9 @@ def summary_line(logs: Mapping[str, Any]) -> str:
     parts = []
     total = logs.get(f"rewards/{TOTAL}/mean")
     if total is not None:
-        parts.append(f"reward {total:.3f} ± {logs.get('reward_std') or 0:.3f}")
+        # One of the rewards may be labelled so itself.
+        name = TOTAL if "rewards/reward/mean" in logs else "reward"
+        parts.append(f"{name} {total:.3f} ± {logs.get('reward_std') or 0:.3f}")
     for key, value in logs.items():
         if key.startswith("rewards/") and key.endswith("/mean") and value is not None:
             label = key.split("/")[1]
@@ -180,9 +182,11 @@ def samples_table(record: Mapping[str, Any], stages: Sequence[str] = ("before", 
     table = Table(title="Sample completions", show_lines=True)
     for heading in ("stage", *("reward",) * scored, "completion"):
         table.add_column(heading, overflow="fold")
-    for stage in stages:
+    there = {row["stage"] for row in record["samples"]}
+    # Without an `evaluation` there are those of training alone.
+    for stage in stages if there & {*stages} else ("train",):
         rows = [row for row in record["samples"] if row["stage"] == stage]
-        for row in rows[:2]:
+        for row in rows[-2:] if stage == "train" else rows[:2]:
             reward = "none" if row["reward"] is None else f"{row['reward']:.2f}"
             table.add_row(stage, *(reward,) * scored, Text(row["completion"][:400]))
     return table

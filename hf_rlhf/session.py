@@ -24,11 +24,13 @@ from hf_rlhf.checkpoints import (
     valid_checkpoints,
 )
 from hf_rlhf.cycle import Cycle
+from hf_rlhf.data_preflight import has_new_head
 from hf_rlhf.disk import disk_error
 from hf_rlhf.errors import DiskError, HfRlhfError, JudgeError, PublishError, RewardError
 from hf_rlhf.measured import Measured
 from hf_rlhf.measuring import measure, measured_before, without_revision
 from hf_rlhf.model_record import weights
+from hf_rlhf.noise import head_is_new, tied_weights_in_place
 from hf_rlhf.pickles import refuse_code
 from hf_rlhf.policy import check_continued
 from hf_rlhf.preflight import advice
@@ -171,14 +173,16 @@ class Session:
         run = self.run
         # A trainer may change what `model_kwargs` is made of.
         kwargs = without_revision(run.model_kwargs())
-        before = measured_before(run, self._say)
+        new_head = has_new_head(run)
+        with head_is_new(new_head):
+            before = measured_before(run, self._say)
         self.record["evaluation"] = evaluation_section(run, before, Measured())
         for said in advice(run):
             self._say(f"note: {said}")
         self._say(f"training {run.spec.plugin} in {run.folder}")
         try:
             with one_run(run.training, self.record["run_id"], run.folder):
-                trainer = self._fit()
+                trainer = self._fit(new_head)
         finally:
             trained = evenly(read_samples(run.folder / SAMPLES_NAME), 6)
             self.record["samples"] = samples_section(before, Measured(), trained)
@@ -192,14 +196,12 @@ class Session:
         self.recorder.gather_usage()
         main_does(lambda: self.recorder.close("finished"))
 
-    def _fit(self) -> Any:
+    def _fit(self, new_head: bool) -> Any:
         """Train from the newest valid checkpoint; record how far it got, however it ends."""
         after_save: list[Callable[[], object]] = []
         cycle, run = self._followed(after_save)
-        trainer = run.trainer_class.from_run(run)
-        check_continued(run, trainer.accelerator.unwrap_model(trainer.model))
-        _quieten(trainer)
-        track_new_steps(trainer, run.folder)
+        with head_is_new(new_head):
+            trainer = _trainer(run)
         self.record["model"] |= weights(trainer, run)
         newest = newest_valid(Path(run.training.output_dir))
         resumed_at = step_of(newest) if newest else 0
@@ -222,7 +224,8 @@ class Session:
 
         after_save += [note, push, self.recorder.write]
         try:
-            trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+            with tied_weights_in_place(trainer.model):
+                trainer.train(resume_from_checkpoint=str(newest) if newest else None)
         except AlreadyTrained:
             self._say("every step is done")
         except (KeyboardInterrupt, RewardError, JudgeError) as error:
@@ -306,6 +309,14 @@ def _beside(note: Callable[[], object]) -> None:
         if failed is None:
             raise
         print(f"how far training got could not be noted: {second}", file=sys.stderr)
+
+
+def _trainer(run: Run) -> Any:
+    trainer = run.trainer_class.from_run(run)
+    check_continued(run, trainer.accelerator.unwrap_model(trainer.model))
+    _quieten(trainer)
+    track_new_steps(trainer, run.folder)
+    return trainer
 
 
 def _quieten(trainer: Any) -> None:

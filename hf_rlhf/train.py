@@ -46,6 +46,7 @@ def train(
     """
     from hf_rlhf.config import RunFile
     from hf_rlhf.disk import disk_errors_told
+    from hf_rlhf.noise import ignore_old_names
     from hf_rlhf.overrides import merged
     from hf_rlhf.prepare import prepare
     from hf_rlhf.run import choose_run_file
@@ -62,6 +63,7 @@ def train(
         argv = ["--config", "config.yaml"]
     else:
         argv = _argv(plugin, run, os.fspath(config) if config else None, overrides)
+    ignore_old_names()
     with disk_errors_told(Path.cwd()):
         prepared = prepare(file, plugin=plugin)
         from hf_rlhf.session import Session

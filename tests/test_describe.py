@@ -133,3 +133,54 @@ def test_a_trainer_that_is_written_elsewhere_is_described(tmp_path, monkeypatch,
     assert "  b            (default) Run b.\n" in said
     assert main(["describe", "broken"]) == 2
     assert "SyntaxError" in capsys.readouterr().err
+
+
+def test_what_a_docstring_says_of_an_argument_stands_beside_it(offer, capsys):
+    def rows(path: str, form: str = "x" * 200, other: int = 3) -> None:
+        """Read rows.
+
+        They are whole.
+
+        Args:
+            path: a file,
+                or a folder.
+            form: how they
+                are written: in full.
+
+        Returns:
+            Splits.
+        """
+
+    def foreign(path: str) -> None:
+        """Read rows.
+
+        Args:
+            paths: what is no argument of it.
+        """
+
+    offer("datasets", my_rows=rows, foreign_rows=foreign)
+    assert main(["describe", "my_rows"]) == 0
+    said = capsys.readouterr().out
+    assert "  They are whole.\n\n  Returns:\n      Splits.\n\ntakes:\n" in said
+    assert "  path: str required\n      a file, or a folder.\n" in said
+    assert "... (202 long)\n      how they are written: in full.\n  other: int = 3\n" in said
+    assert "Args:" not in said
+    assert main(["describe", "foreign_rows"]) == 0
+    assert "Args:\n      paths: what is no" in capsys.readouterr().out
+
+
+def test_a_verb_is_described_by_what_it_is_for(capsys):
+    assert main(["describe", "judge-cache"]) == 0
+    said = capsys.readouterr().out
+    assert said.endswith("\n\nits options: `hf-rlhf judge-cache --help`\n")
+    assert "takes:" not in said
+
+
+def test_a_run_file_is_described_by_the_whole_of_its_first_paragraph(tmp_path):
+    from hf_rlhf.describe import _first_comment
+
+    path = tmp_path / "run.yaml"
+    path.write_text("# One, that\n# goes on.\n#\n# Not this.\nschema: 1\n")
+    assert _first_comment(path) == "One, that goes on."
+    path.write_text("schema: 1\n# Not this.\n")
+    assert _first_comment(path) == ""

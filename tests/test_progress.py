@@ -10,7 +10,7 @@ from hf_rlhf.check import check
 from hf_rlhf.config import RunFile
 from hf_rlhf.preflight import advice
 from hf_rlhf.prepare import prepare
-from hf_rlhf.progress import ShowProgress, summary_line
+from hf_rlhf.progress import ShowProgress, samples_table, summary_line
 
 
 @pytest.mark.parametrize("strategy", ["steps", "no"])
@@ -36,6 +36,26 @@ def test_the_line_of_a_step_has_what_each_stage_logs():
     assert summary_line(grpo) == "loss 0.1000  kl 0.0200  entropy 1.500  clipped 0.110"
     dpo = {"loss": 0.6, "rewards/accuracies": 0.75, "rewards/margins": 0.3, "entropy": 1.5}
     assert summary_line(dpo) == "loss 0.6000  accuracy 0.750  margin 0.300  entropy 1.500"
+
+
+def test_a_reward_that_is_labelled_reward_is_not_taken_for_the_total():
+    one = {"loss": 0.1, "rewards/total/mean": 0.5, "rewards/correct/mean": 0.25}
+    assert summary_line(one) == "reward 0.500 ± 0.000  correct 0.25"
+    both = {**one, "rewards/reward/mean": 0.75}
+    assert summary_line(both) == "total 0.500 ± 0.000  correct 0.25  reward 0.75"
+
+
+def test_samples_of_training_are_shown_where_no_others_are():
+    def sample(stage, text):
+        return {"stage": stage, "reward": 0.5, "completion": text}
+
+    def shown(*samples):
+        table = samples_table({"samples": samples, "reward": {"rewards": [1]}})
+        return [str(cell) for cell in table.columns[-1].cells]
+
+    trained = [sample("train", text) for text in "abc"]
+    assert shown(*trained) == ["b", "c"]
+    assert shown(sample("before", "x"), *trained, sample("after", "y")) == ["x", "y"]
 
 
 @pytest.mark.slow

@@ -334,7 +334,8 @@ def test_list_reads_what_a_component_is_and_imports_nothing(install, broken_modu
         ("old", "past", "one_planted:Tone", "hf-rlhf>=99"),
     )
     assert main(["list"]) == 0
-    lines = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()[1:]]
+    told = capsys.readouterr().out.splitlines()
+    lines = [line.split(maxsplit=3) for line in told if line.startswith("  ")]
     said = {name: text for name, _, _, text in lines}
     assert said["tone"] == "How it sounds, one."
     assert said["other"] == "The module."

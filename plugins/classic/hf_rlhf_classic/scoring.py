@@ -183,12 +183,14 @@ class RewardModel:
         from accelerate import PartialState
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+        from hf_rlhf.noise import head_is_new
         from hf_rlhf.processes import whole_weights
 
         path, adapter = self._places()
         given = {"num_labels": 1} if adapter else {}
         dtype = {"dtype": self.dtype} if self.dtype else {}
-        with whole_weights():
+        # An adapter brings the head, which `_places` has seen.
+        with whole_weights(), head_is_new(adapter is not None):
             model, loading = AutoModelForSequenceClassification.from_pretrained(
                 path, revision=self.revision, output_loading_info=True, **given, **dtype
             )

@@ -24,6 +24,7 @@ def command(argv: Sequence[str]) -> int:
     from transformers.utils import logging
 
     from hf_rlhf.config import RunFile
+    from hf_rlhf.noise import ignore_old_names
     from hf_rlhf.run import choose_run_file
     from hf_rlhf_classic.evaluation.measure import evaluate
     from hf_rlhf_classic.evaluation.plan import make_plan
@@ -31,6 +32,7 @@ def command(argv: Sequence[str]) -> int:
     from hf_rlhf_classic.evaluation.report import notes_of, terminal_table
     from hf_rlhf_classic.evaluation.spec import Options
 
+    ignore_old_names()
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
     config = own or chosen.config

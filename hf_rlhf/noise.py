@@ -1,0 +1,77 @@
+"""What libraries say in an ordinary run that is not so there, or that nobody can act on.
+
+Each is known by its own words, and left out only where it is known to be wrong or idle. Whatever
+else a library says is shown.
+"""
+
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+_ROW = re.compile(r"^(\S+) +\| (MISSING|UNEXPECTED|MISMATCH|CONVERSION)", re.M)
+_NEW_HEAD = {("score.weight", "MISSING")}
+_OLD_HEAD = {("lm_head.weight", "UNEXPECTED"), ("embed_out.weight", "UNEXPECTED")}
+_MISSING = re.compile(r"There were missing keys in the checkpoint model loaded: \[(.*)\]\.")
+
+
+def ignore_old_names() -> None:
+    """Ignore that peft and TRL ask transformers by a name that it will rename.
+
+    Of a run file that says `gradient_checkpointing` the warning is another, and is shown.
+    """
+    warnings.filterwarnings(
+        "ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning
+    )
+
+
+@contextmanager
+def head_is_new(is_so: bool = True) -> Iterator[None]:
+    """Within, a base without a score head is loaded to be given one: that it lacks one is no news.
+
+    A report of anything else that is missing is shown, and all of it. `is_so` says whether the
+    base has none; a reward model that lacks its own head is told.
+    """
+
+    def idle(said: str) -> bool:
+        rows = set(_ROW.findall(_STYLE.sub("", said)))
+        return "LOAD REPORT" in said and _NEW_HEAD <= rows <= _NEW_HEAD | _OLD_HEAD
+
+    with _without("transformers.modeling_utils", idle if is_so else lambda said: False):
+        yield
+
+
+@contextmanager
+def tied_weights_in_place(model: Any) -> Iterator[None]:
+    """Within, a checkpoint is loaded into `model`, which holds tied weights once.
+
+    Nothing is missing where the same tensor is loaded under its other name.
+    """
+
+    def idle(said: str) -> bool:
+        found = _MISSING.fullmatch(said)
+        missing = set(re.findall(r"'([^']+)'", found[1])) if found else set()
+        every = dict(model.named_parameters(remove_duplicate=False))
+        loaded = {id(one) for name, one in every.items() if name not in missing}
+        return bool(missing) and all(id(every.get(name)) in loaded for name in missing)
+
+    with _without("transformers.trainer", idle):
+        yield
+
+
+@contextmanager
+def _without(logger: str, idle: Callable[[str], bool]) -> Iterator[None]:
+    """Within, leave out what `logger` itself is given to say, where `idle` holds."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        return not idle(record.getMessage())
+
+    where = logging.getLogger(logger)
+    where.addFilter(keep)
+    try:
+        yield
+    finally:
+        where.removeFilter(keep)
