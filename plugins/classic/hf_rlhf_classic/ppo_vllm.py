@@ -25,5 +25,6 @@ def vllm_generation(trainer: Any) -> Any:
         enable_sleep_mode=args.vllm_enable_sleep_mode,
         temperature=args.temperature,
         max_completion_length=args.max_completion_length,
-        generation_kwargs={"stop_token_ids": sorted(trainer.stop_ids)},
+        # The end-of-sequence token is one of these, or does not end a completion.
+        generation_kwargs={"stop_token_ids": sorted(trainer.stop_ids), "ignore_eos": True},
     )
