@@ -278,7 +278,7 @@ def _disagreements(run: Run, config: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(
                 setting,
                 f"is {asked!r}, and the adapter that is continued has {there!r}.",
-                "Leave it out: an adapter keeps its own.",
+                "Leave it out, or give what the adapter has: it keeps its own.",
             )
 
 
