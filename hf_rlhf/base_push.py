@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf.base_card import base_card
 from hf_rlhf.bundle import Bundle
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub import NOT_CONTENT, Hub
@@ -33,7 +34,7 @@ def with_base(
         )
     # A push that was cut short has made the repository, and left it empty.
     if asked.push_base and base != model["base"] and not look_only and _is_empty(hub, base):
-        _push_base(hub, base, Path(resolve_model_path(model["base"])), asked.private)
+        _push_base(hub, base, model, asked.private)
     return replace(asked, base_model=base)
 
 
@@ -42,7 +43,8 @@ def _is_empty(hub: Hub, repo_id: str) -> bool:
     return found is None or set(found.files) <= set(NOT_CONTENT)
 
 
-def _push_base(hub: Hub, repo_id: str, folder: Path, private: bool | None) -> None:
+def _push_base(hub: Hub, repo_id: str, model: Mapping[str, Any], private: bool | None) -> None:
+    folder = Path(resolve_model_path(model["base"]))
     if not any(folder.glob("*.safetensors")):
         raise PublishError(f"The base model cannot be pushed: {folder} holds no *.safetensors.")
     repo_id = hub.writable_repo(repo_id)
@@ -50,6 +52,8 @@ def _push_base(hub: Hub, repo_id: str, folder: Path, private: bool | None) -> No
     bundle.add_folder(folder)
     if (folder / "README.md").exists():
         bundle.add_file("README.md", folder / "README.md")
+    else:
+        bundle.add_text("README.md", base_card(folder, model, repo_id, endpoint=hub.endpoint))
     bundle.check(secrets_in_use(hub))
     hub.prepare_repo(repo_id, "main", private=private, gated=None)
     found = hub.state(repo_id, "main")

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import jinja2
 import yaml
 
+from hf_rlhf.card_data import arguments, data_rows
 from hf_rlhf.card_facts import (
     during_training,
     learned_reward,
@@ -20,6 +21,8 @@ from hf_rlhf.card_facts import (
     setup,
 )
 from hf_rlhf.card_metadata import (
+    HUB,
+    TAG,
     algorithm_name,
     algorithm_of,
     card_folder,
@@ -31,8 +34,8 @@ from hf_rlhf.card_metadata import (
     validate_card,
 )
 from hf_rlhf.card_notes import known_notes
+from hf_rlhf.card_results import how_measured, measures
 from hf_rlhf.card_text import FILTERS
-from hf_rlhf.compose import TOTAL
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.record import as_json, complete
 from hf_rlhf.scrub import scrub
@@ -50,6 +53,7 @@ def render_card(
     adapter_repo: str | None = None,
     step: int | None = None,
     revision: str | None = None,
+    endpoint: str = HUB,
 ) -> str:
     """Return the Markdown of a model card.
 
@@ -63,6 +67,7 @@ def render_card(
         step: the optimizer step of a `checkpoint`, or of the checkpoint that an `adapter` is of.
             What was measured later is left out.
         revision: the branch of `repo_id` that it will stand on, if not main.
+        endpoint: the address of the Hub that links lead to.
 
     Raises:
         ValueError: `checkpoint` without `step`.
@@ -74,29 +79,38 @@ def render_card(
     clean: dict[str, Any] = complete(scrub(plain))
     if step is not None:
         clean = as_of_step(clean, step)
-    repo_id = repo_id or (clean["publish"] or {}).get("repo_id")
+    here = weights_here(clean)
+    if here is None:
+        repo_id = repo_id or (clean["publish"] or {}).get("repo_id")
+    hub = scrub(endpoint.rstrip("/"))
     view = {
         "r": clean,
         "kind": kind,
         "step": step,
         "revision": revision,
         "repo_id": repo_id,
-        "metadata": _front_matter(metadata(clean, adapter=kind == "adapter")),
+        "hub": hub,
+        "here": here,
+        "metadata": _front_matter(metadata(clean, adapter=kind == "adapter", hub=hub)),
         "title": _title(clean, kind, repo_id, step),
         "algorithm": algorithm_of(clean),
         "base": base(clean),
-        "license": license_of(clean),
+        "license": license_of(clean, hub=hub),
         "adapter": {"repo": adapter_repo or repo_id, "root": adapter_repo is not None},
         "datasets": hub_datasets(clean),
         "setup": setup(clean),
         "results": results(clean),
+        "how_measured": how_measured(clean),
+        "measures": measures(clean),
+        "data": data_rows(clean["data"]),
+        "data_arguments": arguments(clean["data"]["arguments"]),
         "during": during_training(clean["training"]["history"], clean["reward"]),
         "optimisation": optimisation(clean["training"]["history"], clean["reward"]),
         "tables": report_tables(clean["training"]["report"]),
-        "measured_total": any(row["metric"] == TOTAL for row in results(clean)),
         "auto_class": _auto_class(clean),
         "notes": known_notes(clean, clean["training"]["history"]),
         "only_measured": only_measured(clean),
+        "weighted": any(part["weight"] for part in clean["reward"]["rewards"]),
         "learned_reward": learned_reward(settings_of(clean)),
         "samples": sample_groups(clean["samples"]),
         "command": shlex.join(str(word) for word in clean["command"]),
@@ -105,9 +119,63 @@ def render_card(
         "settings": settings_of(clean),
     }
     text = _templates().get_template(f"{kind}.md.jinja").render(view)
+    return _valid(text)
+
+
+def render_base(
+    repo_id: str,
+    *,
+    model: Mapping[str, Any],
+    source: str | None,
+    architecture: str | None,
+    parameters: int,
+    endpoint: str = HUB,
+) -> str:
+    """Return the Markdown of the card of a base model that came without one.
+
+    Args:
+        repo_id: where it will stand.
+        model: the section of a record that names it as its base.
+        source: where it came from, if that means something on another machine.
+        architecture: its class.
+        parameters: how many it has.
+        endpoint: the address of the Hub.
+    """
+    named = {"model": {**model, "class": architecture, "adapter": None, "task": None}}
+    record = complete({**named, "author": {}})
+    record["model"]["base_is_hub_id"] = False
+    hub = scrub(endpoint.rstrip("/"))
+    head = {**metadata(record, adapter=False, hub=hub), "tags": [TAG, "base-model"]}
+    view = {
+        "r": record,
+        "metadata": _front_matter(head),
+        "title": repo_id.rpartition("/")[2],
+        "repo_id": repo_id,
+        "source": source,
+        "architecture": architecture,
+        "parameters": parameters,
+        "license": license_of(record, hub=hub),
+        "auto_class": _auto_class(record),
+    }
+    return _valid(scrub(_templates().get_template("base.md.jinja").render(view)))
+
+
+def _valid(text: str) -> str:
     if problems := validate_card(text):
         raise ConfigError([Problem("card", problem) for problem in problems])
     return text
+
+
+def weights_here(record: Mapping[str, Any]) -> list[str] | None:
+    """Return which of `adapter` and `merged` the run folder has, for the card that lies there.
+
+    None where that is not recorded, and of a run that is on the Hub: its card tells of what is
+    there.
+    """
+    if (record["publish"] or {}).get("commit"):
+        return None
+    saved: list[str] | None = record["model"]["saved"]
+    return saved
 
 
 def as_of_step(record: Mapping[str, Any], step: int) -> dict[str, Any]:
@@ -196,10 +264,19 @@ def report_tables(report: Mapping[str, Any]) -> list[dict[str, Any]]:
             pairs = told if isinstance(told, Mapping) else {"": told}
             rows = [{"": key, " ": value} for key, value in pairs.items()]
         columns = list(dict.fromkeys(key for row in rows for key in row))
-        table = [[row.get(column) for column in columns] for row in rows]
+        values = {column: _alike([row.get(column) for row in rows]) for column in columns}
+        table = [[values[column][place] for column in columns] for place in range(len(rows))]
         if columns:
             tables.append({"title": title, "columns": columns, "rows": table})
     return tables
+
+
+def _alike(column: Sequence[Any]) -> list[Any]:
+    """Return a column's counts without decimals, if all its numbers are counts."""
+    numbers = [value for value in column if isinstance(value, float)]
+    if not all(value.is_integer() for value in numbers):
+        return list(column)
+    return [int(value) if isinstance(value, float) else value for value in column]
 
 
 def _auto_class(record: Mapping[str, Any]) -> str:
@@ -213,11 +290,19 @@ def _title(record: Mapping[str, Any], kind: Kind, repo_id: str | None, step: int
     if not title and repo_id:
         title = repo_id.rpartition("/")[2]
     if not title:
-        name = (record["model"]["base"] or "").rstrip("/").rpartition("/")[2]
+        name = _folder_name(record["model"]["base"] or "")
         title = "-".join(part for part in (name, record["plugin"]["name"]) if part)
     ending = " (adapter)" if kind == "adapter" else ""
     ending += "" if step is None else f" (step {step})"
     return " ".join((title or "Model of an unrecorded run").split()) + ending
+
+
+def _folder_name(base: str) -> str:
+    """Return the last part of a base's name; of the `merged` folder of a run, the run's."""
+    parts = [part for part in base.split("/") if part not in ("", ".", "..")]
+    if len(parts) > 1 and parts[-1] == "merged":
+        parts.pop()
+    return parts[-1] if parts else ""
 
 
 def _requirements(record: Mapping[str, Any]) -> list[str]:
@@ -244,5 +329,11 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(FILTERS, algorithm_name=algorithm_name)
+    environment.filters.update(FILTERS, algorithm_name=algorithm_name, hub_link=_hub_link)
     return environment
+
+
+@jinja2.pass_context
+def _hub_link(context: jinja2.runtime.Context, repo_id: str, kind: str = "") -> str:
+    """Return a link to a repository on the Hub; `kind` is "datasets/" for a data set."""
+    return f"[`{repo_id}`]({context['hub']}/{kind}{repo_id})"

@@ -12,6 +12,7 @@ from hf_rlhf.scrub import scrub
 
 TAG = "hf-rlhf"
 """Of every card of ours."""
+HUB = "https://huggingface.co"
 # The Hub's own: huggingface_hub/repocard.py keeps it in step with the server.
 _HEAD = re.compile(r"^(\s*---(?:\r\n|\r|\n))([\S\s]*?)((?:\r\n|\r|\n)---[ \t]*(\r\n|\n|$))")
 _LANGUAGE = re.compile(r"[a-z]{2,3}|code|multilingual")
@@ -23,8 +24,13 @@ _TASK_OF_CLASS = {
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
 }
-_TRL_ALGORITHMS = ("sft", "dpo", "kto", "grpo", "rloo", "reward")
+_TRL_ALGORITHMS = ("sft", "dpo", "kto", "grpo", "rloo", "reward", "iterative_dpo")
 ALGORITHMS = (*_TRL_ALGORITHMS, "ppo", "prm")
+_NAMES = {
+    "reward": "reward modelling",
+    "prm": "process reward modelling",
+    "iterative_dpo": "iterative DPO",
+}
 
 
 def card_folder() -> Path:
@@ -43,22 +49,23 @@ def hub_rules(key: str) -> frozenset[str]:
 def algorithm_of(record: Mapping[str, Any]) -> str | None:
     """Return the algorithm that the plugin is named after: `refiner_grpo` -> `grpo`."""
     words = re.split(r"[^a-z0-9]+", (record["plugin"]["name"] or "").lower())
+    if "iterative_dpo" in "_".join(words):
+        return "iterative_dpo"
     return next((word for word in reversed(words) if word in ALGORITHMS), None)
 
 
 def algorithm_name(algorithm: str) -> str:
     """Return an algorithm's name as it is written in a sentence."""
-    return {"reward": "reward modelling", "prm": "process reward modelling"}.get(
-        algorithm, algorithm.upper()
-    )
+    return _NAMES.get(algorithm, algorithm.upper())
 
 
-def metadata(record: Mapping[str, Any], *, adapter: bool) -> dict[str, Any]:
+def metadata(record: Mapping[str, Any], *, adapter: bool, hub: str = HUB) -> dict[str, Any]:
     """Return the card's metadata: only keys with a value, only values that the record supports.
 
     Args:
         record: a complete record (`hf_rlhf.record.complete`).
         adapter: whether the repository holds an adapter rather than full weights.
+        hub: the address of the Hub.
     """
     model, author = record["model"], record["author"]
     base = hub_base(record)
@@ -67,7 +74,7 @@ def metadata(record: Mapping[str, Any], *, adapter: bool) -> dict[str, Any]:
     )
     task = model["task"] or next(by_class, None)
     data = {
-        **license_of(record),
+        **license_of(record, hub=hub),
         "language": author["language"],
         "base_model": base,
         "base_model_relation": ("adapter" if adapter else "finetune") if base else None,
@@ -91,7 +98,7 @@ def hub_datasets(record: Mapping[str, Any]) -> list[str]:
     return [report["source"]] if report.get("commit") and is_hub_id(report.get("source")) else []
 
 
-def license_of(record: Mapping[str, Any]) -> dict[str, str]:
+def license_of(record: Mapping[str, Any], *, hub: str = HUB) -> dict[str, str]:
     """Return `license`, and for `other` its name and link: the author's, else the base's.
 
     Empty when neither is known: the Hub then shows none, which is the truth.
@@ -108,7 +115,7 @@ def license_of(record: Mapping[str, Any]) -> dict[str, str]:
     link = source["license_link"]
     base = hub_base(record)
     if link is None and source is model and base:
-        link = f"https://huggingface.co/{base}"
+        link = f"{hub}/{base}"
     named = {"license": "other", "license_name": _slug(name), "license_link": link}
     return {key: value for key, value in named.items() if value}
 
@@ -124,6 +131,7 @@ def _tags(record: Mapping[str, Any]) -> list[str]:
         record["plugin"]["name"],
         "trl" if algorithm in _TRL_ALGORITHMS else None,
         algorithm,
+        "dpo" if algorithm == "iterative_dpo" else None,
         "lora" if record["model"]["adapter"] else None,
         *record["author"]["tags"],
     ]

@@ -1,12 +1,11 @@
 """The known notes of a card that a machine can write: what in the record a reader must know."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from hf_rlhf.card_facts import during_training, results
 from hf_rlhf.card_metadata import hub_base
-from hf_rlhf.card_text import code, number, plain, share
+from hf_rlhf.card_text import code, number, plain, share, words
 from hf_rlhf.compose import TOTAL
 
 Record = Mapping[str, Any]
@@ -15,6 +14,12 @@ LOSSES = ("cut", "dropped", "truncated", "shortened")
 
 SHOWN = 5
 """How many resumptions are listed, the last ones."""
+_ENDED = {
+    "failed": "failed",
+    "finished": "finished",
+    "killed": "was killed",
+    "interrupted": "was interrupted",
+}
 
 
 def known_notes(record: Record, history: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -53,9 +58,10 @@ def _ending(record: Record) -> Iterator[str]:
 def _sessions(record: Record) -> Iterator[str]:
     """What lies between the beginning of a run and its end, if that was not one session."""
     sessions = record["sessions"]
+    ended = [_ENDED.get(one["status"], "did not say how it ended") for one in sessions]
     went_on = [
-        f"from step {after['from_step'] or 0:,} (the one before was {before['status']})"
-        for before, after in pairwise(sessions)
+        f"from step {after['from_step'] or 0:,} (the one before {how})"
+        for how, after in zip(ended, sessions[1:], strict=False)
     ]
     if went_on:
         shown = f"{'' if len(went_on) <= SHOWN else 'last '}{'; '.join(went_on[-SHOWN:])}"
@@ -73,12 +79,12 @@ def _rows(report: Mapping[str, Any]) -> Iterator[str]:
     reasons = dropped if isinstance(dropped, Mapping) else {"": dropped}
     counts = {why: n for why, n in reasons.items() if isinstance(n, (int, float)) and n}
     if counts:
-        said = "; ".join(f"{plain(why)}: {n:,}" if why else f"{n:,}" for why, n in counts.items())
-        yield f"Rows of the data were dropped ({said})."
+        said = [f"{plain(words(why))}: {n:,}" if why else f"{n:,}" for why, n in counts.items()]
+        yield f"Rows of the data were dropped ({'; '.join(said)})."
     for name, value in report.items():
         lost = name != "dropped" and any(word in name for word in LOSSES)
         if lost and isinstance(value, (int, float)) and value:
-            yield f"Of the data, {code(name)}: {number(value)}."
+            yield f"Of the data, {plain(words(name))}: {number(value)}."
 
 
 def _abstentions(record: Record, history: Sequence[Mapping[str, Any]]) -> Iterator[str]:

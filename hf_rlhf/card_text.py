@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -91,12 +91,20 @@ def share(value: float | None) -> str:
 
 
 def interval(estimate: Mapping[str, Any] | None) -> str:
-    """Return `mean [low, high]`, or `not measured`."""
+    """Return `mean [low, high]`, or `not measured`.
+
+    Of one row, or of rows that are all the same, a bootstrap gives an interval of no width, which
+    would look like certainty; so it is left out and the reason stands in its place.
+    """
     if not estimate or estimate["mean"] is None:
         return NOT_MEASURED
-    mean = number(float(estimate["mean"]))
+    mean, rows = number(float(estimate["mean"])), estimate.get("n")
+    if rows == 1:
+        return f"{mean} (one row)"
     if estimate["low"] is None or estimate["high"] is None:
         return f"{mean} (no interval)"
+    if rows and estimate["low"] == estimate["high"]:
+        return f"{mean} (all {rows:,} alike)"
     return f"{mean} [{number(float(estimate['low']))}, {number(float(estimate['high']))}]"
 
 
@@ -116,15 +124,25 @@ def as_yaml(value: Any) -> str:
     return text.rstrip()
 
 
-def hub_link(repo_id: str, kind: str = "") -> str:
-    """Return a link to a repository on the Hub; `kind` is "datasets/" for a data set."""
-    return f"[`{repo_id}`](https://huggingface.co/{kind}{repo_id})"
+def counted(count: int, what: str) -> str:
+    """Return `1 step`, `2 steps`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def words(name: str) -> str:
+    """Return the name of a field as words of a sentence: `empty_response` -> `empty response`."""
+    return " ".join(name.replace("_", " ").split())
+
+
+def listed(items: Sequence[str]) -> str:
+    """Return `a, b and c`."""
+    return " and ".join(part for part in (", ".join(items[:-1]), *items[-1:]) if part)
 
 
 FILTERS = {
     item.__name__: item
     for item in (
-        *(cell, code, count, duration, excerpt, fence, hub_link, interval, number, plain, share),
+        *(cell, code, count, duration, excerpt, fence, interval, listed, number, plain, share),
         as_yaml,
     )
 }

@@ -123,6 +123,7 @@ class Trainer(Protocol):
       Called by all processes, before training and after it, if the run has an `evaluation`
       section. Every number is finite or None. In place of an Evaluation, None: there is nothing
       to measure of this model.
+    * `held_out_metrics: Mapping[str, str]`: what each metric of `held_out` is, for the card.
     * `report() -> Mapping`: JSON of what only it knows, for the record (`training.report`) and the
       card: under each title a list of rows or one mapping. Called after saves and at the end, on
       every process, also when training fails; so no collective calls.

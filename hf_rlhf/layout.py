@@ -21,7 +21,7 @@ from hf_rlhf.adapter_check import check_adapter
 from hf_rlhf.base_identity import IDENTITY
 from hf_rlhf.bundle import Bundle, as_text
 from hf_rlhf.card import render_card
-from hf_rlhf.card_metadata import validate_card
+from hf_rlhf.card_metadata import HUB, is_hub_id, validate_card
 from hf_rlhf.errors import PublishError
 from hf_rlhf.merge import merge_adapter
 from hf_rlhf.outbox import complete_steps, outbox
@@ -68,8 +68,11 @@ def parts(
     step: int | None,
     *,
     hashed: bool = True,
+    endpoint: str = HUB,
 ) -> list[Part]:
     """Return the repositories and what each gets; `asked.base_model` is the base's Hub id.
+
+    Links on the cards lead to `endpoint`.
 
     Raises PublishError for an adapter that is not whole. With `hashed` false, the names are right
     and the contents not looked at.
@@ -89,7 +92,7 @@ def parts(
             _add_adapter(bundle, weights.adapter, f"{ADAPTER}/", asked, record)
         _add_card(
             bundle, shown, kind=kind, repo_id=asked.repo_id, adapter_repo=own, step=step,
-            revision=revision,
+            revision=revision, endpoint=endpoint,
         )  # fmt: skip
         result.append(Part(asked.repo_id, bundle, "model", tuple(notes)))
     if weights.adapter is not None and own is not None:
@@ -97,7 +100,7 @@ def parts(
         _add_adapter(bundle, weights.adapter, "", asked, record)
         _add_card(
             bundle, shown, kind="adapter", repo_id=own, adapter_repo=own, step=step,
-            revision=revision,
+            revision=revision, endpoint=endpoint,
         )  # fmt: skip
         result.append(Part(own, bundle, "adapter", tuple(notes)))
     for part in result:
@@ -128,6 +131,10 @@ def on_hub(record: Mapping[str, Any], asked: PublishSpec) -> dict[str, Any]:
     if base is not None and model["base"] != base:
         model["lineage"] = [base if one == model["base"] else one for one in model["lineage"]]
         model["base"], model["base_is_hub_id"], model["revision"] = base, True, None
+    # Folders of this machine say nothing to others.
+    model["lineage"] = [one for one in model["lineage"] if is_hub_id(one) or "://" in one]
+    # What is pushed is what the card tells of, whatever is in the folder.
+    model["saved"] = None
     # Without commit and address: a card that named its own commit could never be pushed twice.
     steps = sorted(int(step) for step in (record["publish"] or {}).get("steps") or {})
     shown["publish"] = {"repo_id": asked.repo_id, "layout": asked.layout}

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.base_identity import identify
+from hf_rlhf.errors import RunFolderError
 from hf_rlhf.preflight import model_config
 from hf_rlhf.pure_json import as_json
+from hf_rlhf.record import load_record, run_of_merged
 from hf_rlhf.run import PACKAGE_SCHEME, Run
 
 
@@ -59,17 +61,38 @@ def continued(run: Run) -> dict[str, Any] | None:
 
 
 def _base_card(run: Run, is_hub_id: bool) -> dict[str, Any]:
-    """Return the metadata of the base model's card, or nothing where it has none."""
+    """Return the metadata of the base model's card, or nothing where it has none.
+
+    The merged weights of a run have it from that run's record.
+    """
     from huggingface_hub import ModelCard
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled
 
     path = Path(run.model_path) / "README.md"
+    if not is_hub_id and (made_by := run_of_merged(run.model_path)) is not None:
+        return licence_and_lineage(made_by)
     try:
         if is_hub_id:
             return dict(ModelCard.load(run.model_path).data.to_dict())
         return dict(ModelCard.load(path).data.to_dict()) if path.exists() else {}
     except (EntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled, OSError, ValueError):
         return {}  # the card then says that the base's licence is unknown
+
+
+def licence_and_lineage(folder: Path) -> dict[str, Any]:
+    """Return licence and lineage of the weights that a run has made, as its card has them."""
+    try:
+        record = load_record(folder)
+    except RunFolderError:
+        return {}
+    author, model = record["author"], record["model"]
+    source = author if author["license"] else model
+    licence = {key: source[key] for key in ("license", "license_name", "license_link")}
+    lineage = list(model["lineage"])
+    if lineage and not model["base_is_hub_id"] and lineage[-1][0] not in "./~":
+        # A folder, which must not be taken for a repository of the same name.
+        lineage[-1] = lineage[-1] if "://" in lineage[-1] else f"./{lineage[-1]}"
+    return {**licence, "base_model": lineage}
 
 
 def weights(trainer: Any, run: Run) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def _draw_training(
     high = [mean + spread.get(step, 0.0) for step, mean in total]
     axes.fill_between(steps, low, high, color=COLOURS[0], alpha=0.15, lw=0)
     axes.plot(steps, means, color=COLOURS[0], lw=2.2, label="total (band: ± 1 std)")
-    axes.set_xlabel("optimizer step")
+    axes.set_xlabel("training step")
     axes.set_ylabel("reward per completion")
     axes.set_title("Training", loc="left", color=INK, fontsize=11)
     axes.legend(frameon=False, fontsize=8, loc="best")
@@ -139,7 +139,7 @@ def training_curves(record: Mapping[str, Any], path: str | os.PathLike[str]) -> 
     for axes, (name, points) in zip(panels, curves, strict=False):
         axes.plot(*zip(*points, strict=True), color=COLOURS[0], lw=1.6)
         axes.set_title(name, loc="left", color=INK, fontsize=10)
-        axes.set_xlabel("optimizer step", fontsize=9)
+        axes.set_xlabel("training step", fontsize=9)
         calm(axes)
     for axes in panels[len(curves) :]:
         axes.set_axis_off()

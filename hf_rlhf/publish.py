@@ -148,7 +148,7 @@ def push_run(
         missing = [f"{repo}/{path}" for repo, path in names(run, record, asked, step)]
         raise PublishError(_unfinished(hub, error, missing, finish)) from error
     with weights_of(run, record, asked, step) as weights:
-        prepared = parts(run, record, asked, weights, step)
+        prepared = parts(run, record, asked, weights, step, endpoint=hub.endpoint)
         for part in prepared:
             part.bundle.check(secrets_in_use(hub))
         published = _push_all(hub, prepared, asked, record["run_id"], finish, overwrite)

@@ -55,7 +55,8 @@ class ConfigFile(TypedDict, total=False):
 # In functional form because `class` is a keyword. `base` is as asked for: a Hub id, a folder, or
 # package://…; `lineage` goes from the oldest ancestor to the base; `adapter` is the LoRA
 # configuration, or null for full fine-tuning; `continues` names the adapter that training began
-# from; `identity` is what `hf_rlhf.base_identity` says of the base; counts are of parameters.
+# from; `saved` is which of `adapter` and `merged` the run folder holds; `identity` is what
+# `hf_rlhf.base_identity` says of the base; counts are of parameters.
 Model = TypedDict(
     "Model",
     {
@@ -66,6 +67,7 @@ Model = TypedDict(
         "task": str | None,
         "num_labels": int | None,
         "continues": dict[str, Json] | None,
+        "saved": list[str] | None,
         "identity": dict[str, Json] | None,
         "parameters": int | None,
         "trainable_parameters": int | None,
@@ -159,7 +161,8 @@ class Estimate(TypedDict, total=False):
 
 
 class Evaluation(TypedDict, total=False):
-    """Held-out results. `difference` is paired: after minus before, row by row."""
+    """Held-out results. `difference` is paired: after minus before, row by row; `metrics` says
+    what a metric is."""
 
     split: str | None
     rows: int | None
@@ -168,6 +171,7 @@ class Evaluation(TypedDict, total=False):
     after: dict[str, Estimate] | None
     difference: dict[str, Estimate] | None
     method: str | None
+    metrics: dict[str, str]
 
 
 class Sample(TypedDict, total=False):
@@ -342,6 +346,16 @@ def load_record(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
         listed = "".join(f"\n  - {problem}" for problem in problems)
         raise RunFolderError(f"{path} does not fit the record's schema:{listed}")
     return content
+
+
+def run_of_merged(model: str | os.PathLike[str]) -> Path | None:
+    """Return the run folder whose merged weights lie in the folder `model`, or None."""
+    folder = Path(model).resolve()
+    return folder.parent if folder.name == "merged" and _is_run(folder.parent) else None
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / RECORD_NAME).is_file()
 
 
 def problems_of(record: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ from hf_rlhf.card import render_card
 from hf_rlhf.card_facts import series
 from hf_rlhf.compose import TOTAL
 from hf_rlhf.files import atomic_write_text
+from hf_rlhf.folder_card import weights_in, write_card
 from hf_rlhf.plots import reward_curve, training_curves
 from hf_rlhf.record import as_json, complete, load_record, now, write_record
 from hf_rlhf.run import Run
@@ -108,8 +109,9 @@ class Recorder:
             if draw(self.record, self.run.folder / name)
         ]
         self.record = complete(self.record)
+        self.record["model"]["saved"] = weights_in(self.run.folder)
         self.write()
         self._render()
 
     def _render(self) -> None:
-        atomic_write_text(self.run.folder / "README.md", render_card(self.record))
+        write_card(self.record, self.run.folder)

@@ -133,11 +133,12 @@ def evaluation_section(run: Run, before: Measured, after: Measured) -> dict[str,
     if spec is None or not parts:
         return None
     keep = ("temperature", "top_p", "seed", "completions_per_prompt")
-    scored = any(m.text is not None and m.text.rows for m in (before, after))
+    scored = any("completion_tokens" in part.metrics() for part in parts)
     sampling = {
         **{key: value for key, value in asdict(spec).items() if key in keep},
         "max_new_tokens": spec.max_new_tokens or completion_length(run),
     }
+    own = any(m.own is not None and m.own.rows for m in (before, after))
     return {
         "split": spec.split,
         "rows": len(parts[0].rows) // parts[0].completions_per_prompt,
@@ -146,6 +147,7 @@ def evaluation_section(run: Run, before: Measured, after: Measured) -> dict[str,
         "after": _json(after.means()),
         "difference": _json(after.since(before)),
         "method": METHOD + "; differences are paired by row",
+        "metrics": dict(getattr(run.trainer_class, "held_out_metrics", {})) if own else {},
     }
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.binding import near
+from hf_rlhf.card_section import own_card
 from hf_rlhf.card_text import duration, number
 from hf_rlhf.compose import TOTAL
 from hf_rlhf.disk import Space, human
@@ -106,6 +107,10 @@ class _Asked:
         file = choose_run_file(self.plugin, self.run, self.config)
         self.file = file.override(overrides)
         axes, problems = parse_axes(options.vary, self.file)
+        if self.config is None:
+            self.file, _ = own_card(
+                self.file, file.values, varied=[str(one.path[0]) for one in axes]
+            )
         self.launch, wrong = _launch(options.launch)
         self.seeds, not_seeds = parse_seeds(options.seeds, self.file)
         problems += [*wrong, *not_seeds, *self._wrong(options)]
@@ -147,13 +152,15 @@ class _Asked:
 
     def check_metrics(self, plans: Sequence[dict[str, Any]]) -> None:
         """Raise ConfigError for a metric that no cell measures: now, not after the last run."""
-        if any(plan["own"] for plan in plans):
+        if any(plan["own"] is None for plan in plans):
             return  # their names are only the trainer's to know
-        known = [TOTAL, *labels_of(self.file.values), "completion_tokens", "truncated"]
+        own = [name for plan in plans for name in plan["own"]]
+        known = [TOTAL, *labels_of(self.file.values), "completion_tokens", "truncated", *own]
         problems = []
         for name in [name for name in self.metrics if name not in known]:
             guess = near(name, known)
-            fix = f"Did you mean `{guess}`?" if guess else f"Measured: {', '.join(known)}."
+            measured = ", ".join(dict.fromkeys(known))
+            fix = f"Did you mean `{guess}`?" if guess else f"Measured: {measured}."
             problems.append(Problem("--metric (command line)", f"`{name}` is not measured.", fix))
         if problems:
             raise ConfigError(problems)

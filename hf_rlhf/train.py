@@ -44,6 +44,7 @@ def train(
     Raises:
         HfRlhfError: as listed in `hf_rlhf.errors`; what was done by then is kept in the folder.
     """
+    from hf_rlhf.card_section import own_card
     from hf_rlhf.config import RunFile
     from hf_rlhf.disk import disk_errors_told
     from hf_rlhf.noise import ignore_old_names
@@ -51,13 +52,19 @@ def train(
     from hf_rlhf.prepare import prepare
     from hf_rlhf.run import choose_run_file
 
+    shipped = None
     if isinstance(config, Mapping):
         file = RunFile.from_mapping(config)
     else:
         file = choose_run_file(plugin, run, os.fspath(config) if config else None)
+        shipped = file.values if config is None else None
     if settings:
         file = RunFile.from_mapping(merged(file.values, settings), name=file.name)
     file = file.override(overrides)
+    if shipped is not None:
+        file, left_out = own_card(file, shipped, settings.get("card") or ())
+        if left_out and rank() == 0:
+            print(f"note: {left_out}", flush=True)
     if settings or isinstance(config, Mapping):
         # No command line says this; the run folder, and so a published repository, does.
         argv = ["--config", "config.yaml"]

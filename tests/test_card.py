@@ -196,7 +196,7 @@ class TestClaims:
         notes = section(render_card(example()), "Known notes")
         assert "`main` gave no verdict 4 of 30,720 times" in notes
         assert "dropped (longer than the prompt cap: 20)" in notes
-        assert "`results_cut`: 3" in notes
+        assert "results cut: 3" in notes
 
     def test_a_number_that_was_not_finite_is_noted(self):
         record = example() | {"notes": ["training.history[].loss: 3 not finite (nan)"]}
@@ -546,7 +546,8 @@ def test_a_reward_model_that_the_trainer_was_given_is_named():
     record = example()
     record["config"] |= {"reward_adapter": "runs/reward/adapter", "learned_reward_weight": 1.0}
     text = render_card(record)
-    assert "- **Reward model:** `reward_adapter = runs/reward/adapter`" in text
+    assert "- **Reward:** the score of a reward model × 1.0 + `" in text
+    assert text.count("`reward_adapter = runs/reward/adapter`") == 1
     assert "A reward model scored the completions: `reward_adapter" in text
     assert "no part of the held-out `total`" in text
     record["reward"] |= {"rewards": [], "gates": []}

@@ -610,6 +610,11 @@ def test_a_local_base_is_pushed_on_request(run: Path, base: Path) -> None:
     publish_run(run, base_model=wanted, push_base=True)
     assert "model.safetensors" in tree(wanted)
     assert publish_run(run).new_commits == 0
+    card = text_of(wanted, "README.md")
+    assert "The base model that adapters and models trained with hf-rlhf begin from." in card
+    assert str(base) not in card
+    endpoint = api().endpoint
+    assert f"[`{wanted}`]({endpoint}/{wanted})" in text_of(repo_of(run), "README.md")
 
 
 def test_a_base_whose_push_was_cut_short_is_pushed_by_the_command(

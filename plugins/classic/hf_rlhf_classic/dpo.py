@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from trl import DPOConfig, DPOTrainer
 
@@ -41,6 +41,11 @@ class PreferenceTrainer(DPOTrainer):  # type: ignore[misc]
     Config = DPOConfig
     default_run = "tiny"
     columns = frozenset({"prompt", "chosen", "rejected"})
+    held_out_metrics: ClassVar = {
+        "preference_accuracy": "share of pairs whose chosen response is likelier; a tie is half",
+        "preference_margin": "log-probability of the chosen less that of the rejected one, in nats",
+        "chosen_log_prob": "log-probability of the chosen response, in nats",
+    }
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:

@@ -112,9 +112,9 @@ def _made(entry: Mapping[str, Any]) -> dict[str, Any]:
         "tied prompts": entry["pairs/tied"],
         "dropped prompts": entry["pairs/dropped"],
         "pairs in the buffer": entry["pairs/buffer"],
-        "times each is trained on": round(entry["pairs/passes"], 2),
-        "reward of rollouts": _rounded(entry.get("rollouts/reward")),
-        "tokens": round(entry["rollouts/length"], 1),
+        "times each is trained on": entry["pairs/passes"],
+        "reward of rollouts": entry.get("rollouts/reward"),
+        "tokens of a completion": entry["rollouts/length"],
     }
 
 
@@ -124,17 +124,15 @@ def _measured(entry: Mapping[str, Any]) -> dict[str, Any]:
         "reward": _interval(entry, "held_out/reward"),
         "wins against its start": _interval(entry, "held_out/win_rate_start"),
         "wins against the initial policy": _interval(entry, "held_out/win_rate_initial"),
-        "KL per token": _rounded(entry["kl/token"], 4),
-        "KL per sequence": _rounded(entry["kl/sequence"]),
-        "tokens": round(entry["held_out/length"], 1),
+        "KL per token": entry["kl/token"],
+        "KL per sequence": entry["kl/sequence"],
+        "tokens of a completion": entry["held_out/length"],
     }
-
-
-def _rounded(value: float | None, digits: int = 3) -> float | None:
-    return None if value is None else round(value, digits)
 
 
 def _interval(entry: Mapping[str, Any], name: str) -> str | None:
     if name not in entry:
         return None
-    return f"{entry[name]:.3f} [{entry[f'{name}_low']:.3f}, {entry[f'{name}_high']:.3f}]"
+    low, high = entry[f"{name}_low"], entry[f"{name}_high"]
+    # Of one prompt, or of prompts that are all alike, a bootstrap has no width: no interval.
+    return f"{entry[name]:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low < high else "")

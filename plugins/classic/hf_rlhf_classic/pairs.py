@@ -104,7 +104,6 @@ def row_metrics(pair: Pair | None) -> Metrics:
         "pair_loss": math.log1p(math.exp(-abs(pair.margin))) + max(-pair.margin, 0.0)
         if pair
         else None,
-        "longer_is_chosen": _credit(longer) if pair else None,
         "accuracy_longer_chosen": pair.right if pair and longer > 0 else None,
         "accuracy_longer_rejected": pair.right if pair and longer < 0 else None,
     }

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -49,7 +49,13 @@ from hf_rlhf_classic.sampling import Sampling, complete_by_length, end_tokens, n
 
 
 class PPOTrainer(Trainer):  # type: ignore[misc]
-    """PPO with policy, value, reference and reward on one base, or on models of their own."""
+    """PPO with policy, value, reference and reward on one base or several: `--plugin ppo`.
+
+    With LoRA all four are one base: the policy is an adapter, the reference the base with adapters
+    off, the reward an adapter with a score head (`reward_adapter`), the value a head on an adapter
+    of its own or on the policy's. Each may be a model of its own instead. The reward is a learned
+    one, the run's composed `rewards`, or both. docs/ppo.md has the equations and what was measured.
+    """
 
     Config = PPOConfig
     default_run = "tiny"
@@ -62,6 +68,11 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
         return list(ppo_preflight.problems(run))
+
+    held_out_metrics: ClassVar = {
+        "reward_adapter": "score of a completion by the reward adapter, before any normalising",
+        "reward_model": "score of a completion by the reward model, before any normalising",
+    }
 
     @classmethod
     def held_out(

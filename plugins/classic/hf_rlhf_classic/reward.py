@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from trl import RewardConfig, RewardTrainer
 
@@ -39,6 +39,13 @@ class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
     default_run = "tiny"
     task = "text-classification"
     columns = frozenset({"prompt", "chosen", "rejected"})
+    held_out_metrics: ClassVar = {
+        "pair_accuracy": "share of pairs whose chosen response has the higher score; a tie is half",
+        "margin": "score of the chosen response less that of the rejected one",
+        "pair_loss": "-log sigmoid(margin)",
+        "accuracy_longer_chosen": "of the pairs whose longer response is the chosen one",
+        "accuracy_longer_rejected": "of the pairs whose longer response is the rejected one",
+    }
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:

@@ -1,10 +1,9 @@
 """Supervised fine-tuning on responses, on TRL's public surface alone."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from trl import SFTConfig, SFTTrainer
 from trl.chat_template_utils import get_training_chat_template, has_generation_markers
@@ -46,12 +45,17 @@ class SupervisedTrainer(SFTTrainer):  # type: ignore[misc]
     Rows are `{prompt, completion}`, as text or messages, of which the completion's tokens are
     trained, or `{messages}`, of which the assistant's are (the chat template must mark them with
     `{% generation %}`). Packing, full fine-tuning and LoRA are TRL's. Held-out rows are measured by
-    `loss` (nats a token of the response), `token_accuracy` and `perplexity`, each a row's own, so
-    long and short responses count alike.
+    `loss` (nats a token of the response) and `token_accuracy`, each a row's own, so long and short
+    responses count alike.
     """
 
     Config = SupervisedConfig
     default_run = "tiny"
+    held_out_metrics: ClassVar = {
+        "loss": "negative log-likelihood of the row's own response, in nats a token; each row "
+        "counts alike, and exp of the mean is their perplexity",
+        "token_accuracy": "share of that response's tokens that the model finds most likely",
+    }
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
@@ -91,7 +95,7 @@ class SupervisedTrainer(SFTTrainer):  # type: ignore[misc]
 
     @classmethod
     def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
-        """Return each held-out row's `loss`, `token_accuracy` and `perplexity`."""
+        """Return each held-out row's `loss` and `token_accuracy`."""
         encode, training = encoder(run), run.training
 
         def measure(rows: Sequence[Mapping[str, Any]]) -> list[Metrics]:
@@ -143,12 +147,10 @@ def encoder(run: Run) -> Callable[[Mapping[str, Any]], Encoded]:
 
 def _metrics(one: Likelihood) -> Metrics:
     if not one.log_probs:  # nothing of the response is within max_length
-        return {"loss": None, "token_accuracy": None, "perplexity": None}
-    loss = -one.total / len(one.log_probs)
+        return {"loss": None, "token_accuracy": None}
     return {
-        "loss": loss,
+        "loss": -one.total / len(one.log_probs),
         "token_accuracy": sum(one.top) / len(one.top),
-        "perplexity": math.exp(min(loss, 700.0)),  # the largest that a float can hold
     }
 
 

@@ -191,6 +191,8 @@ def test_the_tables_of_the_card_come_from_the_log():
     shown = tables(history)
     assert [row["iteration"] for row in shown["Pairs of each iteration"]] == [1]
     (initial,) = shown["Held out, after each iteration"]
-    assert initial["reward"] == "1.000 [1.000, 1.000]"
+    assert initial["reward"] == "1.000", "one prompt has no interval"
+    (of_iteration,) = shown["Pairs of each iteration"]
+    assert of_iteration["tokens of a completion"] == 1.5
     assert initial["wins against its start"] is None
     assert tables([{"loss": 0.7}]) == {}

@@ -198,7 +198,6 @@ def test_a_row_says_what_length_has_to_do_with_it():
         "pair_accuracy": 1.0,
         "margin": 1.0,
         "pair_loss": pytest.approx(-math.log(1 / (1 + math.exp(-1)))),
-        "longer_is_chosen": 1.0,
         "accuracy_longer_chosen": 1.0,
         "accuracy_longer_rejected": None,
     }
@@ -206,7 +205,7 @@ def test_a_row_says_what_length_has_to_do_with_it():
     assert shorter_wrong["accuracy_longer_rejected"] == 0.0
     assert shorter_wrong["pair_loss"] == pytest.approx(801)  # no overflow
     tie = row_metrics(Pair(1.0, 1.0, 4, 4))
-    assert (tie["pair_accuracy"], tie["longer_is_chosen"]) == (0.5, 0.5)
+    assert tie["pair_accuracy"] == 0.5
     assert tie["accuracy_longer_chosen"] is tie["accuracy_longer_rejected"] is None
 
 

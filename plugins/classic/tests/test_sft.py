@@ -1,7 +1,5 @@
 """Supervised fine-tuning: what it trains on, what it measures, what it refuses."""
 
-import math
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -135,7 +133,6 @@ def test_held_out_metrics_are_those_of_the_models_own_loss(run):
         with torch.no_grad():
             output = model(ids, labels=labels)
         assert metrics["loss"] == pytest.approx(output.loss.item(), abs=1e-5)
-        assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]))
         right = output.logits[0, :-1].argmax(-1) == labels[0, 1:]
         assert metrics["token_accuracy"] == pytest.approx(
             right[labels[0, 1:] != -100].float().mean().item()
@@ -178,7 +175,7 @@ def test_a_held_out_row_without_a_response_in_reach_has_no_metrics(run):
     long = {"prompt": "1" * 30 + "=", "completion": "2"}
     prepared = run([TEXT[0], long], max_length=16, evaluation={"rows": 2})
     found = SupervisedTrainer.held_out(prepared, prepared.model_path, {})
-    assert found.rows[1] == {"loss": None, "token_accuracy": None, "perplexity": None}
+    assert found.rows[1] == {"loss": None, "token_accuracy": None}
     assert found.rows[0]["loss"] > 0
 
 

@@ -279,9 +279,19 @@ def _runs(planned: Planned) -> bool:
 
 def _card(role: Role, step: Step, shared: Sequence[str]) -> dict[str, Any]:
     told = {key: value for key, value in vars(role.card).items() if value}
+    if role.stage(step.stage).makes == "reward":
+        # What the role is for, and what is known of its answers, is not true of what scores them.
+        told["known_notes"] = (
+            ["Trained only on rows of this role."] if role.isolated and not shared else []
+        )
+        told["intended_use"] = (
+            f"Scoring answers of the role `{role.name}` (a higher score is a better answer): to "
+            "train it, or to compare its answers with each other. It writes nothing, and its score "
+            "is no measure of truth."
+        )
     if shared:
         note = f"Rows of its data were also used for {', '.join(shared)}, as its maker allowed."
-        told["known_notes"] = [*role.card.known_notes, note]
+        told["known_notes"] = [*told.get("known_notes", ()), note]
     return {"title": f"{role.title} ({step.stage})", **told}
 
 

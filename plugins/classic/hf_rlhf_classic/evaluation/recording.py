@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.card import render_card
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf.files import atomic_write_bytes, atomic_write_text
+from hf_rlhf.files import atomic_write_bytes
+from hf_rlhf.folder_card import write_card
 from hf_rlhf.record import load_record, write_record
 from hf_rlhf.run_folder import claimed
 from hf_rlhf_classic.evaluation.measure import PICTURE
@@ -56,4 +56,4 @@ def _add(folder: Path, name: str, evaluation: Mapping[str, Any], out: Path) -> N
         alt = f"Held-out reward over KL from {evaluation['reference']}, by model"
         found["comparison"]["picture"] = {"file": _SHOWN, "alt": alt}
     write_record(found, folder)
-    atomic_write_text(folder / "README.md", render_card(found))
+    write_card(found, folder)
