@@ -94,10 +94,11 @@ class RewardModel:
         pad = model.config.get_text_config().pad_token_id
         found = dict(zip(kept, scores(model, sequences, pad, self.batch_size), strict=True))
         if bad := [row for row, score in found.items() if not math.isfinite(score)]:
+            wide = str(model.dtype) == "torch.float32"
             raise RewardError(
                 f"reward_model {self._named()} gives {found[bad[0]]} for completion {bad[0]}, "
-                f"which begins {text_of(completions[bad[0]])[:80]!r}. Its weights are damaged, or "
-                f"{model.dtype} is too narrow for them: try `dtype: float32`."
+                f"which begins {text_of(completions[bad[0]])[:80]!r}. Its weights are damaged"
+                + ("." if wide else f", or {model.dtype} is too narrow: try `dtype: float32`.")
             )
         return [
             (found[row] - self.mean) / self.std if row in found else None
@@ -148,13 +149,12 @@ class RewardModel:
         """Return what `from_pretrained` takes, and the adapter's folder, having looked at both."""
         from hf_rlhf.base_identity import check_base
         from hf_rlhf.lora import read_adapter
-        from hf_rlhf.places import absent
         from hf_rlhf.policy import find_adapter
-        from hf_rlhf.run import resolve_model_path
+        from hf_rlhf.run import check_there, resolve_model_path
 
         path = resolve_model_path(self.model)
-        if not Path(path).exists() and (why := absent(path)):
-            raise ModelError(f"reward_model: {why}")
+        if not Path(path).exists():
+            check_there(path)
         if (Path(path) / "adapter_config.json").exists():
             raise ModelError(
                 f"reward_model: {self.model} is an adapter. Write it as `adapter`, and its base as "

@@ -175,7 +175,9 @@ def test_a_score_that_is_not_a_number_stops_the_run(scorer, tmp_path):
         model.score.weight.fill_(math.nan)
     model.save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(scorer).save_pretrained(tmp_path)
-    with pytest.raises(RewardError, match="gives nan for completion 0, which begins '2'"):
+    with pytest.raises(
+        RewardError, match=r"nan for completion 0, which begins '2'\. Its weights are damaged\.$"
+    ):
         RewardModel(model=str(tmp_path))(PROMPTS, ANSWERS)
 
 

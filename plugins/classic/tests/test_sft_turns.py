@@ -1,0 +1,58 @@
+"""From several assistant turns a row to the tokens that are learnt: every turn, or the last."""
+
+import json
+
+import pytest
+
+from hf_rlhf.config import RunFile
+from hf_rlhf.prepare import prepare
+from hf_rlhf_classic.sft import SupervisedTrainer
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+SAID = ["2", "likes sweet tea"]
+TURNS = [
+    {"role": "system", "content": "likes"},
+    {"role": "user", "content": "1+1="},
+    {"role": "assistant", "content": SAID[0]},
+    {"role": "user", "content": "140"},
+    {"role": "assistant", "content": SAID[1]},
+]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return a function from rows and arguments of the adapter to a prepared run."""
+
+    def make(rows, **arguments):
+        path = tmp_path / "rows.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        content = {
+            "plugin": "sft",
+            "model_name_or_path": "package://hf_rlhf_classic/tiny_sft",
+            "dataset": {"name": "sft", "path": str(path), "test_rows": 0, **arguments},
+            "output_dir": str(tmp_path / "out"),
+            **{"max_steps": 1, "max_length": 128, "save_strategy": "no"},
+            **{"use_cpu": True, "bf16": False, "activation_checkpointing": False},
+        }
+        return prepare(RunFile.from_mapping(content))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("row", "arguments", "learnt"),
+    [
+        ({"messages": TURNS}, {"target": "every"}, SAID),
+        ({"messages": TURNS}, {"target": "final"}, SAID[1:]),
+        ({"prompt": TURNS[:-1], "response": SAID[1]}, {"target": "every"}, SAID),
+    ],
+    ids=["every", "final", "every of a prompt"],
+)
+def test_every_turn_or_the_last_is_learnt(run, row, arguments, learnt):
+    prepared = run([row], **arguments)
+    assert not list(SupervisedTrainer.preflight(prepared))
+    trainer = SupervisedTrainer.from_run(prepared)
+    (ready,) = trainer.train_dataset
+    tokens = [token for token in ready["labels"] if token != -100]
+    assert trainer.processing_class.decode(tokens) == "".join(f"{text}<end>" for text in learnt)
