@@ -167,7 +167,8 @@ def adapters(conditions: Mapping[str, Any], shapes: Mapping[str, int]) -> Iterat
             "bytes",
             "held-out loss",
             "preference accuracy",
-            "reward",
+            "right, sampled",
+            "right, greedy",
         ]
         head += ["training s", "peak MB"]
         rows = []
@@ -187,6 +188,7 @@ def adapters(conditions: Mapping[str, Any], shapes: Mapping[str, int]) -> Iterat
                     shown(found[loss], ""),
                     accuracy,
                     shown(found["reward"], ""),
+                    shown(found["greedy_reward"], ""),
                     average(found["training_seconds"]),
                     average(found["rss_peak_mb"], 0),
                 ]
