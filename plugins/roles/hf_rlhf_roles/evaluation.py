@@ -13,6 +13,7 @@ from hf_rlhf.errors import ConfigError, DataError, Problem
 from hf_rlhf.files import atomic_write_json
 from hf_rlhf.readers import read_rows
 from hf_rlhf.stats import Interval, bootstrap_mean
+from hf_rlhf_roles.caches import own_caches
 from hf_rlhf_roles.evidence import COMPONENTS, EvidenceReliability
 from hf_rlhf_roles.insights import evidence_of
 from hf_rlhf_roles.options import positive, verb_parser
@@ -119,12 +120,7 @@ def eval_main(argv: Sequence[str]) -> int:
     chosen = parser.parse_args(argv)
     workspace = read_workspace(chosen.workspace)
     workspace.role(chosen.role)
-    settings = _judge_settings(chosen.judge, workspace)
-    reward = (
-        EvidenceReliability(preset="structure")
-        if settings is None
-        else EvidenceReliability(judge=make_judge(settings))
-    )
+    reward = _reward(_judge_settings(chosen.judge, workspace), workspace)
     rows = read_prompts(chosen.data, chosen.rows)
     prompts = [(where, prompt) for where, prompt, _ in rows]
     if chosen.references:
@@ -140,6 +136,14 @@ def eval_main(argv: Sequence[str]) -> int:
         content = {"judge": judge, "reward": reward.describe(), "method": METHOD, "means": told}
         atomic_write_json(chosen.out, {**content, "rows": list(result.rows)})
     return 0
+
+
+def _reward(settings: Mapping[str, Any] | None, workspace: Workspace) -> EvidenceReliability:
+    if settings is None:
+        return EvidenceReliability(preset="structure")
+    # A judge looks where its cache is when it is made.
+    with own_caches(workspace.folder):
+        return EvidenceReliability(judge=make_judge(settings))
 
 
 def _judge_settings(text: str | None, workspace: Workspace) -> Mapping[str, Any] | None:

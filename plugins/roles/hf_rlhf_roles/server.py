@@ -1,5 +1,6 @@
 """An OpenAI-compatible server: `/v1/models`, `/v1/chat/completions`; a model is a role."""
 
+import asyncio
 import hmac
 import json
 import os
@@ -9,6 +10,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import aclosing, suppress
+from inspect import GEN_RUNNING, getgeneratorstate
 from typing import Any
 
 from anyio import CancelScope, CapacityLimiter, to_thread
@@ -17,7 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hf_rlhf.errors import ConfigError, HfRlhfError
 from hf_rlhf_roles.asked import ChatRequest
@@ -167,7 +169,15 @@ async def _taken(
         stop.set()
         # Closing waits for the generation to end, which is not for the event loop to do.
         with CancelScope(shield=True):
-            await to_thread.run_sync(pieces.close, limiter=threads)
+            await to_thread.run_sync(_close, pieces, limiter=threads)
+
+
+def _close(pieces: Generator[str]) -> None:
+    while (
+        getgeneratorstate(pieces) == GEN_RUNNING
+    ):  # a thread whose task was cancelled still waits for its piece
+        time.sleep(0.01)
+    pieces.close()
 
 
 def _next(pieces: Iterator[str]) -> str | None:
@@ -230,8 +240,18 @@ class _Guard:
             return
         counted = scope["method"] == "POST"
         self.inside += counted
+        began = False
+
+        async def watched(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
         try:
-            await self.app(scope, receive, send)
+            await self.app(scope, receive, watched)
+        except asyncio.CancelledError:  # the server is stopped, and its patience is over
+            if not began:
+                await _error(503, "The server was stopped.")(scope, receive, send)
         finally:
             self.inside -= counted
 

@@ -9,8 +9,10 @@ from typing import Any
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import HfRlhfError, ModelError
 from hf_rlhf.files import atomic_write_text, whole_folder
+from hf_rlhf.folder_card import tell_weights
 from hf_rlhf.lora import check_head, read_adapter
 from hf_rlhf.record import load_record, now
+from hf_rlhf_roles.caches import own_caches
 from hf_rlhf_roles.guard import check_as_left, check_untouched, seal_all, seal_folder
 from hf_rlhf_roles.plan import Planned, Planner
 from hf_rlhf_roles.workspace import Step, Workspace
@@ -42,6 +44,7 @@ def train_step(planner: Planner, planned: Planned) -> Path:
         _place(made, placed)
         if not workspace.keep_merged:
             shutil.rmtree(folder / "merged", ignore_errors=True)
+            tell_weights(folder)
         entry = {
             "inputs": dict(planned.inputs),
             "data": planned.step.data,
@@ -84,13 +87,17 @@ def put_back(planner: Planner, key: str) -> str | None:
 
 def _run(workspace: Workspace, file: Path) -> None:
     if workspace.launch is None:
+        import datasets.config  # noqa: F401 - it keeps what the environment is when it is imported
+
         from hf_rlhf.train import train
 
-        train(config=str(file))
+        with own_caches(workspace.folder):
+            train(config=str(file))
         return
     command = [*workspace.launch, "-m", "hf_rlhf.train", "--config", str(file)]
     try:
-        status = subprocess.run(command, check=False).returncode
+        with own_caches(workspace.folder):
+            status = subprocess.run(command, check=False).returncode
     except OSError as error:
         raise HfRlhfError(f"`launch` in workspace.yaml: {command[0]}: {error.strerror}.") from error
     if status:

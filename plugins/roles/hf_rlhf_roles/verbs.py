@@ -48,6 +48,9 @@ def chat_main(argv: Sequence[str]) -> int:
     parser.add_argument("--temperature", type=float, default=0.0, help="default: 0, greedy")
     chosen = parser.parse_args(argv)
     workspace = read_workspace(chosen.workspace)
+    if chosen.role:
+        workspace.role(chosen.role)
+        workspace.trained(chosen.role)
 
     from hf_rlhf_roles.chat import chat
     from hf_rlhf_roles.engine import Engine, Sampling

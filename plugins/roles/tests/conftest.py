@@ -43,6 +43,7 @@ def runs(monkeypatch):
     monkeypatch.setattr(
         training, "load_record", lambda folder: {"status": "finished", "run_id": "r"}
     )
+    monkeypatch.setattr(training, "tell_weights", lambda folder: None)
     run.spoilers, run.ran = spoilers, ran
     return run
 

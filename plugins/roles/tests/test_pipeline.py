@@ -102,6 +102,22 @@ def test_without_a_judge_data_insight_learns_from_what_a_program_sees(home):
     assert "whether the cited evidence supports what is claimed" in card
 
 
+def test_cards_tell_what_is_there_and_what_it_is_for(home):
+    ledger = Ledger.of(read_workspace(home))
+    cards = {
+        key: (home / ledger.steps[key]["run"] / "README.md").read_text()
+        for key in ("writer/dpo", "writer/reward")
+    }
+    for card in cards.values():
+        loading = card.split("## How to load")[1].split("\n## ")[0]
+        assert 'PeftModel.from_pretrained(base, ".", subfolder="adapter")' in loading
+        assert '"merged"' not in loading, "a workspace keeps no merged weights"
+    use = cards["writer/reward"].split("## Intended use")[1].split("\n## ")[0]
+    assert use.strip().startswith("Scoring answers of the role `writer`")
+    assert "AutoModelForSequenceClassification" in cards["writer/reward"]
+    assert "Scoring answers" not in cards["writer/dpo"]
+
+
 @pytest.mark.smoke
 def test_each_stage_goes_on_from_the_one_before(home):
     ledger = Ledger.of(read_workspace(home))

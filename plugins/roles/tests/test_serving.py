@@ -260,9 +260,8 @@ def test_messages_that_the_template_refuses_are_told(client, engine, monkeypatch
     assert "users first" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_clients_that_go_away_leave_their_places(engine, stream):
-    app = make_app(engine, Limits(max_waiting=1))
+def long_request(stream):
+    """An ASGI scope and body that ask for many tokens."""
     body = {"model": "writer", "messages": HELLO, "max_tokens": 400, "stream": stream}
     content = json.dumps(body | {"temperature": 1, "seed": 0}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
@@ -270,6 +269,39 @@ def test_clients_that_go_away_leave_their_places(engine, stream):
         **{"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers},
         **{"query_string": b"", "asgi": {"version": "3.0", "spec_version": "2.0"}},
     }
+    return scope, content
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_server_that_is_stopped_tells_who_waits(engine, stream):
+    scope, content = long_request(stream)
+    sent = []
+
+    async def receive():
+        if sent or not scope.pop("fresh", True):
+            await asyncio.sleep(3600)
+        scope["fresh"] = False
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    async def go():
+        task = asyncio.create_task(make_app(engine)(scope, receive, send))
+        while not (sent if stream else engine._lock.locked()):
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await task
+
+    asyncio.run(go())
+    assert sent[0]["status"] == (200 if stream else 503)
+    assert engine.reply("writer", HELLO, Sampling(2)).completion_tokens <= 2
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_clients_that_go_away_leave_their_places(engine, stream):
+    app = make_app(engine, Limits(max_waiting=1))
+    scope, content = long_request(stream)
     sent = []
 
     async def go(away_after):

@@ -3,8 +3,11 @@
 The run itself is replaced by one that leaves what a run leaves (`test_pipeline.py` has real ones).
 """
 
+import os
 import re
 import shutil
+import sys
+from dataclasses import replace
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -343,6 +346,32 @@ def test_another_launcher_is_a_command_of_the_workspace(home, monkeypatch):
     assert workspace.launch is None
     with pytest.raises(HfRlhfError, match="no-such-launcher"):
         step(home, "writer", "sft")
+
+
+SHOWN = "import os; print(*(os.environ.get('HF_' + x) for x in ('DATASETS_CACHE', 'RLHF_CACHE')))"
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_step_caches_rows_and_verdicts_in_the_workspace(home, monkeypatch, capfd, given):
+    from datasets import config
+
+    monkeypatch.undo()
+    for name in ("HF_DATASETS_CACHE", "HF_RLHF_CACHE"):
+        monkeypatch.setenv(name, "/elsewhere") if given else monkeypatch.delenv(name, False)
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", "before")
+    caches = ["/elsewhere"] * 2 if given else [f"{home}/.cache/datasets", f"{home}/.cache"]
+    seen = []
+    monkeypatch.setattr(
+        "hf_rlhf.train.train", lambda **_: seen.append(str(config.HF_DATASETS_CACHE))
+    )
+    training._run(read_workspace(home), home / "run.yaml")
+    assert seen == ["before" if given else caches[0]]
+    assert config.HF_DATASETS_CACHE == "before"
+    launched = replace(read_workspace(home), launch=[sys.executable, "-c", SHOWN])
+    training._run(launched, home / "run.yaml")
+    assert capfd.readouterr().out.split() == caches
+    if not given:
+        assert os.environ.keys().isdisjoint(("HF_DATASETS_CACHE", "HF_RLHF_CACHE"))
 
 
 def test_columns_that_are_mapped_are_left_to_the_adapter(home, runs):

@@ -53,6 +53,13 @@ def test_nothing_trained_is_nothing_to_push(home):
         command(["push", "--workspace", str(home), "--prefix", "a/b", "--dry_run"])
 
 
+def test_chat_with_a_role_that_is_not_there_is_told_before_a_model_loads(home):
+    with pytest.raises(ConfigError, match="no such role.*did you mean 'writer'"):
+        command(["chat", "--workspace", str(home), "--role", "write"])
+    with pytest.raises(ModelError, match="role 'writer' has no adapter"):
+        command(["chat", "--workspace", str(home), "--role", "writer"])
+
+
 def evaluate(home, *argv):
     return command(["eval", "--workspace", str(home), *argv])
 
