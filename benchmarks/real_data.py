@@ -9,6 +9,7 @@ is given to every adapter that can be meant; a file that one of them refuses is 
 import contextlib
 import io
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -38,6 +39,10 @@ SOURCES: tuple[tuple[str, Mapping[str, Mapping[str, Any]]], ...] = (
         "rubric_judgements/hhh_alignment_eval.json",
         {"preference": {}, "prompts": {"columns": {"prompt": "chosen_instruction"}}},
     ),
+    (
+        "agent_rollouts",
+        {"sft": {}, "prompts": {"columns": {"prompt": "responses_create_params.input"}}},
+    ),
 )
 
 
@@ -54,8 +59,9 @@ def line(folder: Path, name: str, adapter: str, arguments: Mapping[str, Any]) ->
         with contextlib.redirect_stderr(io.StringIO()):
             loaded = ADAPTERS[adapter](str(folder / name), tokenizer=Chat(), **arguments)
     except DataError as error:
-        first = str(error).splitlines()[0].replace(f"{folder}/", "")
-        return f"| {name} | {adapter}{given} | stops: {first[:150]} | | | | |"
+        first = str(error).splitlines()[0].removeprefix(f"{folder / name}: ")
+        sentence = re.split(r"(?<=\.) (?=[A-Z])", first)[0]
+        return f"| {name} | {adapter}{given} | stops: {sentence} | | | | |"
     report = loaded.report
     dropped = ", ".join(f"{n} {reason}" for reason, n in report["dropped"].items()) or "none"
     splits = " + ".join(str(n) for n in report["splits"].values())

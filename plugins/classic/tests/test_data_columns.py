@@ -135,6 +135,20 @@ def test_types_of_other_columns_grow_until_they_clash(tmp_path: Path) -> None:
     ):
         load(prompts, path)
     assert load(prompts, path, keep=["o"]).report["kept"] == 603
+    # A whole number that no fraction can hold, in another batch than the fractions.
+    rows = [{"prompt": f"q{n}", "x": 2**53 + 1 if n < 512 else 0.5} for n in range(600)]
+    with pytest.raises(
+        DataError, match=r"two types, in rows that lie far apart: column .x.: .*9007199254740993"
+    ):
+        load(prompts, write(tmp_path, rows))
+
+
+def test_what_is_always_null_stays_null_however_deep(tmp_path: Path) -> None:
+    tools = [{"name": f"t{n}", "strict": None, "more": [{"of": []}]} for n in range(5)]
+    rows: list[Any] = [{"prompt": f"q{n}", "meta": {"tools": tools}, "x": None} for n in range(3)]
+    loaded = load(prompts, write(tmp_path, rows))
+    for row, given in zip(loaded.dataset["train"], rows, strict=True):
+        assert (row["meta"], row["x"]) == (given["meta"], None)
 
 
 def test_lengths_are_measured_as_they_are_trained(tmp_path: Path) -> None:

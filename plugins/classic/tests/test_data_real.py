@@ -75,6 +75,14 @@ def test_gsm8k_and_its_overlap_is_found() -> None:
     assert {"answer", "ground_truth"} <= set(whole.dataset["train"].column_names)
 
 
+def test_prompts_inside_rollouts() -> None:
+    columns = {"prompt": "responses_create_params.input"}
+    loaded = load(prompts, "agent_rollouts", columns=columns)
+    assert (loaded.report["rows_read"], loaded.report["kept"]) == (10, 10)
+    kept = {name for part in loaded.dataset.values() for name in part.column_names}
+    assert "response" in kept  # with all that lies in it
+
+
 def test_pairs_of_turns_and_judged_responses() -> None:
     pairs = load(preference, "preference_demos/dpo_en_demo.json")
     assert (pairs.report["schema"], pairs.report["kept"]) == ("conversations_pair", 300)

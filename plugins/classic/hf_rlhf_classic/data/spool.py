@@ -129,7 +129,7 @@ def _turns_type() -> Any:
 
 
 def common_schema(spools: Sequence[Spool]) -> Any:
-    """Return the types in which all rows can be written; a column of nulls counts as text."""
+    """Return the types in which all rows can be written; what is always null counts as text."""
     import pyarrow as pa
 
     try:
@@ -139,8 +139,20 @@ def common_schema(spools: Sequence[Spool]) -> Any:
         )
     except pa.ArrowException as error:
         raise _two_types(str(error), "in the training and the held-out source") from error
-    text = {one.name: pa.string() for one in schema if pa.types.is_null(one.type)}
-    return pa.schema([(one.name, text.get(one.name, one.type)) for one in schema])
+    return pa.schema([(one.name, _null_as_text(one.type)) for one in schema])
+
+
+def _null_as_text(kind: Any) -> Any:
+    """Return a type with text for null, however deep: pyarrow cannot cast null within lists."""
+    import pyarrow as pa
+
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_null_as_text(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(one.name, _null_as_text(one.type)) for one in kind])
+    return kind
 
 
 def write_split(spool: Spool, mask: Any, schema: Any, folder: Path) -> Any:
@@ -173,12 +185,16 @@ def write_split(spool: Spool, mask: Any, schema: Any, folder: Path) -> Any:
 def _as(table: Any, schema: Any) -> Any:
     import pyarrow as pa
 
-    columns = [
-        table[one.name].cast(one.type)
-        if one.name in table.column_names
-        else pa.nulls(len(table), one.type)
-        for one in schema
-    ]
+    columns = []
+    for one in schema:
+        if one.name not in table.column_names:
+            columns.append(pa.nulls(len(table), one.type))
+            continue
+        try:
+            columns.append(table[one.name].cast(one.type))
+        except pa.ArrowException as error:
+            where = "in rows that lie far apart"
+            raise _two_types(f"column {one.name!r}: {error}", where) from error
     return pa.table(columns, schema=schema)
 
 
