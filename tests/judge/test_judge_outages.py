@@ -30,7 +30,7 @@ def short_waits(monkeypatch):
 
 
 def judge_at(server, **fields):
-    fields = {"cache": False, "timeout": 5.0, "deadline": 20.0, "retries": 2, **fields}
+    fields = {"cache": False, "timeout": 30.0, "deadline": 60.0, "retries": 2, **fields}
     return OpenAIJudge("scripted", server.base_url, **{"patience": 20.0, "seed": None, **fields})
 
 
