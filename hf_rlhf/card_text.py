@@ -118,9 +118,21 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes text of several lines as such, where YAML would put blank lines in between."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
 def as_yaml(value: Any) -> str:
     """Return YAML, keys sorted."""
-    text: str = yaml.safe_dump(value, sort_keys=True, allow_unicode=True, width=100)
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=True, allow_unicode=True, width=100)
     return text.rstrip()
 
 

@@ -186,7 +186,7 @@ class TestData:
         assert arguments({}) == "."
         assert arguments({"path": "a.jsonl"}) == ' with `{"path": "a.jsonl"}`.'
         told = arguments({"system": "You write.\n" * 30})
-        assert told.startswith(", with:\n\n```yaml\nsystem: ")
+        assert told.startswith(", with:\n\n```yaml\nsystem: |\n  You write.\n  You write.\n")
 
 
 def test_a_list_in_a_sentence():

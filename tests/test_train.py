@@ -47,6 +47,7 @@ def test_a_run_from_python_leaves_a_folder_that_is_not_trained_twice(tiny_run):
     assert (folder / "README.md").read_text().startswith("---\n")
     assert (folder / "adapter" / "adapter_model.safetensors").exists()
     assert (folder / "merged" / "model.safetensors").exists()
+    assert record["model"]["saved"] == ["adapter", "merged"]
     assert not list(folder.glob("*/training_args.bin"))
 
     # No command line made this run; its folder, and what is published of it, repeats it.
@@ -119,6 +120,7 @@ def test_full_fine_tuning_has_no_adapter_and_the_card_says_so(tiny_run):
     assert record["model"]["adapter"] is None
     assert not (folder / "adapter").exists()
     assert (folder / "merged" / "model.safetensors").exists()
+    assert record["model"]["saved"] == ["merged"]
     assert "no adapter" in (folder / "README.md").read_text()
 
 
@@ -174,7 +176,9 @@ def test_ctrl_c_leaves_a_record_and_the_same_command_goes_on(tiny_run, tmp_path)
     assert "The same command goes on from" in error
     folder = Path(tiny_run["output_dir"])
     assert load_record(folder)["status"] == "interrupted"
-    assert "nterrupted" in (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text()
+    assert "There is nothing to load: the run is interrupted" in card
+    assert "from_pretrained" not in card
 
     done = subprocess.run(command("--config", path), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -105,6 +105,7 @@ def index_card(
     )
     at = f", revision={revision!r}" if revision else ""
     first, *rest = policies or found
+    shown = policies[-1].name if policies else first.name
     loads = "".join(
         f'model.load_adapter("{one.repo_id}", adapter_name="{one.name}")\n' for one in rest
     )
@@ -128,9 +129,14 @@ def index_card(
         f"model = AutoModelForCausalLM.from_pretrained(base{at})\n"
         f'model = PeftModel.from_pretrained(model, "{first.repo_id}", '
         f'adapter_name="{first.name}")\n'
-        f'{loads}\nmodel.set_adapter("{policies[-1].name if policies else first.name}")\n```\n\n'
-        "Each role expects its system prompt, which is in `roles.json`.\n\n"
-        f"{_reward_note(found)}"
+        f'{loads}model.set_adapter("{shown}")\n```\n\n'
+        "Each role expects its system prompt, which is in `roles.json`:\n\n```python\n"
+        "import json\n\nfrom huggingface_hub import hf_hub_download\n\n"
+        f'with open(hf_hub_download("{repo_id}", "{INDEX}")) as file:\n'
+        '    roles = json.load(file)["roles"]\n'
+        f'system = roles["{shown}"]["system"]\n'
+        'messages = [{"role": "system", "content": system}, {"role": "user", "content": "..."}]\n'
+        f"```\n\n{_reward_note(found, at)}"
         "## Memory\n\n"
         "| | parameters |\n|---|---|\n"
         f"| base | {base_parameters:,} |\n"
@@ -140,13 +146,18 @@ def index_card(
     )
 
 
-def _reward_note(found: Sequence[Member]) -> str:
-    scoring = [f"`{one.name}`" for one in found if one.makes == "reward"]
+def _reward_note(found: Sequence[Member], at: str) -> str:
+    scoring = [one for one in found if one.makes == "reward"]
     if not scoring:
         return ""
+    names = " or ".join(f"`{one.name}`" for one in scoring)
     return (
-        f"To score by {' or '.join(scoring)}, load the base as "
-        "`AutoModelForSequenceClassification` with `num_labels=1`; the adapter brings its head.\n\n"
+        f"To score by {names}, load the base with a score head, which the adapter brings:\n\n"
+        "```python\nfrom transformers import AutoModelForSequenceClassification\n\n"
+        f"scorer = AutoModelForSequenceClassification.from_pretrained(base{at}, num_labels=1)\n"
+        "# The score is read off the last token that is not padding.\n"
+        "scorer.config.pad_token_id = tokenizer.pad_token_id\n"
+        f'scorer = PeftModel.from_pretrained(scorer, "{scoring[0].repo_id}")\n```\n\n'
     )
 
 
