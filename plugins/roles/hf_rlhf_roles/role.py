@@ -234,7 +234,7 @@ def unknown_role(name: str, known: Iterable[str]) -> ConfigError:
                 f"role {name!r}",
                 f"there is no such role{_meant(name, names)}.",
                 f"Roles here: {', '.join(names) or 'none'}. A role of your own is a file "
-                "roles/NAME.yaml in the workspace (docs/roles.md).",
+                "roles/NAME.yaml in the workspace, named under `roles` in workspace.yaml.",
             )
         ]
     )

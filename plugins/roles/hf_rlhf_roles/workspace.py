@@ -89,6 +89,11 @@ class Workspace:
     def role(self, name: str) -> Role:
         """Return a role; ConfigError, with near names, for one that the workspace has not."""
         if name not in self.roles:
+            if (self.folder / "roles" / f"{name}.yaml").is_file():
+                fix = f"Add {name} to `roles` in {NAME}; it has: {', '.join(self.roles)}."
+                raise ConfigError(
+                    [Problem(f"role {name!r}", f"is in roles/, and not in {NAME}.", fix)]
+                )
             raise unknown_role(name, self.roles)
         return read_role(self.roles[name])
 

@@ -76,6 +76,8 @@ def test_a_bad_role_file_says_where_and_what(tmp_path, old, new, said):
 
 def test_a_role_of_ones_own_is_a_file(home):
     (home / "roles" / "tutor.yaml").write_text(OWN)
+    with pytest.raises(ConfigError, match=r"Add tutor to `roles` in workspace\.yaml"):
+        read_workspace(home).role("tutor")
     text = (home / "workspace.yaml").read_text()
     (home / "workspace.yaml").write_text(text.replace("[data_insight, writer]", "[tutor, writer]"))
     with pytest.raises(ConfigError, match="there is no such role"):
