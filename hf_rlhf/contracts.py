@@ -116,6 +116,8 @@ class Trainer(Protocol):
     * `columns: frozenset[str]`: the dataset columns that it cannot do without.
     * `preflight(run) -> Iterable[Problem]` (classmethod): its own checks, before weights load.
       `Problem.where` is a top-level key of the run file.
+    * `advice(run) -> Iterable[str]` (classmethod): what may spoil training and is not known
+      to; shown as notes by `hf-rlhf check` and when training begins.
     * `held_out(run, model, model_kwargs) -> Evaluation | None` (classmethod): what it measures on
       the held-out rows, beside the composed rewards or without any. `model` is a folder or a Hub
       id with whole weights, `model_kwargs` are for `from_pretrained`. One row of metrics for each

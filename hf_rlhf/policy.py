@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from hf_rlhf.base_identity import IDENTITY, check_base
 from hf_rlhf.errors import BrokenPlugin, ModelError, Problem
 from hf_rlhf.lora import LoraAdapter, check_head, read_adapter
-from hf_rlhf.places import absent
 from hf_rlhf.processes import whole_weights
-from hf_rlhf.run import Run, resolve_model_path
+from hf_rlhf.run import Run, check_there, resolve_model_path
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -121,8 +120,7 @@ def find_adapter(name: str, revision: str | None = None) -> Path:
     """
     folder = Path(resolve_model_path(name))
     if not folder.exists():
-        if why := absent(name):
-            raise ModelError(why)
+        check_there(name)
         folder = _downloaded(name, revision)
     for found in (folder, folder / INNER):
         if (found / CONFIG).exists():

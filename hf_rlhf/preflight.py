@@ -51,9 +51,11 @@ def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
 
 def advice(run: "Run") -> list[str]:
     """Return what `run` may do but its author has hardly meant."""
+    own = getattr(run.trainer_class, "advice", None)
+    found = list(own(run)) if own is not None else []
     if run.training.bf16 and run.training.device.type == "cpu":
-        return ["bf16 makes most CPUs several times slower, not faster: `--bf16 false`"]
-    return []
+        found.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")
+    return found
 
 
 def _base(run: "Run") -> Iterator[Problem]:

@@ -30,7 +30,7 @@ from hf_rlhf.policy import find_adapter
 from hf_rlhf.preflight import problems_of
 from hf_rlhf.processes import is_planned, rank
 from hf_rlhf.record import RECORD_NAME
-from hf_rlhf.run import Run, find_model, load_tokenizer
+from hf_rlhf.run import Run, default_folder, find_model, load_tokenizer
 from hf_rlhf.specs import OWNED
 
 
@@ -170,7 +170,7 @@ class _Preparation:
         settings, problems = check_settings(given, classes, where=self.file.where_key)
         self.problems += problems
         asked = settings[0].get("output_dir")
-        folder = Path(asked or f"runs/{spec.plugin.replace('/', '-')}-{Path(spec.name).stem}")
+        folder = Path(asked) if asked else default_folder(spec.plugin, spec.name)
         settings[0]["output_dir"] = str(folder / "checkpoints")
         settings[0].setdefault("report_to", "none")
         training = None if problems else self._construct(classes[0], settings[0], spec)

@@ -1,6 +1,6 @@
 """One run, resolved: every name turned into code, every argument bound, no weights loaded."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
@@ -10,7 +10,7 @@ from hf_rlhf import registry
 from hf_rlhf.compose import ComposedReward
 from hf_rlhf.config import RunFile, RunSpec
 from hf_rlhf.contracts import Task
-from hf_rlhf.errors import BrokenPlugin, ConfigError, ModelError, Problem
+from hf_rlhf.errors import BrokenPlugin, ConfigError, HfRlhfError, ModelError, Problem
 from hf_rlhf.places import absent
 from hf_rlhf.source import class_in_source, constant
 
@@ -155,6 +155,38 @@ def load_tokenizer(path: str, pad_token: str | None, **kwargs: Any) -> Any:
     return tokenizer
 
 
+def default_folder(trainer: str, file: str) -> Path:
+    """Return the run folder of a run file that names none."""
+    return Path(f"runs/{trainer.replace('/', '-')}-{Path(file).stem}")
+
+
+def check_there(name: str) -> None:
+    """Raise ModelError for a model or adapter that is nothing here, unless the Hub may have it.
+
+    What a run file that is shipped would write has the command with it.
+    """
+    for point in registry.offered("trainers"):
+        for run, folder in _folders(point.name):
+            if folder in (Path(name), *Path(name).parents):
+                raise ModelError(
+                    f"there is no folder {name!r} here ({Path.cwd()}). `accelerate launch -m "
+                    f"hf_rlhf.train --plugin {point.name} --run {run}` makes it."
+                )
+    if why := absent(name):
+        raise ModelError(why)
+
+
+def _folders(trainer: str) -> Iterator[tuple[str, Path]]:
+    """Yield the run files that are shipped for a trainer, each with the folder that it writes."""
+    try:
+        shipped = run_files(trainer)
+        for run, path in shipped.items():
+            folder = RunFile.read(path).values.get("output_dir")
+            yield run, Path(folder) if folder else default_folder(trainer, run)
+    except HfRlhfError:
+        return  # a package that is broken has nothing to say here
+
+
 def find_model(name: str) -> str:
     """Return what `from_pretrained` takes for `name`, having looked that there is such a model.
 
@@ -164,8 +196,7 @@ def find_model(name: str) -> str:
     path = resolve_model_path(name)
     folder = Path(path)
     if not folder.exists():
-        if why := absent(name):
-            raise ModelError(why)
+        check_there(name)
     elif not folder.is_dir():
         raise ModelError(f"{name} is a file. A model is a folder, or on the Hub.")
     elif not (folder / "config.json").exists():

@@ -21,6 +21,10 @@ CLOSING_S = 5.0
 SAME_REQUEST_S = 2.0
 """For how long SIGTERM is the same request still: Slurm, `timeout` and others send it to a whole
 group of processes, and torchrun, which is in it, passes it on."""
+_KEEPING = (
+    "interrupted: what is done is being kept, and the last line says how to go on (the prompt may "
+    "be back before)."
+)
 _PARENT = os.getppid()  # as early as can be: a launcher may die while the libraries load
 
 
@@ -35,6 +39,9 @@ class Stopping:
     that the next save is near enough: then training is left to get there, and Terminated comes
     when `grace` seconds have passed, at least CLOSING_S. A second request raises it in any case;
     what comes within SAME_REQUEST_S, and the launcher's end after SIGTERM, is no second one.
+
+    Ctrl-C raises KeyboardInterrupt as ever, and says that what is done is being kept: a launcher
+    gets it too and may be gone, and the prompt back, before that is so. That is no second request.
     """
 
     def __init__(self, grace: float) -> None:
@@ -47,12 +54,17 @@ class Stopping:
         self._overdue = False
         self._over = threading.Event()
         self._launcher_gone = False
+        self._interrupted = False  # by Ctrl-C
         self._handler: Any = None
+        self._interrupt: Any = None
 
     def __enter__(self) -> Self:
         # Python hands signals to the main thread alone.
         if threading.current_thread() is threading.main_thread():
             self._handler = signal.signal(signal.SIGTERM, self._asked)
+            # One that is ignored, as of a job in the background, stays so.
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                self._interrupt = signal.signal(signal.SIGINT, self._keyboard)
             if any(name in os.environ for name in LAUNCHERS):
                 threading.Thread(target=self._watch_launcher, daemon=True).start()
         return self
@@ -61,8 +73,18 @@ class Stopping:
         self._over.set()
         if self._handler is not None:
             signal.signal(signal.SIGTERM, self._handler)
+        if self._interrupt is not None:
+            signal.signal(signal.SIGINT, self._interrupt)
+
+    def _keyboard(self, number: int, frame: FrameType | None) -> None:
+        if not self._interrupted and int(os.environ.get("RANK") or 0) == 0:
+            _say(_KEEPING)
+        self._interrupted = True
+        raise KeyboardInterrupt
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
+        if self._interrupted and self._launcher_gone:
+            return
         now = time.monotonic()
         if self._requested is not None:
             if self._overdue or now - self._requested >= SAME_REQUEST_S:
@@ -88,7 +110,8 @@ class Stopping:
         while not self._over.wait(0.5):
             if os.getppid() != _PARENT:
                 # A launcher of one process dies of the SIGTERM that its group got.
-                if self._requested is None:
+                # Or of the Ctrl-C.
+                if self._requested is None and not self._interrupted:
                     self._launcher_gone = True
                     _interrupt_main_thread()
                 return

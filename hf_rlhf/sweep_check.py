@@ -36,8 +36,8 @@ def checked(base: RunFile, plugin: str | None, arguments: list[str]) -> dict[str
 
     A problem is where, what, and how to mend it.
 
-    `rows` tells whether two cells are measured on the same held-out rows: their hash; `own`
-    whether the trainer measures something itself.
+    `rows` tells whether two cells are measured on the same held-out rows: their hash; `own` the
+    names of what the trainer measures itself, null where it does not tell.
     """
     try:
         run = prepare(base.override(arguments), plugin=plugin)
@@ -53,8 +53,14 @@ def checked(base: RunFile, plugin: str | None, arguments: list[str]) -> dict[str
         size = disk_need(run, steps).total
     except ValueError:  # no causal language model, whose size is not known beforehand
         size = 0
-    own = hasattr(run.trainer_class, "held_out")
+    own = _own(run.trainer_class)
     return {"problems": [], "steps": steps, "bytes": size, "rows": _rows(run), "own": own}
+
+
+def _own(trainer: Any) -> list[str] | None:
+    if not hasattr(trainer, "held_out"):
+        return []
+    return list(getattr(trainer, "held_out_metrics", ())) or None
 
 
 def _rows(run: Run) -> str:

@@ -121,6 +121,43 @@ def test_a_launcher_that_is_gone_is_noticed_and_a_shell_that_is_gone_is_not(monk
             pause(0.8)
 
 
+def get_ctrl_c():
+    os.kill(os.getpid(), signal.SIGINT)
+    pause(60)
+
+
+def test_a_launcher_that_ends_by_the_same_ctrl_c_does_not_break_the_save(monkeypatch, capfd):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    monkeypatch.delenv("RANK", raising=False)
+    before = signal.getsignal(signal.SIGINT)
+    with Stopping(5.0) as stop:
+        with pytest.raises(KeyboardInterrupt):
+            get_ctrl_c()
+        monkeypatch.setattr(os, "getppid", lambda: 1)
+        pause(0.8)  # the save, during which it is noticed
+        assert stop.cause is None
+        # Noticed while Ctrl-C waited for a long computation: the two come together.
+        stop._launcher_gone = True
+        get_sigterm(0.1)
+        # Somebody else's SIGTERM is a request of its own.
+        stop._launcher_gone = False
+        with pytest.raises(Terminated):
+            get_sigterm(2)
+        with pytest.raises(KeyboardInterrupt):
+            get_ctrl_c()
+    assert signal.getsignal(signal.SIGINT) is before
+    assert capfd.readouterr().err.count("interrupted: what is done is being kept") == 1
+
+
+def test_ctrl_c_that_is_ignored_stays_so():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Stopping(5.0):
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_outside_the_main_thread_signals_are_left_alone():
     before = signal.getsignal(signal.SIGTERM)
     errors = []

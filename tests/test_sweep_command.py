@@ -33,7 +33,7 @@ if sys.argv[2] == "hf_rlhf.sweep_check":
     (here / "checked.json").write_text(json.dumps(asked))
     rows = "others" if (here / "others").exists() else "r"
     plan = {"problems": [], "steps": 2, "bytes": 10, "rows": rows}
-    plan["own"] = (here / "own").exists()
+    plan["own"] = json.loads((here / "own").read_text()) if (here / "own").exists() else []
     plans = []
     for cell in asked["cells"]:
         wrong = [["my.yaml:3 beta", "is wrong.", "Mend it."]] if (here / "all").exists() else []
@@ -146,8 +146,12 @@ def test_a_metric_that_nothing_measures_is_told_before_any_run(sweep, tmp_path):
     with pytest.raises(ConfigError, match="`refinr` is not measured. Did you mean `refiner`"):
         sweep(*options, "--metric", "refinr", "--metric", "total")
     assert ran(tmp_path) == []
-    # What a trainer measures beside the rewards, only it can name.
-    (tmp_path / "own").touch()
+    # What a trainer measures beside the rewards, only it can name, and may not.
+    (tmp_path / "own").write_text('["margin"]')
+    assert sweep(*options, "--metric", "margin", "--dry_run") == 0
+    with pytest.raises(ConfigError, match="Did you mean `margin`"):
+        sweep(*options, "--metric", "margn")
+    (tmp_path / "own").write_text("null")
     assert sweep(*options, "--metric", "refinr", "--dry_run") == 0
 
 
@@ -269,7 +273,7 @@ def test_every_cell_is_resolved_as_its_run_would_be(tiny_run, tmp_path):
     asks.write_text(json.dumps({**asked, "cells": cells}))
     assert sweep_check(str(asks), str(answers)) == 0
     good, wrong, other_rows, same_rows, blind = json.loads(answers.read_text())
-    assert (good["problems"], good["steps"], good["own"]) == ([], 7, False)
+    assert (good["problems"], good["steps"], good["own"]) == ([], 7, [])
     assert good["bytes"] > 1e6
     assert good["rows"] == same_rows["rows"] != other_rows["rows"]
     said = "\n".join(" ".join(problem) for problem in wrong["problems"])

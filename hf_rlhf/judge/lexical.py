@@ -106,10 +106,11 @@ class Statement:
 
 @dataclass
 class LexicalJudge:
-    """Compare words; see the module for the method and its limits. Raises JudgeError on bad fields.
+    """Judge by comparing words: no model, no server, the same verdict every time.
 
-    It is a stand-in where no model can be asked, and an honest one: deterministic, and None for
-    what it knows that it cannot judge.
+    A stand-in where no model can be asked: it gives no verdict (None) on what it knows that it
+    cannot judge. What it compares, and its limits: docs/judges.md. Raises JudgeError for settings
+    that cannot work.
     """
 
     full: float = 0.9

@@ -38,10 +38,11 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 
 @dataclass
 class OpenAIJudge:
-    """Ask a language model. Raises JudgeError for fields that cannot work.
+    """Ask a language model behind an API like OpenAI's: vLLM, or a provider's.
 
-    Picklable; it holds no key and no connection. Questions that are equal in one call are asked
-    once, and a verdict in the cache is not asked for again.
+    Questions that are equal in one call are asked once, and a verdict in the cache is not asked
+    for again. Picklable; it holds no key and no connection. Raises JudgeError for settings that
+    cannot work.
     """
 
     model: str

@@ -149,13 +149,12 @@ class RewardModel:
         """Return what `from_pretrained` takes, and the adapter's folder, having looked at both."""
         from hf_rlhf.base_identity import check_base
         from hf_rlhf.lora import read_adapter
-        from hf_rlhf.places import absent
         from hf_rlhf.policy import find_adapter
-        from hf_rlhf.run import resolve_model_path
+        from hf_rlhf.run import check_there, resolve_model_path
 
         path = resolve_model_path(self.model)
-        if not Path(path).exists() and (why := absent(path)):
-            raise ModelError(f"reward_model: {why}")
+        if not Path(path).exists():
+            check_there(path)
         if (Path(path) / "adapter_config.json").exists():
             raise ModelError(
                 f"reward_model: {self.model} is an adapter. Write it as `adapter`, and its base as "

@@ -24,6 +24,7 @@ from hf_rlhf_classic.checks import (
 from hf_rlhf_classic.encoding import Encoded, encode_messages, encode_response, is_text, joined
 from hf_rlhf_classic.likelihood import Likelihood, Metrics, batch_size, likelihoods
 from hf_rlhf_classic.tokens_seen import TokensSeen
+from hf_rlhf_classic.unlearned import unlearned
 
 
 @dataclass
@@ -67,6 +68,11 @@ class SupervisedTrainer(SFTTrainer):  # type: ignore[misc]
         for check in (_kinds, _markers, _lengths):
             found += check(run) if not found else ()
         return found
+
+    @classmethod
+    def advice(cls, run: Run) -> Iterable[str]:
+        """Yield what may spoil training, and is not known to."""
+        return unlearned(run, encoder(run))
 
     @classmethod
     def from_run(cls, run: Run) -> Self:

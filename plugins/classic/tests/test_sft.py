@@ -4,7 +4,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError
+from hf_rlhf.preflight import advice
+from hf_rlhf.prepare import prepare
+from hf_rlhf.run import choose_run_file
 from hf_rlhf_classic.likelihood import likelihoods
 from hf_rlhf_classic.sft import SupervisedTrainer, encoder
 
@@ -279,3 +283,24 @@ def test_it_keeps_the_contract_and_resumes_exactly(packing, lora):
             **(peft if lora else {}),
         },
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"use_peft": True, "lora_target_modules": ["all-linear"]}, True),
+        ({"use_peft": True, "lora_modules_to_save": ["embed_tokens"]}, False),
+        ({"use_peft": False}, False),
+        ({"use_peft": True, "model_name_or_path": "package://hf_rlhf_classic/tiny_sft"}, False),
+    ],
+)
+def test_lora_on_a_base_that_never_saw_the_end_token_is_noted(tmp_path, settings, told):
+    """Full fine-tuning, LoRA with the embedding, and a base that knows the token are not."""
+    values = choose_run_file("sft", None, None).values
+    small = {"name": "tastes", "form": "sft", "train_rows": 16, "test_rows": 4}
+    changed = {"dataset": small, "output_dir": str(tmp_path / "run"), **settings}
+    found = advice(prepare(RunFile.from_mapping({**values, **changed})))
+    assert len(found) == told
+    if told:
+        assert "never to have learned '<end>'" in found[0]
+        assert "`lora_modules_to_save: [embed_tokens]`" in found[0]

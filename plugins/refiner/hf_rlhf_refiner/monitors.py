@@ -22,7 +22,7 @@ class AnswerFormat:
 
 @dataclass
 class AnswerLength:
-    """Words inside the answer block, tags not counted."""
+    """How many words the answer has, tags not counted."""
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
         """Return the number of words per completion."""
@@ -31,7 +31,7 @@ class AnswerLength:
 
 @dataclass
 class SnippetCount:
-    """Claims that cite something."""
+    """How many claims of the answer cite something."""
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
         """Return the number of claims per completion."""

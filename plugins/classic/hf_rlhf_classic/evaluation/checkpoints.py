@@ -12,10 +12,9 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from hf_rlhf.base_identity import check_base
 from hf_rlhf.errors import HfRlhfError, ModelError, Problem
-from hf_rlhf.places import absent
 from hf_rlhf.policy import INNER, find_adapter
 from hf_rlhf.record import RECORD_NAME, load_record
-from hf_rlhf.run import find_model, resolve_model_path
+from hf_rlhf.run import check_there, find_model, resolve_model_path
 from hf_rlhf_classic.evaluation.spec import SECTION, EvalSpec
 
 _KEYS = ("base", "adapter", "revision")
@@ -194,8 +193,7 @@ def _adapted(
 
 
 def _on_hub(name: str, place: int, asked: str, model: str, revision: str | None) -> Checkpoint:
-    if why := absent(model):
-        raise ModelError(why)
+    check_there(model)
     try:
         config = _hub_config(model, revision)
     except (OSError, ValueError, EntryNotFoundError) as error:

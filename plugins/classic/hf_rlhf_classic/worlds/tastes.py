@@ -153,7 +153,7 @@ def tastes(
     temperature: float = 0.3,
     margin: bool = False,
 ) -> Loaded:
-    """Somebody's tastes, to be met with an order; what an order is worth is known exactly.
+    """Prompts that tell a taste, to be met with an order whose worth is known exactly.
 
     The column `taste` repeats the prompt as the reward reads it, whatever becomes of the prompt.
     `form`: `sft` adds `completion`, an order of mediocre utility; `preference` adds `chosen` and

@@ -1,0 +1,96 @@
+"""Special tokens that responses hold, and that the base model has never learned.
+
+Tokens that a base never saw have nearly the same row in its output embedding. LoRA on other modules
+moves all their logits together, so it cannot teach one of them, say where a turn ends; training
+the embedding can (measured: experiments/classic_learning/README.md).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.errors import ModelError
+from hf_rlhf.policy import lora_config
+from hf_rlhf.run import Run
+from hf_rlhf.weights import Stored, open_checkpoint
+from hf_rlhf_classic.encoding import Encoded
+
+_ROWS = 32
+"""How many training rows are looked at for special tokens."""
+_COMPARED = 512
+"""With how many rows of the embedding each is compared."""
+_ALIKE, _ENOUGH = 0.98, 3
+"""From which cosine on, with how many others, a row is taken for that of an unseen token."""
+
+
+def unlearned(run: Run, encode: Callable[[Mapping[str, Any]], Encoded]) -> Iterator[str]:
+    """Yield what to know of LoRA that is to teach tokens which the base has never learned."""
+    if not run.model.use_peft or _trains_embedding(run):
+        return
+    stored = _output_embedding(Path(run.model_path))
+    wanted = sorted(_special(run, encode))
+    if stored is None or not wanted:
+        return
+    names = [run.tokenizer.convert_ids_to_tokens(one) for one in _unseen(stored, wanted)]
+    if names:
+        module = stored.key.removesuffix(".weight").rpartition(".")[2]
+        yield (
+            f"the base seems never to have learned {', '.join(map(repr, names))}, which responses "
+            "hold, and LoRA that leaves its embedding as it is cannot teach it: begin with a model "
+            f"that knows it, train all weights, or add `lora_modules_to_save: [{module}]`"
+        )
+
+
+def _trains_embedding(run: Run) -> bool:
+    config: Any = lora_config(run)
+    targets = config.target_modules or ()
+    names = [targets] if isinstance(targets, str) else list(targets)
+    names += config.modules_to_save or ()
+    return any(word in name for name in names for word in ("embed", "wte", "head"))
+
+
+def _special(run: Run, encode: Callable[[Mapping[str, Any]], Encoded]) -> set[int]:
+    tokenizer = run.tokenizer
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    encoded = (encode(row) for row in islice(run.dataset["train"], _ROWS))
+    return {
+        token
+        for one in encoded
+        for token, counted in zip(one.ids, one.counted, strict=True)
+        if counted and token in special
+    }
+
+
+def _output_embedding(folder: Path) -> Stored | None:
+    """Return the matrix that gives the logits, if its file is here; the tied one has one name."""
+    try:
+        stored = open_checkpoint(folder)
+    except ModelError:
+        return None
+    by_module = {key.removesuffix(".weight").rpartition(".")[2]: one for key, one in stored.items()}
+    names = ("lm_head", "embed_out", "embed_tokens", "wte", "embed_in")
+    found = next((by_module[name] for name in names if name in by_module), None)
+    return found if found is not None and len(found.shape) == 2 else None
+
+
+def _unseen(stored: Stored, tokens: list[int]) -> list[int]:
+    import torch
+    from safetensors import safe_open
+
+    size = stored.shape[0]
+    tokens = [token for token in tokens if token < size]
+    others = range(0, size, max(1, size // _COMPARED))
+    with safe_open(stored.file, "pt") as file:
+        matrix = file.get_slice(stored.key)
+
+        def rows(places: Any) -> Any:
+            read = torch.stack([matrix[place] for place in places]).float()
+            return torch.nn.functional.normalize(read, dim=-1)
+
+        alike = rows(tokens) @ rows(others).T >= _ALIKE if tokens else torch.zeros(0, 0)
+    return [
+        token
+        for token, row in zip(tokens, alike, strict=True)
+        if int(row.sum()) - int(token in others) >= _ENOUGH
+    ]
