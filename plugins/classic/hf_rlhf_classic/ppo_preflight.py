@@ -162,7 +162,9 @@ def _same_tokens(run: Run, where: str, name: str) -> Iterator[Problem]:
         return
     own, other = run.tokenizer.get_vocab(), tokenizer.get_vocab()
     if own != other:
-        differ = [token for token, number in own.items() if other.get(token) != number]
+        differ = sorted(
+            (token for token, number in own.items() if other.get(token) != number), key=own.get
+        )
         yield Problem(
             where,
             f"{name!r} has another tokenizer than the policy ({len(other)} tokens and {len(own)}; "

@@ -32,7 +32,7 @@ class Words:
     def __init__(self, chat: bool) -> None:
         self.chat_template = "x" if chat else None
 
-    def __call__(self, texts: list[str], add_special_tokens: bool) -> dict[str, Any]:
+    def __call__(self, texts: list[str], add_special_tokens: bool, **_: Any) -> dict[str, Any]:
         return {"input_ids": [text.split() + ["s"] * add_special_tokens for text in texts]}
 
     def apply_chat_template(

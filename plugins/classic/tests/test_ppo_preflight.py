@@ -179,4 +179,5 @@ def test_a_reference_with_another_tokenizer(problems, folder, tmp_path):
     _swap_two_tokens(other)
     said = problems(**LORA, reference_model_path=str(other))
     assert "has another tokenizer than the policy" in said
+    assert "['a', 'b'] differ" in said
     assert "'a'" in said

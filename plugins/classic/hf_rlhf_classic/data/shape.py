@@ -159,7 +159,7 @@ class Shape:
         if not texts:
             return []
         special = not self.conversational
-        ids = self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]
+        ids = self.tokenizer(list(texts), add_special_tokens=special, verbose=False)["input_ids"]
         return [len(one) for one in ids]
 
     def __str__(self) -> str:
