@@ -269,15 +269,27 @@ def _task_type(run: Run) -> Iterator[Problem]:
 
 def _disagreements(run: Run, config: Mapping[str, Any]) -> Iterator[Problem]:
     for setting, key in _SETTINGS.items():
-        if setting not in run.spec.settings:
+        asked, there = run.spec.settings.get(setting), config.get(key)
+        if asked is None or _plain(asked) == _plain(there) or _plain(asked) == "all-linear":
             continue
-        asked, there = run.spec.settings[setting], config.get(key)
-        if _plain(asked) != _plain(there) and _plain(asked) != "all-linear":
-            yield Problem(
-                setting,
-                f"is {asked!r}, and the adapter that is continued has {there!r}.",
-                "Leave it out, or give what the adapter has: it keeps its own.",
-            )
+        if key == "target_modules" and _modules(run, asked) == _modules(run, there):
+            continue
+        yield Problem(
+            setting,
+            f"is {asked!r}, and the adapter that is continued has {there!r}.",
+            "Leave it out, or give what the adapter has: it keeps its own.",
+        )
+
+
+def _modules(run: Run, names: Any) -> set[str]:
+    """Return the base's modules that a LoRA on `names`, whole or only their ends, changes."""
+    listed = [names] if isinstance(names, str) else [str(name) for name in names or ()]
+    try:
+        modules = dict(skeleton(run).named_modules())
+    except ValueError:
+        return set(listed)  # a kind of model that only its trainer can build
+    ends = tuple(f".{name}" for name in listed)
+    return {module for module in modules if f".{module}".endswith(ends)}
 
 
 def _plain(value: Any) -> Any:

@@ -15,6 +15,8 @@ RECIPE = {
     "reward": {"learning_rate": 1e-5, "num_train_epochs": 2},
     "dpo": {"learning_rate": 5e-7, "beta": 0.1},
     "grpo": {"num_generations": 4, "beta": 0.1, "epsilon": 0.2},
+    "ppo": {"cliprange": 0.2, "num_ppo_epochs": 4, "kl_coef": 0.2, "kl_target": 6.0},
+    "iterative_dpo": {"learning_rate": 5e-7, "beta": 0.1},
 }
 ON_THIS_MACHINE = {
     **{"use_cpu": True, "bf16": False, "dataloader_pin_memory": False, "max_steps": 2},
@@ -48,6 +50,9 @@ def run_of(trainer, model, path, folder, **settings):
     if trainer == "grpo":
         values["max_completion_length"] = 8
         values["prompts_per_step"] = 1
+    if trainer == "ppo":
+        values |= {"max_completion_length": 8, "rollout_batch_size": 8, "micro_batch_size": 1}
+        del values["per_device_train_batch_size"]
     return RunFile.from_mapping({**values, **settings})
 
 
@@ -63,7 +68,7 @@ def test_the_run_files_say_what_the_recipe_says(trainer):
         assert values["dataset"]["max_train_rows"] == 10_000
         assert values["warmup_steps"] == 0.05
         assert values["pad_token"] == "<|endoftext|>"
-    if trainer in ("dpo", "grpo"):
+    if trainer in ("dpo", "grpo", "ppo", "iterative_dpo"):
         assert values["dataset"]["max_prompt_tokens"] == 256
 
 
@@ -117,7 +122,7 @@ def assert_rewarded(record):
 @pytest.mark.slow
 @pytest.mark.smoke
 def test_the_whole_recipe_runs_from_stage_to_stage(go, plain_gpt2, tmp_path):
-    """SFT, then a reward model, then DPO and GRPO under it, each from what the SFT wrote."""
+    """SFT, then a reward model, then what trains under it, each from what the SFT wrote."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     go("sft", plain_gpt2)
@@ -131,13 +136,13 @@ def test_the_whole_recipe_runs_from_stage_to_stage(go, plain_gpt2, tmp_path):
     assert model.config.pad_token_id == 256
     assert model.score.bias is None
     by_model = [{"name": "reward_model", "label": "reward", "model": scorer}]
-    for trainer in ("dpo", "grpo"):
+    for trainer in ("dpo", "grpo", "ppo"):
         assert_rewarded(go(trainer, merged, rewards=by_model))
 
 
 @pytest.mark.slow
 def test_the_whole_recipe_runs_on_one_base_with_an_adapter_for_each_stage(go, plain_gpt2, tmp_path):
-    """Reward model, DPO and GRPO go on with the SFT's LoRA; the reward is the base with a LoRA."""
+    """All others go on with the SFT's LoRA; the reward is the base with a LoRA."""
     lora = {"use_peft": True, "lora_target_modules": ["all-linear"], "lora_r": 4}
     pad = {"pad_token": "<|endoftext|>", "use_peft": True}
     go("sft", plain_gpt2, **lora)
@@ -149,3 +154,13 @@ def test_the_whole_recipe_runs_on_one_base_with_an_adapter_for_each_stage(go, pl
         record = go(trainer, plain_gpt2, **start, rewards=by_model)
         assert_rewarded(record)
         assert not list((tmp_path / trainer).rglob("ref/adapter_model.safetensors"))
+    adapter = {"reward_adapter": scorer["adapter"], "rewards": by_model}
+    record = go("ppo", plain_gpt2, **start, **adapter, lora_r=4)
+    assert_rewarded(record)
+    # The adapter that PPO switches to on its base says what the model of its own does.
+    measured = record["evaluation"]["after"]
+    assert measured["reward_adapter"]["mean"] == pytest.approx(measured["reward"]["mean"], abs=1e-4)
+    logged = record["training"]["history"][0]
+    assert logged["rewards/reward_adapter/mean"] == pytest.approx(
+        logged["rewards/reward/mean"], abs=1e-4
+    )
