@@ -27,6 +27,7 @@ from hf_rlhf_classic.iterative_dpo_measures import tables
 from hf_rlhf_classic.iterative_dpo_rounds import Rounds, as_row, held_out_split
 from hf_rlhf_classic.iterative_dpo_store import Store
 from hf_rlhf_classic.preference_buffer import Pair
+from hf_rlhf_classic.tokens_seen import TokensSeen
 
 _REF = "ref"
 """TRL's name for the frozen copy of an adapter that training continues."""
@@ -90,6 +91,7 @@ class IterativeDPOTrainer(DPOTrainer):  # type: ignore[misc]
         trainer.train_dataset = rounds.rows
         trainer.precompute_ref_logps = True
         trainer.rounds = rounds
+        trainer.add_callback(TokensSeen(trainer))
         rounds.trainer = trainer
         return trainer
 

@@ -113,6 +113,8 @@ def test_killed_anywhere_it_ends_with_the_same_weights(tmp_path, given, sights):
     histories = [load_record(folder)["training"]["history"] for folder in (whole, broken)]
     ours, theirs = ([e for e in h if "policy" in e or "iteration" in e] for h in histories)
     assert ours == theirs
+    steps = [[(e["step"], e["loss"], e["num_tokens"]) for e in h if "loss" in e] for h in histories]
+    assert steps[0] == steps[1]
     assert not list(broken.rglob("ref"))
 
 
