@@ -8,11 +8,12 @@ for the machine, replies checked, verdicts written to a new cache.
 The alternatives: the openai client in a loop, and as many as `c` of its calls at once behind a
 semaphore, with nothing checked, kept, capped for the machine or tried again.
 
-Python's HTTP clients take a millisecond or more of processor time for a call, so that one process
-cannot make more than some hundred calls a second, whatever the bound. That time is given beside.
+A call takes processor time too, and those of equal latency come in bursts, so that one process
+cannot make as many calls a second as the bound may ask for. That time is given beside.
 """
 
 import asyncio
+import gc
 import heapq
 import multiprocessing
 import time
@@ -105,6 +106,12 @@ def served(load: Load) -> Iterator[str]:
         raise SystemExit(f"{peak} calls were under way at once, more than {load.concurrency}")
 
 
+def _now() -> tuple[float, float]:
+    """Return the time and the processor's, with no garbage left that another has made."""
+    gc.collect()
+    return time.perf_counter(), time.process_time()
+
+
 def ours(load: Load, url: str, folder: Path) -> tuple[float, float]:
     """Return the seconds that the judge takes for all questions, and those of the processor."""
     judge = OpenAIJudge(
@@ -113,7 +120,7 @@ def ours(load: Load, url: str, folder: Path) -> tuple[float, float]:
         max_concurrency=load.concurrency,
         cache_path=str(folder / f"{time.monotonic_ns()}.sqlite"),
     )
-    begun, used = time.perf_counter(), time.process_time()
+    begun, used = _now()
     verdicts = asyncio.run(judge.judge(load.questions))
     seconds = time.perf_counter() - begun, time.process_time() - used
     if any(verdict.score != 1.0 for verdict in verdicts):
@@ -138,7 +145,7 @@ def gathered(load: Load, url: str) -> tuple[float, float]:
 
             await asyncio.gather(*(ask(question) for question in load.questions))
 
-    begun, used = time.perf_counter(), time.process_time()
+    begun, used = _now()
     asyncio.run(run())
     return time.perf_counter() - begun, time.process_time() - used
 
@@ -147,7 +154,7 @@ def sequential(load: Load, url: str) -> tuple[float, float]:
     """Return the same for one call after another, from a part of them."""
     some = load.questions[:: load.calls // SEQUENTIAL]
     with OpenAI(base_url=url, api_key="none") as client:
-        begun, used = time.perf_counter(), time.process_time()
+        begun, used = _now()
         for question in some:
             client.chat.completions.create(
                 model="scripted",

@@ -6,22 +6,25 @@ read or written costs a warning, once, and never a run.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import sqlite3
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 from hf_rlhf.contracts import Verdict
 from hf_rlhf.errors import JudgeError
 
 Keep = Callable[[str, Verdict], None]
+Write = Callable[[Mapping[str, Verdict]], None]
 SCHEMA_VERSION = 1
 _KEYS_PER_QUERY = 500
 _GIVE_UP = 5
+_TOGETHER_S = 0.02
 
 
 def default_path() -> Path:
@@ -45,6 +48,8 @@ class VerdictCache:
         found: dict[str, Verdict] = {}
         if self.trouble >= _GIVE_UP:
             return found
+        if self._is_new():
+            return found
         with self._guarded(), closing(self._open()) as database:
             for start in range(0, len(wanted), _KEYS_PER_QUERY):
                 some = wanted[start : start + _KEYS_PER_QUERY]
@@ -57,35 +62,47 @@ class VerdictCache:
 
     def write(self, key: str, verdict: Verdict) -> None:
         """Keep a verdict. One without a score is a failure, and is not kept."""
-        with self.writing() as keep:
-            keep(key, verdict)
+        with self.writing() as write:
+            write({key: verdict})
 
     @contextmanager
-    def writing(self) -> Iterator[Keep]:
-        """Give a function that keeps a verdict at once, as `write` does, over one connection.
+    def writing(self) -> Iterator[Write]:
+        """Give a function that keeps verdicts, as `write` does, over one connection.
 
         To open the file and close it costs more than a verdict does: closing flushes it to disk.
         """
         database: sqlite3.Connection | None = None
 
-        def keep(key: str, verdict: Verdict) -> None:
+        def write(verdicts: Mapping[str, Verdict]) -> None:
             nonlocal database
-            if verdict.score is None or self.trouble >= _GIVE_UP:
+            now = time.time()
+            rows = [
+                (key, json.dumps({"score": verdict.score, "reason": verdict.reason}), now)
+                for key, verdict in verdicts.items()
+                if verdict.score is not None
+            ]
+            if not rows or self.trouble >= _GIVE_UP:
                 return
-            text = json.dumps({"score": verdict.score, "reason": verdict.reason})
             with self._guarded():
                 database = database or self._open()
                 with database:
-                    database.execute(
-                        "INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?)", (key, text, time.time())
-                    )
+                    database.executemany("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?)", rows)
 
         try:
-            yield keep
+            yield write
         finally:
             if database is not None:
                 with self._guarded():
                     database.close()
+
+    def _is_new(self) -> bool:
+        """Make an empty file where there is none, which tells at once whether that can be done."""
+        with self._guarded():
+            if self.path.exists():
+                return False
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.touch()
+        return True
 
     def _open(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,6 +134,30 @@ class VerdictCache:
                 )
 
 
+@asynccontextmanager
+async def together(write: Write) -> AsyncIterator[Keep]:
+    """Give a function that keeps a verdict: what arrives within a moment is one write.
+
+    Many verdicts arrive at once, and to write each by itself would delay the next requests.
+    """
+    loop = asyncio.get_running_loop()
+    fresh: dict[str, Verdict] = {}
+
+    def write_fresh() -> None:
+        write(fresh)
+        fresh.clear()
+
+    def keep(key: str, verdict: Verdict) -> None:
+        if not fresh:
+            loop.call_later(_TOGETHER_S, write_fresh)
+        fresh[key] = verdict
+
+    try:
+        yield keep
+    finally:
+        write_fresh()
+
+
 def _checked(score: float, reason: str) -> Verdict:
     if not 0.0 <= score <= 1.0:
         raise ValueError(f"it holds the score {score!r}, which is not from 0 to 1")
@@ -128,7 +169,7 @@ def summary(path: Path) -> Mapping[str, float]:
 
     Raises JudgeError when the file is not a cache of verdicts.
     """
-    if not path.exists():
+    if _is_empty(path):
         return {"verdicts": 0, "bytes": 0}
     with _readable(path), closing(sqlite3.connect(path, timeout=10.0)) as database:
         row = database.execute("SELECT COUNT(*), MIN(at), MAX(at) FROM verdicts").fetchone()
@@ -138,13 +179,17 @@ def summary(path: Path) -> Mapping[str, float]:
 
 def clear(path: Path) -> int:
     """Forget every verdict; return how many there were. Raises JudgeError as `summary` does."""
-    if not path.exists():
+    if _is_empty(path):
         return 0
     with _readable(path), closing(sqlite3.connect(path, timeout=10.0)) as database:
         with database:
             forgotten = database.execute("DELETE FROM verdicts").rowcount
         database.execute("VACUUM")
     return forgotten
+
+
+def _is_empty(path: Path) -> bool:
+    return not path.exists() or not path.stat().st_size
 
 
 @contextmanager

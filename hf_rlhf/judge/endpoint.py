@@ -18,17 +18,18 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from hf_rlhf.addresses import is_forbidden
 from hf_rlhf.errors import JudgeError
+from hf_rlhf.judge import transport
+from hf_rlhf.judge.transport import Answer
 from hf_rlhf.messages import text_of
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI, OpenAIError
+    from aiohttp import ClientSession
 
 AGAIN = frozenset({408, 409})
 """Statuses, beside 5xx, that another try of this request may heal."""
@@ -38,6 +39,8 @@ NO_CHAT = frozenset({405, 501})
 GONE = frozenset({502, 503, 504, 520, 521, 522, 523, 524, 529, 530})
 """Statuses by which a proxy (52x: Cloudflare's) or a starting server says that nobody is there."""
 NO_KEY = "EMPTY"
+ACCOUNT = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
+"""What OpenAI bills, where a key has several; as its own clients name them."""
 _SHOWN = 200
 
 
@@ -91,56 +94,61 @@ class Endpoint:
     api_key_env: str
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator["AsyncOpenAI"]:
+    async def connect(self) -> AsyncIterator["ClientSession"]:
         """Open a client for the running event loop. Raises JudgeError for an unsafe address.
 
         A client's connections belong to one loop, and trainers call from several, so it is not
         kept. Redirects are not followed: they would carry prompts and key to another host.
         """
-        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
-
         await _refuse_internal(self.base_url)
-        client = AsyncOpenAI(
-            base_url=self.base_url,
-            api_key=self._key(),
-            max_retries=0,
-            http_client=DefaultAsyncHttpxClient(
-                follow_redirects=False,
-                verify=_trusted(*map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR"))),
-            ),
-        )
-        async with client:
+        async with transport.session(self.base_url, self._headers()) as client:
             yield client
 
     async def complete(
-        self, client: "AsyncOpenAI", body: Mapping[str, Any], timeout: float
+        self, client: "ClientSession", body: Mapping[str, Any], timeout: float
     ) -> Reply:
         """Ask for one chat completion, within `timeout` seconds.
 
         Raises Unavailable, Failed or JudgeError.
         """
-        import openai
+        sent = monotonic()
+        answer = await self._answer(client, "POST", "/chat/completions", _json(body), timeout)
+        if not 200 <= answer.status < 300:
+            raise await self._diagnosed(client, answer, sent)
+        if not answer.whole:
+            limit = transport.MAX_REPLY_BYTES // 2**20
+            raise Failed(f"the answer is longer than {limit} MiB", again=True)
+        return self._reply(answer.text)
+
+    async def _answer(
+        self,
+        client: "ClientSession",
+        method: str,
+        path: str,
+        body: bytes | None,
+        timeout: float,
+    ) -> Answer:
+        """Send one request. Raises Unavailable, Failed or JudgeError when no answer comes."""
+        import aiohttp
 
         sent = monotonic()
-        named = {name: value for name, value in body.items() if name != "extra_body"}
         try:
             async with asyncio.timeout(timeout):
-                # `chat.completions.create` takes longer to walk the body's types than all the rest.
-                text = await client.post(
-                    "/chat/completions",
-                    cast_to=str,
-                    body={**named, **body.get("extra_body", {})},
-                    options={"timeout": timeout},
-                )
-        except openai.APIStatusError as error:
-            raise await self._diagnosed(client, error, sent) from None
-        except (TimeoutError, openai.APITimeoutError):
-            raise Silent(f"no answer within {timeout:g} s", sent=sent) from None
-        except openai.APIConnectionError as error:
+                return await transport.ask(client, method, self.base_url + path, body)
+        except aiohttp.InvalidURL:  # whose text, like the next one's, may hold a proxy's password
+            what = f"{self.base_url}, or the environment's proxy for it, is not an address"
+            raise Failed(what, again=False) from None
+        except aiohttp.ClientHttpProxyError as error:
+            said = f"the proxy answers {error.status} {self.shown(error.message)}"
+            raise Unavailable(f"no connection: {said}", sent=sent) from None
+        except aiohttp.ClientError as error:
             raise self._unconnected(_root_cause(error), sent) from None
-        except openai.OpenAIError as error:
+        except TimeoutError:
+            raise Silent(f"no answer within {timeout:g} s", sent=sent) from None
+        except OSError as error:
+            raise self._unconnected(_root_cause(error), sent) from None
+        except ValueError as error:
             raise Failed(self.shown(error), again=False) from None
-        return self._reply(text)
 
     def shown(self, text: object) -> str:
         """Return a short line of text that came from outside, without the key."""
@@ -157,7 +165,24 @@ class Endpoint:
                 f"The judge's key is to be in the environment variable {self.api_key_env}, which "
                 f"is not set. Set it, or leave out api_key_env for a server without keys."
             )
+        if key and not (key.isascii() and key.isprintable()):
+            raise JudgeError(
+                f"The judge's key in the environment variable {self.api_key_env} holds a line "
+                f"break or another character that no header can carry. Set it anew."
+            )
         return key or NO_KEY
+
+    def _headers(self) -> dict[str, str]:
+        headers = {
+            "Accept": "application/json",
+            "Authorization": f"Bearer {self._key()}",
+            "Content-Type": "application/json",
+            "User-Agent": "hf-rlhf",
+        }
+        for header, variable in ACCOUNT.items():
+            if account := os.environ.get(variable):
+                headers[header] = account
+        return headers
 
     def _key_or_none(self) -> str | None:
         return os.environ.get(self.api_key_env) or None
@@ -199,23 +224,23 @@ class Endpoint:
         return Unavailable(f"no connection: {self.shown(cause)}", sent=sent)
 
     async def _diagnosed(
-        self, client: "AsyncOpenAI", error: Any, sent: float
+        self, client: "ClientSession", answer: Answer, sent: float
     ) -> Failed | JudgeError:
         """Turn an HTTP status into what it means for the run."""
-        status, text = error.status_code, error.response.text
+        status, text = answer.status, answer.text
         cause = f"HTTP {status}: {self.shown(text)}"
         busy = status == BUSY
         if status in GONE or (busy and "insufficient_quota" not in text):
-            after = retry_after(error.response)
+            after = retry_after(answer.headers)
             return Unavailable(cause, sent=sent, after=after, busy=busy)
         if status in AGAIN or (status >= 500 and status not in NO_CHAT):
             return Failed(cause, again=True)
-        return await self._refused(client, error)
+        return await self._refused(client, answer)
 
-    async def _refused(self, client: "AsyncOpenAI", error: Any) -> Failed | JudgeError:
+    async def _refused(self, client: "ClientSession", answer: Answer) -> Failed | JudgeError:
         """Say what a status means that waiting will not change."""
-        status = error.status_code
-        said = self.shown(error.response.text)
+        status = answer.status
+        said = self.shown(answer.text)
         where = f"The judge at {self.base_url}"
         if status == BUSY:
             return JudgeError(f"{where} has no quota left for this key ({status}: {said}).")
@@ -230,12 +255,12 @@ class Endpoint:
                 f"{await self._models(client)}"
             )
         if 300 <= status < 400:
-            host = _host(error.response.headers.get("location", ""))
+            host = _host(answer.headers.get("location", ""))
             return JudgeError(
                 f"{where} redirects to {self.shown(host)}, which is not followed. "
                 f"Set base_url to where it is served."
             )
-        if status in NO_CHAT or _is_page(error.response.text):
+        if status in NO_CHAT or _is_page(answer.text):
             return JudgeError(
                 f"{where} takes no chat completions ({status}: {said}): it is no OpenAI-compatible "
                 f"API, or not under this path. A base_url usually ends in /v1."
@@ -245,15 +270,12 @@ class Endpoint:
             hint = " (the server may not know schemas: set structured to false)"
         return Failed(f"HTTP {status}: {said}{hint}", again=False)
 
-    async def _models(self, client: "AsyncOpenAI") -> str:
+    async def _models(self, client: "ClientSession") -> str:
         """Say which models the server has, nearest names first."""
-        import openai
-
         try:
-            async with asyncio.timeout(5):
-                raw = await client.models.with_raw_response.list(timeout=5)
-            names = [str(entry["id"]) for entry in json.loads(raw.http_response.text)["data"]]
-        except (openai.OpenAIError, TimeoutError, ValueError, LookupError, TypeError):
+            answer = await self._answer(client, "GET", "/models", None, timeout=5)
+            names = [str(entry["id"]) for entry in json.loads(answer.text)["data"]]
+        except (Failed, JudgeError, ValueError, LookupError, TypeError):
             return "It lists no models either; base_url usually ends in /v1."
         near = difflib.get_close_matches(self.model, names, n=3, cutoff=0.4)
         listed = near + [name for name in names if name not in near]
@@ -307,27 +329,26 @@ def _refuse_forbidden(address: str, host: str) -> None:
         )
 
 
-def retry_after(response: Any) -> float | None:
-    """Return the seconds that a response asks to wait, given in seconds or as an HTTP date."""
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that an answer asks to wait, given in seconds or as an HTTP date."""
     for header, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         with contextlib.suppress(TypeError, ValueError):
-            seconds = float(response.headers.get(header)) * scale
+            seconds = float(headers.get(header, "")) * scale
             return max(0.0, seconds) if seconds == seconds else None
     with contextlib.suppress(TypeError, ValueError):
-        date = email.utils.parsedate_to_datetime(response.headers.get("retry-after"))
+        date = email.utils.parsedate_to_datetime(headers.get("retry-after", ""))
         return max(0.0, date.timestamp() - time.time())
     return None
 
 
-@cache
-def _trusted(*where: str | None) -> ssl.SSLContext:
-    """Return whom TLS trusts here. Made once: to load the certificates takes 50 ms."""
+def _json(body: Mapping[str, Any]) -> bytes:
+    sent = {name: value for name, value in body.items() if name != "extra_body"}
+    sent |= body.get("extra_body", {})
     try:
-        import httpx2 as httpx
-    except ImportError:  # openai 2 has no httpx2
-        import httpx  # type: ignore[no-redef]
-    context: ssl.SSLContext = httpx.create_ssl_context()
-    return context
+        text = json.dumps(sent, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise JudgeError(f"The judge's extra_body cannot be sent as JSON: {error}.") from None
+    return text.encode("utf-8", "replace")
 
 
 def _host(url: str) -> str:
@@ -346,8 +367,8 @@ def _count(usage: Mapping[str, Any], name: str) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _root_cause(error: "OpenAIError") -> BaseException:
-    cause: BaseException = error
+def _root_cause(error: BaseException) -> BaseException:
+    cause = error
     while (deeper := cause.__cause__ or cause.__context__) is not None:
         cause = deeper
     return cause

@@ -156,8 +156,9 @@ class _Slots:
             open_places = [number for number in range(count) if number not in self._held]
             if not open_places or time.monotonic() < self._full_until:
                 return None
-            # In random order, so that processes rarely try the same file at the same moment.
-            for number in random.sample(open_places, len(open_places)):
+            # From a random one on, so that processes rarely try the same file at the same moment.
+            first = random.randrange(len(open_places))
+            for number in open_places[first:] + open_places[:first]:
                 with contextlib.suppress(Timeout):
                     self._acquire(number)
                     self._held.add(number)
@@ -174,8 +175,8 @@ class _Slots:
 
     def _acquire(self, number: int) -> None:
         with _cure(self._folder):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if number not in self._locks:
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._locks[number] = FileLock(
                     self._folder / f"slot-{number}.lock", blocking=False, thread_local=False
                 )

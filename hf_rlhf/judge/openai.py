@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import math
+import random
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from hf_rlhf.contracts import Question, Verdict
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.judge import prompts
-from hf_rlhf.judge.cache import SCHEMA_VERSION, Keep, VerdictCache, default_path
+from hf_rlhf.judge.cache import SCHEMA_VERSION, Keep, VerdictCache, default_path, together
 from hf_rlhf.judge.endpoint import Endpoint, Failed, Reply, Silent, Unavailable, checked_url
 from hf_rlhf.judge.limits import Limits
 from hf_rlhf.judge.outage import Outage, Waiting, outage_of
@@ -28,7 +29,7 @@ from hf_rlhf.judge.tally import Tally
 from hf_rlhf.judge.verdicts import Malformed, read_verdict
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+    from aiohttp import ClientSession
 
 _LETTERS_PER_TOKEN = 3
 """Low for English, so that a booking under the token cap rather errs on the safe side."""
@@ -174,7 +175,7 @@ class OpenAIJudge:
             ) from None
         return f"{self.model} at {self.base_url} answered in {monotonic() - started:.2f} s"
 
-    async def _ask_briefly(self, client: "AsyncOpenAI") -> None:
+    async def _ask_briefly(self, client: "ClientSession") -> None:
         body = self._body(prompts.messages_for(Question("quality", "Yes.", "Says yes.")))
         if self.max_tokens is not None:
             body["max_tokens"] = 1
@@ -234,14 +235,18 @@ class OpenAIJudge:
         turn = asyncio.Semaphore(self.max_concurrency)
         waiting = Waiting(f"The judge {self.model} at {self.base_url}", self.patience, started)
 
-        async def ask(client: "AsyncOpenAI", key: str, keep: Keep) -> None:
+        async def ask(client: "ClientSession", key: str, keep: Keep) -> None:
             async with turn:
                 answers[key] = await self._ask(client, bodies[key], waiting)
             keep(key, answers[key])
 
         async def answer_all() -> None:
-            with self._cache.writing() if self._cache else nullcontext(_forget) as keep:
-                async with self._endpoint.connect() as client, asyncio.TaskGroup() as group:
+            with self._cache.writing() if self._cache else nullcontext(_forget) as write:
+                async with (
+                    together(write) as keep,
+                    self._endpoint.connect() as client,
+                    asyncio.TaskGroup() as group,
+                ):
                     for key in bodies:
                         group.create_task(ask(client, key, keep))
 
@@ -277,7 +282,9 @@ class OpenAIJudge:
             task.cancel()
             await asyncio.wait([task])
 
-    async def _ask(self, client: "AsyncOpenAI", body: dict[str, Any], waiting: Waiting) -> Verdict:
+    async def _ask(
+        self, client: "ClientSession", body: dict[str, Any], waiting: Waiting
+    ) -> Verdict:
         """Return a verdict; a malformed reply is sent back once to be mended."""
         try:
             reply = await self._persist(client, body, waiting)
@@ -292,22 +299,21 @@ class OpenAIJudge:
             return Verdict(None, f"The judge could not be asked: {failure}")
 
     async def _persist(
-        self, client: "AsyncOpenAI", body: dict[str, Any], waiting: Waiting
+        self, client: "ClientSession", body: dict[str, Any], waiting: Waiting
     ) -> Reply:
         """Send a request until it is answered. Raises Failed when its own tries run out."""
-        from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt
-        from tenacity.wait import wait_random_exponential
-
-        retrying = AsyncRetrying(
-            stop=stop_after_attempt(self.retries + 1),
-            wait=wait_random_exponential(FIRST_WAIT_S, max=LONGEST_WAIT_S),
-            retry=retry_if_exception(lambda error: isinstance(error, Failed) and error.again),
-            reraise=True,
-        )
-        return await retrying(self._outlast, client, body, waiting)
+        tries, longest = 0, FIRST_WAIT_S
+        while True:
+            try:
+                return await self._outlast(client, body, waiting)
+            except Failed as failure:
+                if not failure.again or tries >= self.retries:
+                    raise
+            await asyncio.sleep(random.uniform(0.0, longest))
+            tries, longest = tries + 1, min(2 * longest, LONGEST_WAIT_S)
 
     async def _outlast(
-        self, client: "AsyncOpenAI", body: dict[str, Any], waiting: Waiting
+        self, client: "ClientSession", body: dict[str, Any], waiting: Waiting
     ) -> Reply:
         """Send one request, again after each outage. Raises Failed for what is its own fault."""
         while True:
@@ -329,7 +335,7 @@ class OpenAIJudge:
                     self._outage.answered(sent, waiting.name)
                     return reply
 
-    async def _answers_others(self, client: "AsyncOpenAI", waiting: Waiting) -> bool:
+    async def _answers_others(self, client: "ClientSession", waiting: Waiting) -> bool:
         sent = monotonic()
         try:
             await self._ask_briefly(client)
@@ -339,7 +345,7 @@ class OpenAIJudge:
         self._outage.answered(sent, waiting.name)
         return True
 
-    async def _send(self, client: "AsyncOpenAI", body: dict[str, Any], timeout: float) -> Reply:
+    async def _send(self, client: "ClientSession", body: dict[str, Any], timeout: float) -> Reply:
         """Send one request when the caps allow it, and count what it cost."""
         letters = sum(len(message["content"]) for message in body["messages"])
         estimate = letters // _LETTERS_PER_TOKEN + body.get("max_tokens", 0)
@@ -359,7 +365,7 @@ class OpenAIJudge:
         return reply
 
 
-def _forget(key: str, verdict: Verdict) -> None:
+def _forget(verdicts: Mapping[str, Verdict]) -> None:
     """Keep nothing: there is no cache."""
 
 

@@ -202,6 +202,7 @@ class ScriptedServer:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"  # connections are kept, as servers of models do
             disable_nagle_algorithm = True
+            wbufsize = -1  # head and body leave together
 
             def do_GET(self) -> None:
                 listed = {"object": "list", "data": [{"id": name} for name in scripted.models]}
@@ -237,6 +238,7 @@ class ScriptedServer:
                 self.end_headers()
                 try:
                     self.wfile.write(payload)
+                    self.wfile.flush()
                 except ConnectionError:
                     self.close_connection = True  # The client gave up, as tests of timeouts do.
 

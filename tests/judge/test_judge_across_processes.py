@@ -16,7 +16,7 @@ from hf_rlhf.judge.openai import OpenAIJudge
 from hf_rlhf.judge.scripted import ScriptedServer
 
 JUDGE_IN_TWO_THREADS = """
-import asyncio, openai, sys, tenacity, threading
+import aiohttp, asyncio, sys, threading
 from hf_rlhf.contracts import Question
 from hf_rlhf.judge.openai import OpenAIJudge
 url, name, cap, rpm = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]

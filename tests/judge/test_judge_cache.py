@@ -7,7 +7,7 @@ import pytest
 
 from hf_rlhf.contracts import Question, Verdict
 from hf_rlhf.errors import JudgeError
-from hf_rlhf.judge.cache import VerdictCache, clear, command, default_path, summary
+from hf_rlhf.judge.cache import VerdictCache, clear, command, default_path, summary, together
 from hf_rlhf.judge.openai import OpenAIJudge
 from hf_rlhf.judge.scripted import ScriptedServer
 
@@ -95,6 +95,39 @@ def test_many_threads_write_at_once(tmp_path):
     assert found["3 2"] == Verdict(1.0, "ü \x00 'quoted'")
     with sqlite3.connect(path) as database:
         assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_verdicts_that_arrive_together_are_one_write_and_none_is_lost():
+    writes = []
+
+    async def five_of_which_two_come_late():
+        async with together(lambda verdicts: writes.append(dict(verdicts))) as keep:
+            for n in range(3):
+                keep(str(n), Verdict(1.0))
+            while not writes:
+                await asyncio.sleep(0.005)
+            keep("3", Verdict(0.0))
+            keep("4", Verdict(0.5))
+
+    asyncio.run(five_of_which_two_come_late())
+    assert writes == [dict.fromkeys("012", Verdict(1.0)), {"3": Verdict(0.0), "4": Verdict(0.5)}]
+
+
+def test_what_was_answered_before_a_call_fails_is_kept(tmp_path):
+    path = tmp_path / "judge.sqlite"
+    with ScriptedServer(script=["ok", "401"]) as server:
+        judge = OpenAIJudge("scripted", server.base_url, max_concurrency=1, cache_path=str(path))
+        with pytest.raises(JudgeError, match="refused the key"):
+            ask(judge, "a", "b", "c")
+    assert summary(path)["verdicts"] == 1
+
+
+def test_a_cache_into_which_nothing_was_written_is_shown_as_empty(tmp_path):
+    path = tmp_path / "judge.sqlite"
+    assert VerdictCache(path).read(["k"]) == {}
+    assert path.exists()  # so that a folder that cannot be written is told before the first call
+    assert summary(path) == {"verdicts": 0, "bytes": 0}
+    assert clear(path) == 0
 
 
 def test_the_default_path(monkeypatch, tmp_path):

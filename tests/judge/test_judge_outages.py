@@ -22,7 +22,7 @@ from hf_rlhf.judge.scripted import FAULTS, Asked, Reply, ScriptedServer
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch):
-    importlib.import_module("openai")  # takes a second, which no deadline here should count
+    importlib.import_module("aiohttp")  # takes a second, which no deadline here should count
     monkeypatch.setattr(judge_module, "FIRST_WAIT_S", 0.02)
     monkeypatch.setattr(outage, "FIRST_WAIT_S", 0.05)
     monkeypatch.setattr(outage, "LONGEST_WAIT_S", 0.2)
