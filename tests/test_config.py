@@ -658,7 +658,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     assert RunFile.parse(file.to_yaml(), "t").values == file.values
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(max_size=12) | st.from_regex(r"--[a-z0-9.]{1,12}", fullmatch=True)))
 @example(["--rewards", "--gates.0.label", "--judges.main", "3"])
 @example(["--rewards.0", "[]", "--rewards.0.0", "x"])
@@ -670,7 +670,7 @@ def test_any_options_are_applied_or_refused(argv: list[str]) -> None:
     file.spec(known_settings=KNOWN)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,6}", fullmatch=True), PLAIN, max_size=4))
 def test_values_written_as_options_come_back(values: dict[str, Any]) -> None:
     argv = [f"--k.{key}={json.dumps(value)}" for key, value in values.items()]
