@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from hf_rlhf.base_identity import check_base
-from hf_rlhf.errors import HfRlhfError, ModelError
+from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem
 from hf_rlhf_roles.guard import base_folder
 from hf_rlhf_roles.role import Role, unknown_role
 from hf_rlhf_roles.workspace import Workspace
@@ -72,6 +72,7 @@ class Engine:
         or whose adapter was made for another base.
         """
         self.roles = _trained(workspace, only)
+        self._not_here = workspace.roles.keys() - self.roles.keys()
         base = base_folder(workspace)
         for name in self.roles:
             check_base(workspace.folder / workspace.adapter(name), base, name=workspace.base)
@@ -96,6 +97,10 @@ class Engine:
 
     def role(self, name: str) -> Role:
         """Return a role that is loaded; ConfigError, with those there are, for another."""
+        if name in self._not_here:
+            fix = f"Loaded are: {', '.join(self.roles)}."
+            what = "is not loaded: it was not trained when this began, or was not asked for."
+            raise ConfigError([Problem(f"role {name!r}", what, fix)])
         if name not in self.roles:
             raise unknown_role(name, self.roles)
         return self.roles[name]

@@ -403,6 +403,8 @@ def test_an_adapter_for_another_base_is_refused(workspace, tmp_path):
 def test_what_is_not_there_is_told(workspace, tmp_path):
     with pytest.raises(ConfigError, match="did you mean 'writer'"):
         Engine(workspace, only=["write"])
+    with pytest.raises(ConfigError, match=r"'data_insight': is not loaded.*Loaded are: writer\."):
+        Engine(workspace, only=["writer"]).role("data_insight")
     empty = make_workspace(tmp_path / "empty", None, tiny=True)
     with pytest.raises(ModelError, match="Train it first"):
         Engine(empty)
