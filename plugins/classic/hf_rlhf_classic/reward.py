@@ -43,8 +43,8 @@ class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
         "pair_accuracy": "share of pairs whose chosen response has the higher score; a tie is half",
         "margin": "score of the chosen response less that of the rejected one",
         "pair_loss": "-log sigmoid(margin)",
-        "accuracy_longer_chosen": "of the pairs whose longer response is the chosen one",
-        "accuracy_longer_rejected": "of the pairs whose longer response is the rejected one",
+        "accuracy_longer_chosen": "pair_accuracy where the longer response is the chosen one",
+        "accuracy_longer_rejected": "pair_accuracy where the longer response is the rejected one",
     }
 
     @classmethod
