@@ -39,6 +39,12 @@ COMMON = {
     "activation_checkpointing": False,
     "dataloader_pin_memory": False,
 }
+UTILITY = [{"name": "known_utility", "label": "utility"}]
+PPO = {
+    **{"plugin": "ppo", "dataset": {**TASTES, "form": "prompts"}, "rewards": UTILITY},
+    **{"num_mini_batches": 2, "num_ppo_epochs": 2, "max_completion_length": 8},
+    **{"score_normalisation": "running", "kl_target": 0.5, "kl_horizon": 100.0},
+}
 CELLS: dict[str, dict[str, Any]] = {
     "sft": {"plugin": "sft", "dataset": {**TASTES, "form": "sft"}, "max_length": 128},
     "sft, packed, LoRA": {
@@ -52,7 +58,14 @@ CELLS: dict[str, dict[str, Any]] = {
     "grpo, LoRA": {
         **{"plugin": "grpo", "dataset": {**TASTES, "form": "prompts"}, **LORA},
         **{"num_generations": 4, "max_completion_length": 8, "beta": 0.01},
-        "rewards": [{"name": "known_utility", "label": "utility"}],
+        "rewards": UTILITY,
+    },
+    "ppo, LoRA, value of its own": {**PPO, **LORA, "lora_dropout": 0.0, "value": "own_adapter"},
+    "ppo, full": {**PPO, "reference_model_path": COMMON["model_name_or_path"]},
+    "iterative dpo, LoRA": {
+        **{"plugin": "iterative_dpo", "dataset": {**TASTES, "form": "prompts"}, **LORA},
+        **{"rewards": UTILITY, "buffer": "rolling2", "max_completion_length": 8, "max_length": 64},
+        **{"iterations": 4, "prompts_per_iteration": 16, "measured_prompts": 8},
     },
 }
 
@@ -87,6 +100,8 @@ def preload() -> None:
     """Import what every session imports."""
     import hf_rlhf_classic.dpo
     import hf_rlhf_classic.grpo
+    import hf_rlhf_classic.iterative_dpo
+    import hf_rlhf_classic.ppo
     import hf_rlhf_classic.reward
     import hf_rlhf_classic.sft  # noqa: F401
 
