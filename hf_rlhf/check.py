@@ -55,7 +55,7 @@ def check_main(argv: Sequence[str]) -> int:
     from hf_rlhf.prepare import prepare
     from hf_rlhf.run_record import opening
 
-    ignore_old_names()
+    ignore_old_names(file.values)
     with planned(_count(file.values.get("expect_world_size"))):
         run = prepare(file, plugin=chosen.plugin)
         render_card(opening(run, []))

@@ -63,7 +63,8 @@ def _kind(word: str) -> Kind:
         if word.lower().replace("-", "_") in (kind, registry.singular(kind)):
             return kind
     guess = registry.did_you_mean(word, KINDS)
-    raise argparse.ArgumentTypeError(f"no kind is named {word!r}.{guess} {', '.join(KINDS)}.")
+    known = ", ".join(KINDS)
+    raise argparse.ArgumentTypeError(f"no kind is named {word!r}.{guess} Kinds: {known}.")
 
 
 def _state(kind: Kind, name: str, point: EntryPoint, check: bool) -> tuple[bool, str]:
@@ -93,7 +94,10 @@ def describe_main(argv: Sequence[str]) -> int:
         "help; with `all`, all of them (imports the trainer: seconds)",
     )
     arguments = parser.parse_args(argv)
-    for number, (kind, point) in enumerate(_found(arguments.name, arguments.kind)):
+    # Only trainers have settings; a dataset may have the name of one.
+    asked: Kind | None = "trainers" if arguments.settings is not None else None
+    asked = arguments.kind or asked
+    for number, (kind, point) in enumerate(_found(arguments.name, asked)):
         if number:
             print()
         for line in describe(kind, arguments.name, point, settings=arguments.settings):

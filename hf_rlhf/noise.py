@@ -7,7 +7,7 @@ else a library says is shown.
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,14 +18,13 @@ _OLD_HEAD = {("lm_head.weight", "UNEXPECTED"), ("embed_out.weight", "UNEXPECTED"
 _MISSING = re.compile(r"There were missing keys in the checkpoint model loaded: \[(.*)\]\.")
 
 
-def ignore_old_names() -> None:
-    """Ignore that peft and TRL ask transformers by a name that it will rename.
+def ignore_old_names(written: Collection[str] = ()) -> None:
+    """Ignore that peft and TRL call transformers by names that it will rename.
 
-    Of a run file that says `gradient_checkpointing` the warning is another, and is shown.
+    `written` are the keys of a run file: of one that it says itself, the warning is shown.
     """
-    warnings.filterwarnings(
-        "ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning
-    )
+    for name in {"is_gradient_checkpointing", "gradient_checkpointing"}.difference(written):
+        warnings.filterwarnings("ignore", message=f"`{name}` is deprecated", category=FutureWarning)
 
 
 @contextmanager

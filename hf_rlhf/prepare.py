@@ -180,7 +180,7 @@ class _Preparation:
     def _construct(self, cls: type, settings: Mapping[str, Any], spec: RunSpec) -> Any:
         try:
             return cls(**settings)
-        except (ValueError, TypeError, ImportError, RuntimeError) as error:
+        except (ValueError, TypeError, ArithmeticError, ImportError, RuntimeError) as error:
             # transformers defaults to bf16 and speaks of a setup; a user without a GPU needs a key.
             no_gpu = "bf16" in str(error) and "use_cpu" in str(error)
             fix = "On a machine without a GPU write `use_cpu: true` and `bf16: false`."

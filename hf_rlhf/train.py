@@ -70,7 +70,7 @@ def train(
         argv = ["--config", "config.yaml"]
     else:
         argv = _argv(plugin, run, os.fspath(config) if config else None, overrides)
-    ignore_old_names()
+    ignore_old_names(file.values)
     with disk_errors_told(Path.cwd()):
         prepared = prepare(file, plugin=plugin)
         from hf_rlhf.session import Session

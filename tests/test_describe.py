@@ -70,6 +70,12 @@ def test_a_word_finds_settings_by_name_else_by_help_and_shows_all_of_them(descri
     assert "lora_r: int = " in every
 
 
+def test_settings_are_the_trainers_where_a_dataset_has_its_name_too(described, offer):
+    offer("datasets", ours=lambda path: None)
+    assert "dataset ours" in described()
+    assert "dataset ours" not in described("--settings", "steps")
+
+
 def test_a_word_that_no_setting_has_is_told_with_the_nearest(described, capsys):
     assert main(["describe", "ours", "--settings", "patiense"]) == 2
     assert "Did you mean 'patience'?" in capsys.readouterr().err

@@ -360,6 +360,24 @@ def test_tokenizer_that_is_damaged(tiny_run, tmp_path):
     said(tiny_run, r"model_name_or_path: the tokenizer of .* does not load")
 
 
+@pytest.mark.parametrize(
+    ("settings", "pattern"),
+    [
+        ({"learning_rate": -1e-3}, r"learning_rate: is -0\.001\. It should be 0 or more"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps|by zero"),
+        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size|by zero"),
+        ({"max_steps": -1, "num_train_epochs": -1}, "num_train_epochs: is -1, so nothing"),
+        (
+            {"lora_target_modules": ["nosuch"]},
+            "names nosuch, which the model .*q_proj",
+        ),
+        ({"lora_target_modules": ["q_proj", "v_porj"]}, "lora_target_modules: names v_porj"),
+    ],
+)
+def test_numbers_and_modules_that_nothing_can_be_trained_with(tiny_run, settings, pattern):
+    said({**tiny_run, **settings}, pattern)
+
+
 def test_model_and_adapter_that_are_not_there(tiny_run, tmp_path, monkeypatch):
     """Said at their keys and at once: nothing is loaded by a name before it is looked at."""
     (tmp_path / "runs" / "sft-tiny").mkdir(parents=True)

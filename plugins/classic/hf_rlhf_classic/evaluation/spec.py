@@ -91,7 +91,7 @@ def read_spec(file: RunFile, options: Options) -> tuple[EvalSpec, list[Problem]]
         compare=[*spec.compare, *options.compare],
     )
     spec = replace(spec, reference=options.reference or spec.reference or spec.baseline)
-    return spec, [*problems, *found, *more, *_named(spec)]
+    return spec, [*problems, *found, *(more or _named(spec))]
 
 
 def _foreign(file: RunFile) -> list[Problem]:
