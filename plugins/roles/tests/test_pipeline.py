@@ -238,9 +238,16 @@ def test_pushed_roles_load_together_as_the_index_says(home, online, tmp_path, ca
     assert repos == {"demo/team", "demo/team-data-insight"}
     card = Path(online.hf_hub_download("demo/team", "README.md", local_dir=tmp_path)).read_text()
     assert "is isolated" in card
-    snippet = re.search(r"```python\n(.*?)```", card, re.S)[1]
-    assert 'adapter_name="data_insight"' in snippet
-    code = snippet + "\nprint(sorted(model.peft_config), model.active_adapter)\n"
+    snippets = re.findall(r"```python\n(.*?)```", card, re.S)
+    assert 'adapter_name="data_insight"' in snippets[0]
+    code = (
+        "\n".join(snippets)
+        + """
+print(type(scorer.base_model.model).__name__, scorer.config.pad_token_id is not None)
+print(tokenizer.apply_chat_template(messages, tokenize=False).count("You write for a reader"))
+print(sorted(model.peft_config), model.active_adapter)
+"""
+    )
     env = {"HF_HOME": str(tmp_path / "cache"), "HF_TOKEN": "any-token"}
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -250,7 +257,15 @@ def test_pushed_roles_load_together_as_the_index_says(home, online, tmp_path, ca
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "['data_insight', 'writer'] writer"
+    assert done.stdout.splitlines()[-3:] == [
+        "LlamaForSequenceClassification True",
+        "1",
+        "['data_insight', 'writer'] writer",
+    ]
+    base = Path(online.hf_hub_download("demo/tiny", "README.md", local_dir=tmp_path / "base"))
+    assert "begin from" in base.read_text()
+    of_writer = online.hf_hub_download("demo/team-writer", "README.md", local_dir=tmp_path / "w")
+    assert f"[`demo/tiny`]({online.endpoint}/demo/tiny)" in Path(of_writer).read_text()
     capsys.readouterr()
     commits = len(online.list_repo_commits("demo/team"))
     assert push(home) == 0
