@@ -216,7 +216,7 @@ def preference(
         label: which of PKU-SafeRLHF's labels says what is chosen.
         margin: `column` reads a column `margin` if there is one, `scores` takes score_chosen -
             score_rejected, `none` leaves it out. All rows have a margin, or none.
-        path: as in `sft`, like all other arguments.
+        path: as in `sft`, like all other arguments (`hf-rlhf describe sft`).
 
     Returns:
         Splits `train` and `test` with prompt, chosen, rejected, perhaps margin, and the columns

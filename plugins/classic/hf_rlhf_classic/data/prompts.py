@@ -88,7 +88,7 @@ def prompts(
     turns before it are the prompt.
 
     Args:
-        path: as in `sft`, like all other arguments.
+        path: as in `sft`, like all other arguments (`hf-rlhf describe sft`).
 
     Returns:
         Splits `train` and `test` with prompt and the columns kept; messages, or texts where
