@@ -288,7 +288,7 @@ def test_a_server_that_is_stopped_tells_who_waits(engine, stream):
 
     async def go():
         task = asyncio.create_task(make_app(engine)(scope, receive, send))
-        while not (sent if stream else engine._lock.locked()):
+        while not (task.done() or (sent if stream else engine._lock.locked())):
             await asyncio.sleep(0.001)
         task.cancel()
         await task
