@@ -134,8 +134,10 @@ def _numbers(run: "Run") -> Iterator[Problem]:
 
 def _targets(run: "Run") -> Iterator[Problem]:
     """peft stops, with weights loaded, where no module is there, and else says nothing."""
+    if run.adapter is not None:
+        return  # it has its own, and may be damaged, which is told elsewhere
     targets = getattr(lora_config(run), "target_modules", None)
-    if run.adapter is not None or not targets or targets == "all-linear":
+    if not targets or targets == "all-linear":
         return
     try:
         modules = [name for name, _ in skeleton(run).named_modules() if name]

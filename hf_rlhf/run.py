@@ -183,7 +183,7 @@ def _folders(trainer: str) -> Iterator[tuple[str, Path]]:
         for run, path in shipped.items():
             folder = RunFile.read(path).values.get("output_dir")
             yield run, Path(folder) if folder else default_folder(trainer, run)
-    except HfRlhfError:
+    except (HfRlhfError, ValueError):  # ValueError: of a module that was made in memory
         return  # a package that is broken has nothing to say here
 
 
