@@ -184,7 +184,7 @@ def _adapted(
             f"{adapter}}}`."
         )
     if config.get("task_type") == "SEQ_CLS":
-        raise ModelError(f"the adapter {adapter} is a reward adapter (SEQ_CLS): it generates no text.")
+        raise ModelError(f"{adapter} is a reward adapter (SEQ_CLS): it generates no text.")
     if base is None:  # what it says of a revision, it says of the base that it names
         revision = revision or config.get("revision")
     model = find_model(named)
