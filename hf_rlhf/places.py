@@ -22,6 +22,8 @@ def absent(name: str, kind: Kind = "model") -> str | None:
     it has not (gated, no such revision, busy): the loader says that better. What can only be a
     path is not asked for.
     """
+    if os.path.isfile(name):
+        return f"{name!r} is a file. A {kind} is a folder, or on the Hub."
     here = f"there is no {'folder' if kind == 'model' else 'file or folder'} {name!r} here"
     looked, hint = f"({Path.cwd()})", _hint(name)
     if not _is_hub_id(name):

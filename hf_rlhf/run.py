@@ -167,7 +167,7 @@ def check_there(name: str) -> None:
     """
     for point in registry.offered("trainers"):
         for run, folder in _folders(point.name):
-            if folder in (Path(name), *Path(name).parents):
+            if folder in (Path(name), *Path(name).parents) and not folder.exists():
                 raise ModelError(
                     f"there is no folder {name!r} here ({Path.cwd()}). `accelerate launch -m "
                     f"hf_rlhf.train --plugin {point.name} --run {run}` makes it."

@@ -99,7 +99,9 @@ class Session:
             if self.main:
                 spec = self.run.spec.publish
                 self.pushes = CheckpointPushes.of(self.run.folder, spec, self.record)
-            if not finished:
+            if finished:
+                self._say(f"the run in {self.run.folder} is finished: nothing is left to train")
+            else:
                 self._recorded()
             # The others do not wait for the upload: it may outlast the process group's timeout.
             if self.main:

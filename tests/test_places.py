@@ -10,7 +10,7 @@ from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf.places import absent
 from hf_rlhf.policy import find_adapter
 from hf_rlhf.readers import read_rows
-from hf_rlhf.run import find_model
+from hf_rlhf.run import check_there, find_model
 
 NOBODY = "http://127.0.0.1:9"
 """The port of `discard`, where nobody listens."""
@@ -131,5 +131,7 @@ def test_a_folder_that_is_no_model_says_what_it_is(here):
         find_model("adapter")
     with pytest.raises(ModelError, match="is a file"):
         find_model("runs/sft-tiny/merged/config.json")
+    with pytest.raises(ModelError, match="is a file"):
+        check_there("runs/sft-tiny/merged/config.json")
     with pytest.raises(ModelError, match="has no folder 'tiny_polcy'. Did you mean 'tiny_policy'"):
         find_model("package://hf_rlhf_refiner/tiny_polcy")

@@ -31,8 +31,11 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "hf_rlhf.train", *arguments]
 
 
-def test_a_run_from_python_leaves_a_folder_that_is_not_trained_twice(tiny_run):
+def test_a_run_from_python_leaves_a_folder_that_is_not_trained_twice(tiny_run, capsys):
     record = train(config=tiny_run)
+    said = capsys.readouterr().out
+    assert said.count("before training") == said.count("after training") == 1
+    assert "is finished" not in said
     folder = Path(tiny_run["output_dir"])
     assert record["status"] == "finished"
     assert load_record(folder) == record
@@ -57,6 +60,7 @@ def test_a_run_from_python_leaves_a_folder_that_is_not_trained_twice(tiny_run):
     before = weights.stat().st_mtime_ns
     write_record({**record, "publish": {**record["publish"], "repo_id": "me/told-later"}}, folder)
     again = train(config={**tiny_run, "card": {"intended_use": "Testing."}})
+    assert "is finished: nothing is left to train" in capsys.readouterr().out
     assert weights.stat().st_mtime_ns == before
     assert again["author"]["intended_use"] == "Testing."
     assert "Testing." in (folder / "README.md").read_text()
