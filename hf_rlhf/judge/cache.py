@@ -25,6 +25,7 @@ SCHEMA_VERSION = 1
 _KEYS_PER_QUERY = 500
 _GIVE_UP = 5
 _TOGETHER_S = 0.02
+_LOCKED_S = 10.0
 
 
 def default_path() -> Path:
@@ -106,9 +107,9 @@ class VerdictCache:
 
     def _open(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        database = sqlite3.connect(self.path, timeout=10.0)
+        database = sqlite3.connect(self.path, timeout=_LOCKED_S)
         try:
-            database.execute("PRAGMA journal_mode = WAL")
+            _write_ahead(database)
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute(
                 "CREATE TABLE IF NOT EXISTS verdicts "
@@ -132,6 +133,19 @@ class VerdictCache:
                     RuntimeWarning,
                     stacklevel=4,
                 )
+
+
+def _write_ahead(database: sqlite3.Connection) -> None:
+    """Set the journal's mode. SQLite does not wait here for others who open the file; we do."""
+    last = time.monotonic() + _LOCKED_S
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > last:
+                raise
+        time.sleep(0.01)
 
 
 @asynccontextmanager

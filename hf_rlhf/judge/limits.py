@@ -13,7 +13,7 @@ shared by several over a network. Machines do not see each other; divide the cap
 """
 
 import asyncio
-import contextlib
+import fcntl
 import hashlib
 import os
 import random
@@ -26,8 +26,6 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from hf_rlhf.errors import JudgeError
 
@@ -137,12 +135,12 @@ class Limits:
 
 
 class _Slots:
-    """The places at one server that this process holds, by number; a locked file is a place."""
+    """The places at one server that this process holds; a locked file is a place."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._locks: dict[int, FileLock] = {}
-        self._held: set[int] = set()
+        self._held: dict[int, int] = {}
+        """The open file of each place, by its number."""
         self._guard = threading.Lock()
         self._full_until = 0.0
 
@@ -159,9 +157,10 @@ class _Slots:
             # From a random one on, so that processes rarely try the same file at the same moment.
             first = random.randrange(len(open_places))
             for number in open_places[first:] + open_places[:first]:
-                with contextlib.suppress(Timeout):
-                    self._acquire(number)
-                    self._held.add(number)
+                with _cure(self._folder):
+                    file = self._locked(self._folder / f"slot-{number}.lock")
+                if file is not None:
+                    self._held[number] = file
                     return number
             self._full_until = time.monotonic() + _SEARCH_INTERVAL
             return None
@@ -169,39 +168,61 @@ class _Slots:
     def free(self, number: int) -> None:
         """Give a place back."""
         with self._guard:
-            self._held.remove(number)
-            self._locks[number].release()
+            file = self._held.pop(number, None)
+            if file is not None:
+                # Not by closing alone, which would leave it to a child that was forked meanwhile.
+                fcntl.flock(file, fcntl.LOCK_UN)
+                os.close(file)
             self._full_until = 0.0
 
-    def _acquire(self, number: int) -> None:
-        with _cure(self._folder):
-            if number not in self._locks:
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._locks[number] = FileLock(
-                    self._folder / f"slot-{number}.lock", blocking=False, thread_local=False
-                )
-            self._locks[number].acquire()
+    def leave_to_parent(self) -> None:
+        """Hold nothing: called in a forked child, where closing a file does not unlock it."""
+        self._guard = threading.Lock()  # another thread may have held it at the fork
+        for file in self._held.values():
+            os.close(file)
+        self._held.clear()
+
+    def _locked(self, path: Path) -> int | None:
+        """Return the file, open and locked, or None if it is locked already."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            file = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = os.open(path, flags, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return None
+        except OSError:
+            os.close(file)
+            raise
+        return file
 
 
 @cache
 def _folder_of(server: str, temporary: str) -> Path:
-    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
     name = hashlib.sha256(server.encode()).hexdigest()[:16]
-    return Path(temporary) / f"hf-rlhf-{user}" / f"judge-{name}"
+    return Path(temporary) / f"hf-rlhf-{os.getuid()}" / f"judge-{name}"
 
 
 _SLOTS: dict[Path, _Slots] = {}
-if hasattr(os, "register_at_fork"):
-    # A forked child holds none of its parent's places.
-    os.register_at_fork(after_in_child=_SLOTS.clear)
+
+
+def _forget_slots() -> None:
+    for slots in _SLOTS.values():
+        slots.leave_to_parent()
+    _SLOTS.clear()
+
+
+os.register_at_fork(after_in_child=_forget_slots)
 
 
 @contextmanager
 def _cure(folder: Path) -> Iterator[None]:
     try:
         yield
-    except Timeout:  # an OSError, which says that the place is taken
-        raise
     except (OSError, sqlite3.Error) as error:
         raise JudgeError(
             f"The judge's caps on calls cannot be held: {folder} cannot be written ({error}). "

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import pytest
 
 from hf_rlhf.contracts import Question
 from hf_rlhf.errors import JudgeError
-from hf_rlhf.judge.limits import Limits
+from hf_rlhf.judge.limits import _SEARCH_INTERVAL, Limits, _Slots
 from hf_rlhf.judge.openai import OpenAIJudge
 from hf_rlhf.judge.scripted import ScriptedServer
 
@@ -178,6 +179,48 @@ def test_a_dead_process_frees_its_place(tmp_path):
             return True
 
     assert asyncio.run(asyncio.wait_for(take(), 60))
+
+
+def test_a_forked_child_neither_frees_nor_keeps_the_place_of_its_parent(tmp_path):
+    hold = (
+        "import asyncio, os, sys, time\nfrom hf_rlhf.judge.limits import Limits\nasync def f():\n"
+        "  async with Limits('server', 1).call(1):\n"
+        "    child = os.fork()\n"
+        "    if not child: os.write(1, b'forked '); os.close(1); time.sleep(600); os._exit(0)\n"
+        "    os.write(1, b'%d\\n' % child); os.read(0, 1); os._exit(0)\nasyncio.run(f())"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", hold],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    said = b""
+    while not (b"forked" in said and b"\n" in said):
+        said += os.read(parent.stdout.fileno(), 100)
+    try:
+        limits = Limits("server", 1)
+        assert _Slots(limits.folder).take(1) is None
+        parent.communicate(b"x")  # it dies, and its child lives on
+
+        async def take():
+            async with limits.call(1):
+                return True
+
+        assert asyncio.run(asyncio.wait_for(take(), 60))
+    finally:
+        os.kill(int(said.replace(b"forked ", b"")), signal.SIGKILL)
+
+
+def test_places_that_another_process_holds_are_counted(tmp_path):
+    folder = tmp_path / "places"
+    ours, theirs = _Slots(folder), _Slots(folder)  # locks of two open files, as of two processes
+    assert {theirs.take(3), ours.take(3), theirs.take(3)} == {0, 1, 2}
+    assert ours.take(3) is None
+    for number in list(theirs._held):
+        theirs.free(number)
+    time.sleep(2 * _SEARCH_INTERVAL)
+    assert ours.take(3) is not None
 
 
 def test_a_cap_that_cannot_be_held_is_an_error_and_nothing_is_asked(tmp_path):
