@@ -170,8 +170,9 @@ PUBLISHED = (
 
 
 @pytest.mark.parametrize("world", [1, 2, 4, 8, 16])
-def test_the_global_batch_is_the_same_on_any_number_of_processes(world):
-    file = choose_run_file("refiner_grpo", "published", None).override(PUBLISHED)
+def test_the_global_batch_is_the_same_on_any_number_of_processes(world, tmp_path):
+    here = (*PUBLISHED, "--output_dir", str(tmp_path / "run"))
+    file = choose_run_file("refiner_grpo", "published", None).override(here)
     with planned(world):
         training = prepare(file).training
     micro = training.per_device_train_batch_size * training.gradient_accumulation_steps
@@ -179,8 +180,9 @@ def test_the_global_batch_is_the_same_on_any_number_of_processes(world):
     assert training.generation_batch_size * world == 32 * 8  # TRL sees one process here
 
 
-def test_a_batch_that_does_not_divide_is_an_error():
-    file = choose_run_file("refiner_grpo", "published", None).override(PUBLISHED)
+def test_a_batch_that_does_not_divide_is_an_error(tmp_path):
+    here = (*PUBLISHED, "--output_dir", str(tmp_path / "run"))
+    file = choose_run_file("refiner_grpo", "published", None).override(here)
     with planned(3), pytest.raises(ConfigError, match=r"256 completions do not divide into 3 proc"):
         prepare(file)
 

@@ -1,11 +1,6 @@
 """A hub in a folder of the test, and the real clients to talk to it."""
 
-import os
-import tempfile
 from collections.abc import Iterator
-
-# hf_xet reads it when it first uploads; a developer's own cache is none of a test's business.
-os.environ.setdefault("HF_XET_CACHE", tempfile.mkdtemp(prefix="hf-rlhf-test-xet-"))
 
 import pytest
 from huggingface_hub import HfApi, constants
