@@ -12,7 +12,7 @@ from hf_rlhf.registry import KINDS, offered, package
 
 PACKAGES = (
     *("hf-rlhf", "trl", "transformers", "peft", "accelerate", "datasets", "tokenizers"),
-    *("safetensors", "torch", "huggingface-hub", "hf-xet", "numpy", "openai", "deepspeed"),
+    *("safetensors", "torch", "huggingface-hub", "hf-xet", "numpy", "aiohttp", "deepspeed"),
     *("vllm", "flash-attn", "bitsandbytes", "liger-kernel", "kernels"),
 )
 

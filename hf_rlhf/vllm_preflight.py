@@ -5,9 +5,13 @@ its development endpoints and a weight transfer, or no new weights can reach it.
 """
 
 import importlib.util
+import json
 import time
 from collections.abc import Iterator
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 from hf_rlhf.errors import Problem
 from hf_rlhf.processes import is_planned, processes, rank
@@ -46,18 +50,14 @@ def vllm_problems(run: "Run") -> Iterator[Problem]:
 
 
 def _server(url: str, patience: float) -> Iterator[Problem]:
-    import httpx
-
     where = "vllm_server_base_url"
     if refused := _refusal(f"{url}/health", patience):
         yield Problem(where, f"no vLLM server answers at {url}: {refused}.", f"Start one: {SERVE}")
         return
     try:
-        answer = httpx.get(
-            f"{url}/server_info", params={"config_format": "json"}, timeout=_ATTEMPT_SECONDS
-        )
-        config: Any = answer.json()["vllm_config"] if answer.status_code == 200 else {}
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        with urlopen(f"{url}/server_info?config_format=json", timeout=_ATTEMPT_SECONDS) as answer:
+            config: Any = json.load(answer)["vllm_config"]
+    except (OSError, HTTPException, ValueError, KeyError, TypeError):
         config = {}
     if not isinstance(config, dict) or not config.get("weight_transfer_config"):
         yield Problem(
@@ -69,15 +69,15 @@ def _server(url: str, patience: float) -> Iterator[Problem]:
 
 def _refusal(url: str, patience: float) -> str | None:
     """Return why `url` still does not answer after `patience` seconds, or None if it does."""
-    import httpx
-
     end = time.monotonic() + patience
     while True:
         try:
-            status = httpx.get(url, timeout=_ATTEMPT_SECONDS).status_code
-            said = None if status == 200 else f"status {status}"
-        except httpx.HTTPError as error:
-            said = str(error) or type(error).__name__
+            with urlopen(url, timeout=_ATTEMPT_SECONDS) as answer:
+                said = None if answer.status == 200 else f"status {answer.status}"
+        except HTTPError as error:
+            said = f"status {error.code}"
+        except (OSError, HTTPException, ValueError) as error:
+            said = str(getattr(error, "reason", error)) or type(error).__name__
         if said is None or time.monotonic() >= end:
             return said
         time.sleep(2.0)
