@@ -34,7 +34,8 @@ def main() -> int:
         run(train_command(out, overrides), environment)
         say("3/4  pulling the merged model and the adapter back")
         pull = [sys.executable, "-m", "hf_rlhf.cli", "pull", REPO]
-        run([*pull, "--out", str(out / "pulled")], environment)
+        # The Hub has another port each time, and the cards link to it.
+        run([*pull, "--out", str(out / "pulled"), "--overwrite"], environment)
         say("4/4  evaluating both on held-out problems")
         run([sys.executable, __file__, "--evaluate", str(out)], environment)
     print(f"\n{(time.monotonic() - began) / 60:.1f} minutes. Card: {out / 'pulled' / 'README.md'}")
