@@ -1,5 +1,6 @@
 """The base model that an adapter and a card name: it is on the Hub, or is pushed there first."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any
 from hf_rlhf.base_card import base_card
 from hf_rlhf.bundle import Bundle
 from hf_rlhf.errors import PublishError
-from hf_rlhf.hub import NOT_CONTENT, Hub
+from hf_rlhf.hub import MANIFEST, NOT_CONTENT, Hub, listed
+from hf_rlhf.layout import add_list
 from hf_rlhf.push import push
+from hf_rlhf.record import load_record, run_of_merged
 from hf_rlhf.run import resolve_model_path
 from hf_rlhf.specs import PublishSpec
 
@@ -54,12 +57,26 @@ def _push_base(hub: Hub, repo_id: str, model: Mapping[str, Any], private: bool |
         bundle.add_file("README.md", folder / "README.md")
     else:
         bundle.add_text("README.md", base_card(folder, model, repo_id, endpoint=hub.endpoint))
+    if (record := _record_of(folder)) is not None:
+        add_list(bundle, record, repo_id=repo_id, layout="single", step=None)
     bundle.check(secrets_in_use(hub))
     hub.prepare_repo(repo_id, "main", private=private, gated=None)
     found = hub.state(repo_id, "main")
     if found is None:
         raise PublishError(f"{repo_id} has no branch main, so the base cannot be pushed there.")
     push(hub, repo_id, "main", bundle, found=found, message="Base model of a run")
+
+
+def _record_of(folder: Path) -> dict[str, Any] | None:
+    """Return the record of the run that made a base: of its merged weights, or as pulled."""
+    if (run := run_of_merged(folder)) is not None:
+        return dict(load_record(run))
+    try:
+        record = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    # Its list is of the repository it came from, whose subfolders do not go along.
+    return record if listed(record) else None
 
 
 def secrets_in_use(hub: Hub) -> dict[str, str]:

@@ -21,6 +21,7 @@ from hf_rlhf.card_facts import (
     setup,
 )
 from hf_rlhf.card_metadata import (
+    BASE,
     HUB,
     TAG,
     algorithm_name,
@@ -113,6 +114,7 @@ def render_card(
         "weighted": any(part["weight"] for part in clean["reward"]["rewards"]),
         "learned_reward": learned_reward(settings_of(clean)),
         "samples": sample_groups(clean["samples"]),
+        "stands_for": stands_for(clean),
         "command": shlex.join(str(word) for word in clean["command"]),
         "requirements": _requirements(clean),
         "defaults": {k: v for k, v in clean["defaults"].items() if k not in clean["config"]},
@@ -145,7 +147,7 @@ def render_base(
     record = complete({**named, "author": {}})
     record["model"]["base_is_hub_id"] = False
     hub = scrub(endpoint.rstrip("/"))
-    head = {**metadata(record, adapter=False, hub=hub), "tags": [TAG, "base-model"]}
+    head = {**metadata(record, adapter=False, hub=hub), "tags": [TAG, BASE]}
     view = {
         "r": record,
         "metadata": _front_matter(head),
@@ -220,6 +222,13 @@ def base(record: Mapping[str, Any]) -> dict[str, Any]:
             for one in record["model"]["lineage"]
         ],
     }
+
+
+def stands_for(record: Mapping[str, Any]) -> str | None:
+    """Return the path by which the command or the settings name a base that has a Hub id now."""
+    path = (record["publish"] or {}).get("base_was")
+    named = [settings_of(record).get("model_name_or_path"), *record["command"]]
+    return path if path and any(path in str(one) for one in named) else None
 
 
 def only_measured(record: Mapping[str, Any]) -> bool:

@@ -12,6 +12,9 @@ from hf_rlhf.scrub import scrub
 
 TAG = "hf-rlhf"
 """Of every card of ours."""
+BASE, COLLECTION = "base-model", "collection"
+OF_NO_RUN = frozenset({BASE, COLLECTION})
+"""Each of a card of ours that is no run's, so that no record lies beside it."""
 HUB = "https://huggingface.co"
 # The Hub's own: huggingface_hub/repocard.py keeps it in step with the server.
 _HEAD = re.compile(r"^(\s*---(?:\r\n|\r|\n))([\S\s]*?)((?:\r\n|\r|\n)---[ \t]*(\r\n|\n|$))")

@@ -5,12 +5,17 @@ from typing import Any
 
 from hf_rlhf.card_facts import during_training, results
 from hf_rlhf.card_metadata import hub_base
-from hf_rlhf.card_text import code, number, plain, share, words
+from hf_rlhf.card_text import code, counted, number, plain, share, words
 from hf_rlhf.compose import TOTAL
 
 Record = Mapping[str, Any]
 LOSSES = ("cut", "dropped", "truncated", "shortened")
 """Words in the names of what an adapter reports that a reader of the card must not overlook."""
+
+FEW = 20
+"""Of 20 values a percentile bootstrap is 9% narrower than Student's interval, of 4 half as wide:
+z sqrt((n-1)/n) against t of n-1 degrees of freedom (Hesterberg 2015, arXiv:1411.5279).
+"""
 
 SHOWN = 5
 """How many resumptions are listed, the last ones."""
@@ -115,6 +120,12 @@ def _measurement(record: Record) -> Iterator[str]:
     if not (record["evaluation"] or {}).get("after"):
         yield "These weights were not evaluated on held-out rows: this card claims no improvement."
         return
+    count = record["evaluation"]["rows"]
+    if count is not None and count < FEW:
+        yield (
+            f"Only {counted(count, 'held-out row')}: of so few, a result is little more than "
+            "chance, and an interval is too narrow."
+        )
     rows = results(record)
     if TOTAL not in {row["metric"] for row in rows} and not any(
         row["verdict"] in ("rose", "fell") for row in rows

@@ -23,6 +23,7 @@ from hf_rlhf.bundle import Bundle, as_text
 from hf_rlhf.card import render_card
 from hf_rlhf.card_metadata import HUB, is_hub_id, validate_card
 from hf_rlhf.errors import PublishError
+from hf_rlhf.hub import MANIFEST
 from hf_rlhf.merge import merge_adapter
 from hf_rlhf.outbox import complete_steps, outbox
 from hf_rlhf.run import resolve_model_path
@@ -138,6 +139,8 @@ def on_hub(record: Mapping[str, Any], asked: PublishSpec) -> dict[str, Any]:
     # Without commit and address: a card that named its own commit could never be pushed twice.
     steps = sorted(int(step) for step in (record["publish"] or {}).get("steps") or {})
     shown["publish"] = {"repo_id": asked.repo_id, "layout": asked.layout}
+    if (was := record["model"]["base"]) != model["base"]:
+        shown["publish"]["base_was"] = was
     if steps:
         shown["publish"]["steps"] = steps
     return shown
@@ -170,7 +173,7 @@ def _add_adapter(
 def _add_record(
     part: Part, run: Path, record: Mapping[str, Any], asked: PublishSpec, step: int | None
 ) -> None:
-    """Add what the run measured and was made from; last the record, with the list of the files."""
+    """Add what the run measured and was made from; last the record."""
     bundle = part.bundle
     if (run / "config.yaml").exists():
         bundle.add_file("config.yaml", run / "config.yaml")
@@ -180,11 +183,14 @@ def _add_record(
         if part.what == "model":
             for path, text in eval_results(record).items():
                 bundle.add_text(path, text)
-    stated = {
-        **{"repo_id": part.repo_id, "layout": asked.layout, "step": step},
-        "files": bundle.manifest(),
-    }
-    bundle.add_text("run.json", as_text(scrub({**record, "publish": stated})))
+    add_list(bundle, record, repo_id=part.repo_id, layout=asked.layout, step=step)
+
+
+def add_list(bundle: Bundle, record: Mapping[str, Any], **where: Any) -> None:
+    """Add the record with the list of the bundle's files: by it pushes and pulls know their own."""
+    bundle.files.pop(MANIFEST, None)
+    stated = {**where, "files": bundle.manifest()}
+    bundle.add_text(MANIFEST, as_text(scrub({**record, "publish": stated})))
 
 
 def eval_results(record: Mapping[str, Any]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from yaml import YAMLError
 
 from hf_rlhf.bundle import ALLOWED, PushedFile, is_pickle
-from hf_rlhf.card_metadata import TAG
+from hf_rlhf.card_metadata import OF_NO_RUN, TAG
 from hf_rlhf.errors import ModelError
 from hf_rlhf.files import whole_folder
 from hf_rlhf.hub import MANIFEST, Hub, RemoteFile, RemoteState, connect, listed
@@ -73,7 +73,10 @@ def _refuse_half(hub: Hub, repo_id: str, found: RemoteState) -> None:
     What hf-rlhf pushes comes in one commit, whose run.json lists the others. A push by other
     means may be seen half done: without run.json, without listed files, or without shards.
     """
-    cure = "Push it again, or pull an earlier commit: --revision COMMIT."
+    cure = (
+        "Push it again (with --overwrite if that is refused), or pull an earlier commit: "
+        "--revision COMMIT."
+    )
     stated = listed(hub.record(repo_id, found))
     for path, one in stated.items():
         remote = found.files.get(path)
@@ -88,7 +91,7 @@ def _refuse_half(hub: Hub, repo_id: str, found: RemoteState) -> None:
                 f"{repo_id}/{path} is not the file that the run published: it was changed on the "
                 f"Hub since, or its push is not done. {cure}"
             )
-    if not stated and "README.md" in found.files and _is_ours(hub, repo_id, found):
+    if not stated and "README.md" in found.files and _is_of_a_run(hub, repo_id, found):
         raise ModelError(
             f"{repo_id} is half published: its card is a run's of hf-rlhf, but {MANIFEST}, which "
             f"lists the run's files, is not there or damaged. {cure}"
@@ -102,14 +105,15 @@ def _refuse_half(hub: Hub, repo_id: str, found: RemoteState) -> None:
                 )
 
 
-def _is_ours(hub: Hub, repo_id: str, found: RemoteState) -> bool:
+def _is_of_a_run(hub: Hub, repo_id: str, found: RemoteState) -> bool:
     from huggingface_hub import ModelCard
 
     text = hub.read(repo_id, "README.md", found.commit).decode("utf-8", "replace")
     try:
-        return TAG in (getattr(ModelCard(text).data, "tags", None) or [])
+        tags = getattr(ModelCard(text).data, "tags", None) or []
     except (ValueError, YAMLError):
         return False  # not a card of ours: those are valid
+    return TAG in tags and OF_NO_RUN.isdisjoint(tags)
 
 
 def _shards(index: bytes, name: str) -> set[str]:

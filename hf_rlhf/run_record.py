@@ -193,7 +193,9 @@ def _defaults(run: Run) -> dict[str, Any]:
 def _settings(config: Any) -> dict[str, Any]:
     # TrainingArguments masks its tokens in to_dict, as a dataclass walk would not.
     if hasattr(config, "to_dict"):
-        return dict(config.to_dict())
+        told = dict(config.to_dict())
+        unset = (key for key in told if key.endswith("_token") and getattr(config, key, "") is None)
+        return {**told, **dict.fromkeys(unset)}
     return {item.name: getattr(config, item.name) for item in fields(config)}
 
 

@@ -88,6 +88,14 @@ class TestMeasurements:
         assert [row["name"] for row in rows] == ["loss", "held_out/reward"]
 
 
+def test_few_held_out_rows_are_said_to_be_few():
+    record = example()
+    for rows, said in ((1, "1 held-out row:"), (4, "4 held-out rows:"), (20, None), (None, None)):
+        record["evaluation"]["rows"] = rows
+        notes = " ".join(known_notes(record, record["training"]["history"]))
+        assert (f"Only {said}" in notes) if said else ("of so few" not in notes)
+
+
 class TestTraining:
     def test_ppo_counts_in_its_own_steps(self):
         record = example()

@@ -11,8 +11,10 @@ from hf_rlhf.base_card import base_card
 from hf_rlhf.card import render_card
 from hf_rlhf.card_metadata import validate_card
 from hf_rlhf.folder_card import tell_weights, weights_in
+from hf_rlhf.layout import on_hub
 from hf_rlhf.model_record import licence_and_lineage
 from hf_rlhf.record import complete, load_record, run_of_merged, write_record
+from hf_rlhf.specs import PublishSpec
 
 GOLDEN = Path(__file__).parent / "golden" / "cards"
 EXAMPLE = json.loads((GOLDEN / "finished_lora.json").read_text(encoding="utf-8"))
@@ -85,6 +87,20 @@ def test_links_lead_to_the_hub_in_use():
     assert "[`acme/base`](http://hub.example/acme/base)" in card
     assert "license_link: http://hub.example/acme/base" in card
     assert "huggingface.co" not in card
+
+
+def test_the_reproduction_says_which_repository_a_path_is():
+    record = example(base="runs/sft/merged", base_is_hub_id=False, lineage=["runs/sft/merged"])
+    record["command"] = ["hf-rlhf", "train", "--model_name_or_path=runs/sft/merged"]
+    shown = on_hub(record, PublishSpec(repo_id="acme/tiny", base_model="acme/base"))
+    told = "Here `runs/sft/merged` is the base model: on the Hub, [`acme/base`]"
+    assert told in section(render_card(shown), "Reproduction")
+    shown["command"] = ["hf-rlhf", "train"]
+    assert "runs/sft/merged" not in render_card(shown), "said only where it stands"
+    shown["config"]["model_name_or_path"] = "runs/sft/merged"
+    assert told in section(render_card(shown), "Reproduction")
+    on_it = on_hub(example(base="acme/base"), PublishSpec(repo_id="a/b", base_model="acme/base"))
+    assert "is the base model: on the Hub" not in render_card(on_it)
 
 
 def weights(folder: Path) -> Path:

@@ -610,11 +610,36 @@ def test_a_local_base_is_pushed_on_request(run: Path, base: Path) -> None:
     publish_run(run, base_model=wanted, push_base=True)
     assert "model.safetensors" in tree(wanted)
     assert publish_run(run).new_commits == 0
+    pull(wanted, run.parent / "pulled")
     card = text_of(wanted, "README.md")
     assert "The base model that adapters and models trained with hf-rlhf begin from." in card
     assert str(base) not in card
     endpoint = api().endpoint
     assert f"[`{wanted}`]({endpoint}/{wanted})" in text_of(repo_of(run), "README.md")
+
+
+def test_a_run_pushed_as_the_base_of_another_is_pulled_and_then_published_whole(
+    run: Path, template: Path, tmp_path: Path
+) -> None:
+    first = tmp_path / "first"
+    shutil.copytree(template, first)
+    write_record(load_record(run) | {"run_id": "first", "publish": None}, first)
+    local_base(run, first / "merged")
+    wanted = f"{repo_of(run)}-first"
+    publish_run(run, base_model=wanted, push_base=True)
+    pulled = pull(wanted, tmp_path / "pulled")
+    assert "adapter" not in {path.name for path in pulled.iterdir()}
+    # The run itself can replace what was pushed of it, and no other run can.
+    with pytest.raises(PublishError, match="this run did not push"):
+        publish_run(run, repo_id=wanted, base_model="demo/base")
+    assert publish_run(first, repo_id=wanted).new_commits == 1
+    assert "adapter/adapter_model.safetensors" in tree(wanted)
+    # As pulled, it can be a base again: under another name, and without the adapter.
+    local_base(run, pull(wanted, tmp_path / "whole"))
+    publish_run(run, base_model=f"{wanted}-again", push_base=True)
+    again = pull(f"{wanted}-again", tmp_path / "again")
+    listing = json.loads((again / "run.json").read_text())["publish"]["files"]
+    assert {*listing, "run.json"} == tree(f"{wanted}-again")
 
 
 def test_a_base_whose_push_was_cut_short_is_pushed_by_the_command(

@@ -172,6 +172,13 @@ def test_a_card_of_ours_without_the_list(hub: Any, tmp_path: Path) -> None:
         pull(repo_id, tmp_path / "out")
 
 
+@pytest.mark.parametrize("tag", ["base-model", "collection"])
+def test_a_card_of_ours_that_is_of_no_run_needs_no_list(tag: str, hub: Any, tmp_path: Path) -> None:
+    card = f"---\ntags:\n- hf-rlhf\n- {tag}\n---\n\n# No run\n".encode()
+    repo_id = upload(README__md=card, config__json=b"{}")
+    assert (pull(repo_id, tmp_path / "out") / "config.json").exists()
+
+
 def test_an_index_whose_shards_are_not_all_there(hub: Any, tmp_path: Path) -> None:
     index = {"weight_map": {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}}
     save_file({"a": np.ones(2, np.float32)}, tmp_path / "one")

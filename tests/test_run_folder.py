@@ -31,6 +31,10 @@ def test_a_folder_with_other_content_is_neither_overwritten_nor_taken_for_a_run(
         previous_record(run)
 
 
+def test_a_token_that_is_not_set_is_recorded_as_none(tiny_run):
+    assert opening(resolved(tiny_run), [])["defaults"]["hub_token"] is None
+
+
 def test_a_run_goes_on_unless_a_setting_or_the_rows_differ(tiny_run):
     run = resolved(tiny_run)
     run.folder.mkdir()

@@ -19,6 +19,8 @@ from hf_rlhf_classic.likelihood import Metrics, padded
 
 RESAMPLES = 2_000
 BINS = 10
+FEW = 10
+"""Of fewer pairs, a bootstrap of a correlation or of a difference of groups is mostly luck."""
 
 
 def scores(model: Any, sequences: Sequence[Sequence[int]], pad: int, batch: int) -> list[float]:
@@ -124,7 +126,8 @@ def tables(pairs: Sequence[Pair]) -> dict[str, Any]:
 def accuracy(pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return the share of pairs in the right order, with its 95% interval over pairs."""
     found = bootstrap_mean([pair.right for pair in pairs])
-    return {"pairs": found.n, "accuracy": found.mean, "95%": f"{found.low:.3f} to {found.high:.3f}"}
+    said = _interval(found.low, found.high, f"all {found.n} alike" if found.n > 1 else "one pair")
+    return {"pairs": found.n, "accuracy": found.mean, "95%": said}
 
 
 def spread(pairs: Sequence[Pair]) -> dict[str, float]:
@@ -182,7 +185,8 @@ def calibration(pairs: Sequence[Pair]) -> dict[str, float]:
         abs(float((right[bins == one] - sure[bins == one]).sum())) / len(pairs)
         for one in np.unique(bins)
     )
-    return {"expected calibration error": error, "mean confidence": float(sure.mean())}
+    confidence = float(sure.mean())
+    return {"pairs": len(pairs), "expected calibration error": error, "mean confidence": confidence}
 
 
 def _with_interval(
@@ -191,10 +195,18 @@ def _with_interval(
     value = statistic(np.arange(count))
     if math.isnan(value):
         return {name: None}
+    if count < FEW:
+        return {name: value, f"{name}, 95%": f"no interval: fewer than {FEW} pairs"}
     rng = np.random.default_rng(0)
     drawn = [statistic(rng.integers(0, count, count)) for _ in range(RESAMPLES)]
     low, high = np.nanpercentile(drawn, [2.5, 97.5])
-    return {name: value, f"{name}, 95%": f"{low:.3f} to {high:.3f}"}
+    said = _interval(float(low), float(high), "the same in every resample")
+    return {name: value, f"{name}, 95%": said}
+
+
+def _interval(low: float, high: float, alike: str) -> str:
+    """Return an interval's ends; of one without width, which would look like certainty, why."""
+    return f"no interval: {alike}" if low == high else f"{low:.3f} to {high:.3f}"
 
 
 def _correlation(one: NDArray[Any], other: NDArray[Any]) -> float:

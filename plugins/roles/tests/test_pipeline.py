@@ -14,6 +14,7 @@ import pytest
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import PublishError
 from hf_rlhf.prepare import prepare
+from hf_rlhf.pull import pull
 from hf_rlhf.record import load_record
 from hf_rlhf_roles.command import command
 from hf_rlhf_roles.engine import Engine, Sampling
@@ -236,6 +237,8 @@ def test_pushed_roles_load_together_as_the_index_says(home, online, tmp_path, ca
     assert push(home) == 0
     repos = {info.id for info in online.list_models()} - repos
     assert repos == {"demo/team", "demo/team-data-insight"}
+    for name in ("team", "tiny", "team-writer"):
+        pull(f"demo/{name}", tmp_path / "pulled" / name)
     card = Path(online.hf_hub_download("demo/team", "README.md", local_dir=tmp_path)).read_text()
     assert "is isolated" in card
     snippets = re.findall(r"```python\n(.*?)```", card, re.S)
