@@ -190,7 +190,9 @@ def unknown(where: str, name: str, known: Collection[str], whose: str) -> Proble
 def near(name: str, known: Collection[str]) -> str | None:
     """Return the name in `known` that `name` was probably meant to be."""
     spelled = name.replace("-", "_").lower()
-    return next(iter(difflib.get_close_matches(spelled, known, n=1, cutoff=0.7)), None)
+    # In a short name two letters that changed places are much of it: `stf` for `sft`.
+    swapped = [one for one in sorted(known) if sorted(one) == sorted(spelled)]
+    return next(iter(difflib.get_close_matches(spelled, known, n=1, cutoff=0.7) or swapped), None)
 
 
 def annotation_of(target: Callable[..., Any], parameter: inspect.Parameter) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Protocol, TextIO
 
-from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.errors import ConfigError, HfRlhfError
 from hf_rlhf_roles.engine import Engine, Sampling
 
 HELP = (
@@ -73,8 +73,8 @@ def _command(
         try:
             engine.role(rest.strip())
             return rest.strip()
-        except HfRlhfError as error:
-            say(f"error: {error}")
+        except ConfigError as error:
+            say("error: " + "; ".join(map(str, error.problems)))
     elif word == "/roles":
         for name, one in engine.roles.items():
             say(f"{'*' if name == role else ' '} {name}: {one.description}")

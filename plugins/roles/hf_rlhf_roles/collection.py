@@ -12,7 +12,7 @@ from typing import Any
 
 from hf_rlhf.base_push import secrets_in_use
 from hf_rlhf.bundle import Bundle, as_text
-from hf_rlhf.card_metadata import validate_card
+from hf_rlhf.card_metadata import COLLECTION, TAG, validate_card
 from hf_rlhf.errors import ConfigError, Problem, PublishError
 from hf_rlhf.hub import NOT_CONTENT, Hub, RemoteState, connect
 from hf_rlhf.publish import Published, publish_run
@@ -96,7 +96,7 @@ def index_card(
     head = (
         "---\n"
         f"base_model: {base}\nlibrary_name: peft\n"
-        f"tags: [hf-rlhf, roles, lora, collection]\n---\n\n"
+        f"tags: [{TAG}, roles, lora, {COLLECTION}]\n---\n\n"
     )
     rows = "".join(
         f"| `{one.name}` | [{one.repo_id}]({endpoint}/{one.repo_id}) | {one.stage} | "
@@ -236,8 +236,8 @@ def push_main(argv: Sequence[str]) -> int:
     """Push a workspace's roles and their index."""
     parser = verb_parser(
         "push",
-        "Push each role's adapter to PREFIX-ROLE, and an index of them to PREFIX. It can be "
-        "repeated: what is there already makes no commit.",
+        "Push each role's adapter to PREFIX-ROLE (with - where its name has _), and an index of "
+        "them to PREFIX. It can be repeated: what is there already makes no commit.",
     )
     parser.add_argument("--prefix", required=True, metavar="YOU/NAME")
     parser.add_argument(
@@ -269,7 +269,10 @@ def push_main(argv: Sequence[str]) -> int:
     _check_sealed(workspace, ledger, wanted)
     for one in wanted:
         done = _publish(workspace, one, base, chosen)
-        print(f"{one.name}: {done.url} ({done.new_commits} new commits)", flush=True)
+        print(
+            f"{one.name}: {done.url} ({done.new_commits} new commit{'s' * (done.new_commits != 1)})",
+            flush=True,
+        )
     if chosen.role:
         return 0
     bundle = index_bundle(workspace, card, found, base)
@@ -304,8 +307,7 @@ def _publish(workspace: Workspace, one: Member, base: str, chosen: Any) -> Publi
 
 
 def _hub_base(workspace: Workspace) -> str:
-    local = workspace.base.startswith((".", "/", "~", "package://"))
-    if local or (workspace.folder / workspace.base).is_dir():
+    if workspace.has_local_base():
         raise ConfigError(
             [
                 Problem(

@@ -1,5 +1,6 @@
 """Train steps: run each by the core, prove that nothing else changed, put its adapter in place."""
 
+import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -121,6 +122,11 @@ def check_made(adapter: Path, makes: str) -> None:
 def train_all(planner: Planner, steps: Sequence[Step], *, say: Any = print) -> list[str]:
     """Do the steps in order, leaving out those that are done; return the keys of those trained."""
     trained = []
+    workspace, seen_from = planner.workspace, ""
+    push = "hf-rlhf roles push --prefix YOU/NAME"
+    if Path.cwd() != workspace.folder.resolve():
+        seen_from = f"; what follows names its files as seen from {workspace.folder}"
+        push += f" --workspace {shlex.quote(str(workspace.folder))}"
     for step in steps:
         planned = planner.resolve(step, steps)
         if planned.state == "done":
@@ -128,10 +134,14 @@ def train_all(planner: Planner, steps: Sequence[Step], *, say: Any = print) -> l
             say(f"{step.key}: done already" + (f"; {back} was put back" if back else ""))
             continue
         reason = f" ({planned.why})" if planned.why else ""
-        say(f"{step.key}: training on {step.data}, {planned.data.rows} rows{reason}")
+        say(f"{step.key}: training on {step.data}, {planned.data.rows} rows{reason}{seen_from}")
         placed = train_step(planner, planned)
         say(f"{step.key}: {placed}; base and other roles untouched, bit for bit")
         trained.append(step.key)
+    if trained:
+        if workspace.has_local_base() and not workspace.base_on_hub:
+            push += " --base_model YOU/BASE --push_base"
+        say(f"To publish all roles: {push}")
     return trained
 
 

@@ -97,6 +97,11 @@ class Workspace:
             raise unknown_role(name, self.roles)
         return read_role(self.roles[name])
 
+    def has_local_base(self) -> bool:
+        """Return whether the base is on this machine, where nobody else can load it from."""
+        local = self.base.startswith((".", "/", "~", "package://"))
+        return local or (self.folder / self.base).is_dir()
+
     def inside(self) -> AbstractContextManager[None]:
         """Make the workspace the working directory: what a run records is relative to it."""
         return chdir(self.folder)

@@ -96,6 +96,8 @@ def test_unknown_names_are_told_with_near_ones(home):
     workspace = read_workspace(home)
     with pytest.raises(ConfigError, match=r"did you mean 'writer'\?.*data_insight, writer"):
         workspace.role("writter")
+    with pytest.raises(ConfigError, match=r"did you mean 'sft'.*It has: sft, dpo, reward, ppo"):
+        workspace.role("writer").stage("stf")
     with pytest.raises(ConfigError, match=r"no such stage.*It has: sft, dpo, reward, ppo"):
         workspace.role("writer").stage("grpo")
 

@@ -382,7 +382,7 @@ def test_chat_switches_roles_and_keeps_their_talks(engine):
     chat(engine, "writer", Sampling(3), lines, out)
     said = out.getvalue()
     assert "data_insight> " in said
-    assert "there is no such role" in said
+    assert "error: role 'nobody': there is no such role. Roles here: " in said
     assert "* data_insight:" in said
     assert "never read" not in said
 

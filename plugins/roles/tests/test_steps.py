@@ -52,8 +52,7 @@ def test_the_recommended_order_runs_once(home, runs, capsys):
     ppo = runs.ran[4]
     assert re.fullmatch(r"runs/writer/dpo-\w{8}/adapter", ppo["adapter"])
     assert re.fullmatch(r"runs/writer/reward-\w{8}/adapter", ppo["reward_adapter"])
-    assert ppo["evaluation"] is None, "null in a role stays null"
-    assert runs.ran[0]["evaluation"] == {"rows": 4, "max_new_tokens": 32}
+    assert [values["evaluation"] for values in runs.ran] == [{"rows": 4, "max_new_tokens": 32}] * 5
     assert sorted(p.name for p in (home / "adapters").iterdir()) == [
         *("data_insight", "writer", "writer.reward"),
     ]
@@ -69,6 +68,33 @@ def test_a_run_file_has_the_role_and_the_workspace_in_it(home, runs):
     assert (values["model_name_or_path"], values["use_peft"]) == ("./base", True)
     assert values["use_cpu"] is True
     assert "adapter" not in values
+
+
+def test_null_in_a_role_stays_null_whatever_the_workspace_asks_for(home, tmp_path, runs):
+    stage = "{trainer: sft, data: sft, run: {evaluation: null}}"
+    told = (
+        f"schema: 1\nname: tutor\ntitle: T\ndescription: D\nsystem: S\nstages: {{sft: {stage}}}\n"
+    )
+    (tmp_path / "tutor.yaml").write_text(told)
+    file = ("--role_file", str(tmp_path / "tutor.yaml"))
+    step(home, "tutor", "sft", *file, "--data", str(home / "data" / "writer_sft.jsonl"))
+    assert runs.ran[0]["evaluation"] is None
+
+
+def test_it_says_where_the_paths_are_seen_from_and_how_to_publish(home, runs, capsys, monkeypatch):
+    step(home, "data_insight", "sft")
+    said = capsys.readouterr().out
+    assert f"what follows names its files as seen from {home}\n" in said
+    last = said.splitlines()[-1]
+    push = f"hf-rlhf roles push --prefix YOU/NAME --workspace {home}"
+    assert last == f"To publish all roles: {push} --base_model YOU/BASE --push_base"
+    step(home, "data_insight", "sft")
+    assert "To publish" not in capsys.readouterr().out, "nothing was trained"
+    monkeypatch.chdir(home)
+    assert command(["train", "--role", "writer", "--stage", "sft"]) == 0
+    said = capsys.readouterr().out
+    assert "as seen from" not in said
+    assert "hf-rlhf roles push --prefix YOU/NAME" in said
 
 
 def test_all_goes_on_where_it_stopped(home, runs):
