@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 CONFIG = "adapter_config.json"
 INNER = "adapter"
 """Where a run folder, and a repository of ours, has its adapter."""
+_LM_HEADS = frozenset({"lm_head", "embed_out"})
+"""Output layers of language models, which a model with a score head does not have."""
 _FILES = (CONFIG, "adapter_model.safetensors", IDENTITY)
 _SETTINGS = {
     "lora_r": "r",
@@ -108,7 +110,8 @@ def lora_config(run: Run) -> "LoraConfig | None":
         config = get_peft_config(run.model)
     if run.task == "text-classification":
         config.task_type = "SEQ_CLS"
-        config.modules_to_save = sorted({*(config.modules_to_save or ()), "score"})
+        saved = {*(config.modules_to_save or ())} - _LM_HEADS
+        config.modules_to_save = sorted({*saved, "score"})
     return config
 
 
@@ -221,11 +224,14 @@ def _continued(run: Run, adapter: Path, quantization: Any) -> Any:
 
 
 def _load(model: Any, adapter: Path) -> None:
-    """Load all weights of an adapter into a model that has more (a new head)."""
+    """Load an adapter of a language model into a model with a new head in place of that one's."""
     from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 
     # peft asks for every module of modules_to_save: the head that the adapter lacks stays as it is.
-    weights = {**get_peft_model_state_dict(model), **load_peft_weights(str(adapter), device="cpu")}
+    weights = get_peft_model_state_dict(model)
+    for name, value in load_peft_weights(str(adapter), device="cpu").items():
+        if not _LM_HEADS.intersection(name.split(".")):
+            weights[name] = value
     result = set_peft_model_state_dict(model, weights)
     if result.unexpected_keys:
         raise ModelError(

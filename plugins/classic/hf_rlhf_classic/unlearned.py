@@ -2,7 +2,9 @@
 
 Tokens that a base never saw have nearly the same row in its output embedding. LoRA on other modules
 moves all their logits together, so it cannot teach one of them, say where a turn ends; training
-the embedding can (measured: experiments/classic_learning/README.md).
+that embedding can (measured: experiments/classic_learning/README.md). Where it is tied to the input
+embedding, what trains the latter by LoRA leaves the former as it is: peft copies, or adds to, the
+input's use of it alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +18,7 @@ from hf_rlhf.run import Run
 from hf_rlhf.weights import Stored, open_checkpoint
 from hf_rlhf_classic.encoding import Encoded
 
+_HEADS = ("lm_head", "embed_out")
 _ROWS = 32
 """How many training rows are looked at for special tokens."""
 _COMPARED = 512
@@ -26,15 +29,17 @@ _ALIKE, _ENOUGH = 0.98, 3
 
 def unlearned(run: Run, encode: Callable[[Mapping[str, Any]], Encoded]) -> Iterator[str]:
     """Yield what to know of LoRA that is to teach tokens which the base has never learned."""
-    if not run.model.use_peft or _trains_embedding(run):
+    if not run.model.use_peft:
         return
     stored = _output_embedding(Path(run.model_path))
     wanted = sorted(_special(run, encode))
     if stored is None or not wanted:
         return
+    module = _output_module(stored)
+    if _is_trained(module, run):
+        return
     names = [run.tokenizer.convert_ids_to_tokens(one) for one in _unseen(stored, wanted)]
     if names:
-        module = stored.key.removesuffix(".weight").rpartition(".")[2]
         yield (
             f"the base seems never to have learned {', '.join(map(repr, names))}, which responses "
             "hold, and LoRA that leaves its embedding as it is cannot teach it: begin with a model "
@@ -42,12 +47,17 @@ def unlearned(run: Run, encode: Callable[[Mapping[str, Any]], Encoded]) -> Itera
         )
 
 
-def _trains_embedding(run: Run) -> bool:
+def _output_module(stored: Stored) -> str:
+    name = stored.key.removesuffix(".weight").rpartition(".")[2]
+    return name if name in _HEADS else "lm_head"  # tied: the checkpoint has it as the input's
+
+
+def _is_trained(module: str, run: Run) -> bool:
     config: Any = lora_config(run)
     targets = config.target_modules or ()
     names = [targets] if isinstance(targets, str) else list(targets)
     names += config.modules_to_save or ()
-    return any(word in name for name in names for word in ("embed", "wte", "head"))
+    return any(module in name for name in names)
 
 
 def _special(run: Run, encode: Callable[[Mapping[str, Any]], Encoded]) -> set[int]:
@@ -69,7 +79,7 @@ def _output_embedding(folder: Path) -> Stored | None:
     except ModelError:
         return None
     by_module = {key.removesuffix(".weight").rpartition(".")[2]: one for key, one in stored.items()}
-    names = ("lm_head", "embed_out", "embed_tokens", "wte", "embed_in")
+    names = (*_HEADS, "embed_tokens", "wte", "embed_in")
     found = next((by_module[name] for name in names if name in by_module), None)
     return found if found is not None and len(found.shape) == 2 else None
 

@@ -289,13 +289,17 @@ def test_it_keeps_the_contract_and_resumes_exactly(packing, lora):
     ("settings", "told"),
     [
         ({"use_peft": True, "lora_target_modules": ["all-linear"]}, True),
-        ({"use_peft": True, "lora_modules_to_save": ["embed_tokens"]}, False),
+        ({"use_peft": True, "lora_modules_to_save": ["lm_head"]}, False),
+        ({"use_peft": True, "lora_modules_to_save": ["embed_tokens"]}, True),
         ({"use_peft": False}, False),
         ({"use_peft": True, "model_name_or_path": "package://hf_rlhf_classic/tiny_sft"}, False),
     ],
 )
 def test_lora_on_a_base_that_never_saw_the_end_token_is_noted(tmp_path, settings, told):
-    """Full fine-tuning, LoRA with the embedding, and a base that knows the token are not."""
+    """Full fine-tuning, LoRA with the output layer, and a base that knows the token are not.
+
+    The base's embeddings are tied; a trained copy of the input's alone teaches no end.
+    """
     values = choose_run_file("sft", None, None).values
     small = {"name": "tastes", "form": "sft", "train_rows": 16, "test_rows": 4}
     changed = {"dataset": small, "output_dir": str(tmp_path / "run"), **settings}
@@ -303,4 +307,4 @@ def test_lora_on_a_base_that_never_saw_the_end_token_is_noted(tmp_path, settings
     assert len(found) == told
     if told:
         assert "never to have learned '<end>'" in found[0]
-        assert "`lora_modules_to_save: [embed_tokens]`" in found[0]
+        assert "`lora_modules_to_save: [lm_head]`" in found[0]
