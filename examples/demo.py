@@ -38,7 +38,10 @@ def main() -> int:
         run([*pull, "--out", str(out / "pulled"), "--overwrite"], environment)
         say("4/4  evaluating both on held-out problems")
         run([sys.executable, __file__, "--evaluate", str(out)], environment)
-    print(f"\n{(time.monotonic() - began) / 60:.1f} minutes. Card: {out / 'pulled' / 'README.md'}")
+    serve = f"{Path(sys.executable).with_name('hf-rlhf')} hub serve {out / 'hub'}"
+    print(f"\nThe Hub has stopped. It is in {out / 'hub'}; to serve it again: {serve}")
+    print("Next: a run of your own, README.md, 'A run is one file'.")
+    print(f"{(time.monotonic() - began) / 60:.1f} minutes. Card: {out / 'pulled' / 'README.md'}")
     print(json.loads((out / "result.json").read_text())["line"])
     return 0
 
