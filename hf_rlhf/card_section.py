@@ -47,9 +47,9 @@ def own_card(
         return file, ""
     own = {key: value for key, value in card.items() if key in kept}
     said = (
-        f"{', '.join(f'`{key}`' for key in changed)} is not as in {file.name}, so what its `card` "
-        f"section says is left out ({', '.join(left_out)}). For your own: --card "
-        "'{title: ..., intended_use: ..., license: ...}'"
+        f"{', '.join(f'`{key}`' for key in changed)} {'is' if len(changed) == 1 else 'are'} not as "
+        f"in {file.name}, so what its `card` section says is left out ({', '.join(left_out)}). "
+        "For your own: --card '{title: ..., intended_use: ..., license: ...}'"
     )
     return replace(file, values={**now, "card": own}), said
 

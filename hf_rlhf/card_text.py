@@ -93,19 +93,28 @@ def share(value: float | None) -> str:
 def interval(estimate: Mapping[str, Any] | None) -> str:
     """Return `mean [low, high]`, or `not measured`.
 
-    Of one row, or of rows that are all the same, a bootstrap gives an interval of no width, which
-    would look like certainty; so it is left out and the reason stands in its place.
+    Where it would say nothing, the reason stands in its place.
     """
     if not estimate or estimate["mean"] is None:
         return NOT_MEASURED
-    mean, rows = number(float(estimate["mean"])), estimate.get("n")
-    if rows == 1:
-        return f"{mean} (one row)"
-    if estimate["low"] is None or estimate["high"] is None:
-        return f"{mean} (no interval)"
-    if rows and estimate["low"] == estimate["high"]:
-        return f"{mean} (all {rows:,} alike)"
+    mean = number(float(estimate["mean"]))
+    if reason := no_interval(estimate):
+        return f"{mean} ({reason})"
     return f"{mean} [{number(float(estimate['low']))}, {number(float(estimate['high']))}]"
+
+
+def no_interval(estimate: Mapping[str, Any]) -> str:
+    """Return why no interval of an estimate is to be shown, or nothing.
+
+    Of one row, or of rows that are all the same, a bootstrap gives an interval of no width, which
+    would look like certainty.
+    """
+    rows = estimate.get("n")
+    if rows == 1:
+        return "one row"
+    if estimate["low"] is None or estimate["high"] is None:
+        return "no interval"
+    return f"all {rows:,} alike" if rows and estimate["low"] == estimate["high"] else ""
 
 
 def duration(seconds: float | None) -> str:

@@ -17,7 +17,7 @@ from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.estimate import disk_need, parameters_of, planned_steps
 from hf_rlhf.preflight import advice, model_config, prompt_lengths
 from hf_rlhf.processes import planned, processes
-from hf_rlhf.run import Run, choose_run_file
+from hf_rlhf.run import Run, choose_run_file, told_as_shipped
 
 ROWS_TRIED = 4
 
@@ -57,7 +57,8 @@ def check_main(argv: Sequence[str]) -> int:
 
     ignore_old_names(file.values)
     with planned(_count(file.values.get("expect_world_size"))):
-        run = prepare(file, plugin=chosen.plugin)
+        with told_as_shipped(file, not (own or chosen.config)):
+            run = prepare(file, plugin=chosen.plugin)
         render_card(opening(run, []))
         said = f"{run.spec.name}: every name and value resolves"
         findings = [Finding("configuration", "ok", said), *check(run)]

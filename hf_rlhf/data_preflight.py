@@ -1,11 +1,15 @@
 """What of data, tokenizer and lengths can be known to go wrong before weights load."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import Problem
 
 if TYPE_CHECKING:
+    from datasets import DatasetDict
+
+    from hf_rlhf.compose import ComposedReward
+    from hf_rlhf.config import GateSpec, RewardSpec, RunSpec
     from hf_rlhf.run import Run
 
 
@@ -26,6 +30,28 @@ def column_problems(run: "Run") -> Iterator[Problem]:
                 f"{', '.join(sorted(needed))}; {run.spec.dataset.name} gave {', '.join(have)} in "
                 f"{name!r}, so {', '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing.",
                 "Name an adapter that gives them, or the trainer that learns from these.",
+            )
+
+
+def scored_columns(
+    reward: "ComposedReward",
+    dataset: "DatasetDict",
+    spec: "RunSpec",
+    where: Callable[[Sequence[str | int]], str],
+) -> Iterator[Problem]:
+    """The dataset has the columns that rewards and gates read. `where` tells of a key's place."""
+    columns = set(dataset["train"].column_names)
+    asked: tuple[RewardSpec | GateSpec, ...] = (*spec.rewards, *spec.gates)
+    paths = {one.label: one.path for one in asked}
+    for part in (*reward.rewards, *reward.gates):
+        if missing := sorted(part.needs() - columns):
+            path = paths[part.label]
+            yield Problem(
+                where(path),
+                f"{part.label!r} needs the column{'s' * (len(missing) > 1)} "
+                f"{', '.join(missing)}, which dataset {spec.dataset.name} lacks.",
+                f"Its columns: {', '.join(sorted(columns))}. Give it, or leave this out "
+                f"(`--{path[0]} null` leaves out all {path[0]}).",
             )
 
 

@@ -59,13 +59,17 @@ class Problem:
 
 
 class ConfigError(HfRlhfError):
-    """A run file or its overrides are wrong. `problems` holds all that was found, not the first."""
+    """A run file or its overrides are wrong. `problems` holds all that was found, not the first.
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    `hint` is a line about the file itself.
+    """
+
+    def __init__(self, problems: Sequence[Problem], hint: str = "") -> None:
         self.problems = tuple(problems)
         count = len(self.problems)
         head = f"{count} problem{'s' if count != 1 else ''} in the run's configuration:"
-        super().__init__("\n".join([head, *(f"  - {problem}" for problem in self.problems)]))
+        lines = [head, *(f"  - {problem}" for problem in self.problems), *[hint] * bool(hint)]
+        super().__init__("\n".join(lines))
 
 
 class DataError(HfRlhfError):

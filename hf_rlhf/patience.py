@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from hf_rlhf.errors import PublishError
 from hf_rlhf.scrub import scrub
@@ -101,6 +102,19 @@ def in_words(error: BaseException) -> str:
     return str(scrub(text.rstrip("."))) or type(error).__name__
 
 
+def _server(error: BaseException) -> str:
+    """Return the address of the server that was asked, without the path; empty if not known."""
+    for one in _causes(error):
+        try:
+            request = getattr(one, "request", None)
+        except RuntimeError:  # as httpx says that there was none
+            continue
+        if request is not None:
+            url = urlsplit(str(request.url))
+            return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
+    return ""
+
+
 def _is_page(error: BaseException) -> bool:
     for one in _causes(error):
         response = getattr(one, "response", None)
@@ -149,7 +163,13 @@ class Patience:
 
         def tell(state: Any) -> None:
             error, wait = state.outcome.exception(), state.next_action.sleep
-            self.say(f"{what}: {in_words(error)}; trying again in {wait:.1f} s")
+            left = self.seconds - (failed_at[-1] - failed_at[0])
+            told, server = in_words(error), _server(error)
+            at = f" ({server})" if server and server not in told else ""
+            self.say(
+                f"{what}: {told}{at}; trying again in {wait:.1f} s, "
+                f"for {left:.0f} s more ({PATIENCE_NAME})"
+            )
 
         def attempt() -> T:
             _bound_silence()

@@ -16,6 +16,7 @@ from hf_rlhf.binding import bind, check_settings
 from hf_rlhf.compose import ComposedReward, Part
 from hf_rlhf.config import GateSpec, RewardSpec, RunFile, RunSpec, keys_of
 from hf_rlhf.contracts import Loaded
+from hf_rlhf.data_preflight import scored_columns
 from hf_rlhf.errors import (
     BrokenPlugin,
     ConfigError,
@@ -85,7 +86,7 @@ class _Preparation:
         loaded = self._dataset(spec, tokenizer, folder)
         adapter = self._adapter(spec)
         if loaded is not None and reward is not None:
-            self._columns(reward, loaded, spec)
+            self.problems += scored_columns(reward, loaded.dataset, spec, self.file.where)
         if self.problems or training is None or loaded is None or folder is None:
             raise ConfigError(list(dict.fromkeys(self.problems)))
         run = Run(
@@ -118,7 +119,7 @@ class _Preparation:
         reward = self._reward(spec, judges)
         loaded = self._dataset(spec, tokenizer, None)
         if loaded is not None and reward is not None:
-            self._columns(reward, loaded, spec)
+            self.problems += scored_columns(reward, loaded.dataset, spec, self.file.where)
         if self.problems or loaded is None:
             raise ConfigError(list(dict.fromkeys(self.problems)))
         report, components = loaded.report, tuple(self.components)
@@ -363,21 +364,6 @@ class _Preparation:
             self.problems.append(Problem(where, f"{spec.dataset.name} gave no training rows."))
             return None
         return loaded
-
-    def _columns(self, reward: ComposedReward, loaded: Loaded, spec: RunSpec) -> None:
-        columns = set(loaded.dataset["train"].column_names)
-        asked: tuple[RewardSpec | GateSpec, ...] = (*spec.rewards, *spec.gates)
-        paths = {one.label: one.path for one in asked}
-        for part in (*reward.rewards, *reward.gates):
-            if missing := sorted(part.needs() - columns):
-                self.problems.append(
-                    Problem(
-                        self.file.where(paths[part.label]),
-                        f"{part.label!r} needs the column{'s' * (len(missing) > 1)} "
-                        f"{', '.join(missing)}, which dataset {spec.dataset.name} lacks.",
-                        f"Its columns: {', '.join(sorted(columns))}. Give it, or leave this out.",
-                    )
-                )
 
 
 def _inside(file: RunFile, path: Sequence[str | int], key: str) -> str:

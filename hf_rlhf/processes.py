@@ -6,6 +6,7 @@ What a launcher was asked is in the environment that it gave its processes.
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -30,6 +31,16 @@ _planned: ContextVar[int | None] = ContextVar("planned", default=None)
 def rank() -> int:
     """Return this process's rank as its launcher gave it: known before any process group is."""
     return int(os.environ.get("RANK") or 0)
+
+
+def few_threads() -> None:
+    """Let the CPU's work have one thread, as `accelerate launch` does, if the user says no number.
+
+    Threads that wait for each other spin, and on a busy machine that takes longer than the work.
+    Where torch is loaded already, its number of threads is the caller's.
+    """
+    if "torch" not in sys.modules:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def processes() -> int:

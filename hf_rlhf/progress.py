@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from hf_rlhf.card_text import no_interval
 from hf_rlhf.compose import TOTAL, ComposedReward
 from hf_rlhf.files import atomic_write_text
 from hf_rlhf.scrub import scrub
@@ -23,12 +24,14 @@ _FACTS = (
     ("rewards/margins", "margin", 3),
     ("kl", "kl", 4),
     ("entropy", "entropy", 3),
-    ("clip_ratio/region_mean", "clipped", 3),
-    ("clip_ratio/policy", "clipped", 3),
-    ("clip_fraction", "clipped", 3),
+    ("clip_ratio/region_mean", "ratio clipped", 3),
+    ("clip_ratio/policy", "ratio clipped", 3),
+    ("clip_fraction", "ratio clipped", 3),
     ("explained_variance", "explained variance", 3),
 )
 """What is shown of a logging beside the rewards, where it is logged: key, name, decimals."""
+_CUT = "completions/clipped_ratio"
+"""The share of a step's completions that reached the length limit, as TRL's trainers log it."""
 
 
 class ShowProgress(TrainerCallback):  # type: ignore[misc]
@@ -44,6 +47,8 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
         self.reward = reward
         self.path = folder / SAMPLES_NAME
         self.start: tuple[float, int] | None = None
+        self.told = False
+        """Whether it was said that no completion ends by itself."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Note when and where training starts, and forget samples of steps to be done again."""
@@ -72,6 +77,14 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
             f"{clock(passed)} passed, {clock(left)} left",
             flush=True,
         )
+        limit = getattr(args, "max_completion_length", None)
+        if limit and logs.get(_CUT) == 1 and not self.told:
+            self.told = True
+            print(
+                f"note: every completion was cut at `max_completion_length`, {limit} tokens. If "
+                "answers are longer than that, give them more.",
+                flush=True,
+            )
         if self.reward is not None and self.reward.samples:
             sample = self.reward.samples[-1]
             row = {
@@ -115,6 +128,8 @@ def summary_line(logs: Mapping[str, Any]) -> str:
     for key, name, places in _FACTS:
         if isinstance(logs.get(key), (int, float)):
             parts.append(f"{name} {logs[key]:.{places}f}")
+    if logs.get(_CUT):
+        parts.append(f"truncated {logs[_CUT]:.3f}")
     abstained = logs.get(f"rewards/{TOTAL}/none")
     if abstained:
         parts.append(f"abstained {abstained:g}")
@@ -166,11 +181,29 @@ def results_table(record: Mapping[str, Any]) -> Any:
             metric,
             f"{before['mean']:.3f}" if before else "-",
             f"{after['mean']:.3f}",
-            f"{difference['mean']:+.3f} [{difference['low']:+.3f}, {difference['high']:+.3f}]"
-            if difference
-            else "-",
+            _signed(difference) if difference else "-",
         )
     return table
+
+
+def _signed(difference: Mapping[str, Any]) -> str:
+    mean = f"{difference['mean']:+.3f}"
+    if reason := no_interval(difference):
+        return f"{mean} ({reason})"
+    return f"{mean} [{difference['low']:+.3f}, {difference['high']:+.3f}]"
+
+
+def cut_off(record: Mapping[str, Any]) -> str:
+    """Say that most held-out completions after training were cut at the limit, if so."""
+    evaluation = record["evaluation"] or {}
+    cut = (evaluation.get("after") or {}).get("truncated")
+    limit = evaluation.get("sampling", {}).get("max_new_tokens")
+    if not cut or limit is None or cut["mean"] <= 0.5:
+        return ""
+    return (
+        f"{cut['mean']:.1%} of the held-out completions after training were cut at the limit of "
+        f"{limit:,} tokens (`evaluation.max_new_tokens`, or else `max_completion_length`)."
+    )
 
 
 def samples_table(record: Mapping[str, Any], stages: Sequence[str] = ("before", "after")) -> Any:

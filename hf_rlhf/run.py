@@ -1,6 +1,7 @@
 """One run, resolved: every name turned into code, every argument bound, no weights loaded."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
@@ -122,6 +123,21 @@ def choose_run_file(trainer: str | None, run: str | None, config: str | None) ->
             [Problem(f"--run {name}", f"{trainer} ships no such run file.", f"It ships: {known}.")]
         )
     return RunFile.read(shipped[name])
+
+
+@contextmanager
+def told_as_shipped(file: RunFile, shipped: bool) -> Iterator[None]:
+    """Say in a ConfigError about a run file that the user did not write whose it is."""
+    try:
+        yield
+    except ConfigError as error:
+        if not shipped or not any(one.where.startswith(f"{file.name}:") for one in error.problems):
+            raise
+        hint = (
+            f"{file.name} is the run file that {file.plugin!r} ships. An option replaces what it "
+            "says: --KEY VALUE."
+        )
+        raise ConfigError(error.problems, hint) from error
 
 
 def default_run(trainer: str) -> str | None:

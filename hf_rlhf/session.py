@@ -38,6 +38,7 @@ from hf_rlhf.progress import (
     SAMPLES_NAME,
     AfterSave,
     ShowProgress,
+    cut_off,
     evenly,
     read_samples,
     results_table,
@@ -265,6 +266,8 @@ class Session:
             console.print(samples_table(self.record))
         if self.record["evaluation"]:
             console.print(results_table(self.record))
+        if said := cut_off(self.record):
+            self._say(f"note: {said}")
         self._say(f"card: {self.run.folder / 'README.md'}")
 
     def _publish(self) -> None:

@@ -13,7 +13,7 @@ from textwrap import shorten
 from typing import Any
 
 from hf_rlhf.errors import HfRlhfError, PublishError
-from hf_rlhf.processes import rank
+from hf_rlhf.processes import few_threads, rank
 from hf_rlhf.scrub import scrub
 from hf_rlhf.stopping import Terminated
 
@@ -44,13 +44,14 @@ def train(
     Raises:
         HfRlhfError: as listed in `hf_rlhf.errors`; what was done by then is kept in the folder.
     """
+    few_threads()
     from hf_rlhf.card_section import own_card
     from hf_rlhf.config import RunFile
     from hf_rlhf.disk import disk_errors_told
     from hf_rlhf.noise import ignore_old_names
     from hf_rlhf.overrides import merged
     from hf_rlhf.prepare import prepare
-    from hf_rlhf.run import choose_run_file
+    from hf_rlhf.run import choose_run_file, told_as_shipped
 
     shipped = None
     if isinstance(config, Mapping):
@@ -72,7 +73,8 @@ def train(
         argv = _argv(plugin, run, os.fspath(config) if config else None, overrides)
     ignore_old_names(file.values)
     with disk_errors_told(Path.cwd()):
-        prepared = prepare(file, plugin=plugin)
+        with told_as_shipped(file, shipped is not None):
+            prepared = prepare(file, plugin=plugin)
         from hf_rlhf.session import Session
 
         return Session(prepared).go(argv)

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from hf_rlhf.config import RunFile
-from hf_rlhf.errors import ConfigError
+from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.prepare import prepare
-from hf_rlhf.run import choose_run_file, run_files
+from hf_rlhf.run import choose_run_file, run_files, told_as_shipped
 
 
 def problems(run: dict[str, Any]) -> list[str]:
@@ -265,6 +265,23 @@ def test_a_wrong_setting_still_lets_the_columns_be_checked(tiny_run, offer):
     tiny_run["learning_rate"] = "fast"
     found = "\n".join(problems(tiny_run))
     assert re.search(r"rewards\.2: 'needs_gold' needs the column gold_answer", found)
+    assert "(`--rewards null` leaves out all rewards)" in found
+
+
+@pytest.mark.parametrize(
+    ("where", "shipped", "told"),
+    [
+        ("tiny.yaml:13 rewards.0", True, True),
+        ("tiny.yaml:13 rewards.0", False, False),
+        ("--dataset (command line)", True, False),
+    ],
+)
+def test_a_run_file_that_the_user_did_not_write_is_said_to_be_shipped(where, shipped, told):
+    file = RunFile.from_mapping({"plugin": "sft"}, name="tiny.yaml")
+    with pytest.raises(ConfigError) as caught, told_as_shipped(file, shipped):
+        raise ConfigError([Problem(where, "is wrong.")])
+    assert caught.value.problems == (Problem(where, "is wrong."),)
+    assert ("tiny.yaml is the run file that 'sft' ships." in str(caught.value)) == told
 
 
 def test_output_dir_and_model_of_the_wrong_type(tiny_run):

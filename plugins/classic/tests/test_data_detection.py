@@ -61,6 +61,19 @@ def test_what_was_chosen_and_why_is_said(tmp_path: Path, capsys: Any) -> None:
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(("sign", "name"), [(";", "semicolons"), ("\t", "tabs"), (",", "")])
+def test_a_csv_file_of_another_separator_is_said_to_be_one(
+    tmp_path: Path, sign: str, name: str
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"instructions{sign}outputs\nq{sign}a\n")
+    with pytest.raises(DataError) as caught:
+        load("sft", path)
+    told = "A CSV file's columns are separated by commas, not"
+    assert (f"{told} {name}." in str(caught.value)) == bool(name)
+    assert (told in str(caught.value)) == bool(name)
+
+
 def test_two_that_fit_the_same_rows_are_an_error_until_one_is_named(tmp_path: Path) -> None:
     row = {"prompt": "q", "response": "a", "instruction": "i", "output": "o"}
     path = write(tmp_path, [row] * 3)

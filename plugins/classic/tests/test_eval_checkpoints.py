@@ -93,6 +93,15 @@ def test_seeds_are_compared_with_one_or_as_many(tiny_policy):
     assert "has 3 checkpoints, and 'a', to be compared with, 2. Give 'a' one, or as many" in said
 
 
+def test_what_is_not_found_is_not_also_said_to_be_too_few(hub, tiny_policy):
+    here = str(tiny_policy)
+    for lacking in ("demo/nothing", [here, "demo/nothing"]):
+        spec = EvalSpec(models={"a": lacking, "b": here, "c": [here] * 3}, baseline="a")
+        problems = resolve_all(spec)[1]
+        assert len(problems) == 1
+        assert "'demo/nothing' is no folder here" in str(problems[0])
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

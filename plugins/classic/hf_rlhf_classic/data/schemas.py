@@ -19,6 +19,8 @@ SAMPLE = 1000
 """Rows of each split that detection looks at."""
 SOME = 5
 """Rows that are shown to the tables of other adapters, where none fits."""
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+"""What a file's only column may be full of, if it was read by another separator."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,12 @@ class _Survey:
             for column, kinds in self.found.items()
         )
 
+    def _unseparated(self) -> str:
+        """Say that columns seem to be separated by something else than a comma, if they do."""
+        only = next(iter(self.found)) if len(self.found) == 1 else ""
+        signs = [name for sign, name in _SEPARATORS.items() if sign in only]
+        return f" A CSV file's columns are separated by commas, not {signs[0]}." if signs else ""
+
     def _optional(self, kinds: Counter[str]) -> str:
         there = sum(kinds.values())
         return "" if there == self.rows else f", in {there} of {self.rows} rows"
@@ -248,7 +256,8 @@ class _Survey:
         ]
         return "\n".join(
             [
-                f"{name}: no known schema fits. Columns found: {self.columns()}.",
+                f"{name}: no known schema fits. Columns found: {self.columns()}."
+                f"{self._unseparated()}",
                 "Schemas tried:",
                 *lines,
                 "Map the columns (`columns: {prompt: NAME_IN_THE_FILE, ...}`), or rename them.",

@@ -68,19 +68,23 @@ def resolve_all(spec: EvalSpec) -> tuple[dict[str, list[Checkpoint]], list[Probl
     """Return the checkpoints of each name, in order, and what is wrong with the others."""
     found: dict[str, list[Checkpoint]] = {}
     problems = []
+    lacking: set[str] = set()
     for name, value in spec.models.items():
         for place, asked in enumerate(value if isinstance(value, list) else [value]):
             try:
                 found.setdefault(name, []).append(_resolve(name, place, asked))
             except HfRlhfError as error:
+                lacking.add(name)
                 problems.append(Problem(f"{SECTION}.models.{name}", str(error)))
     labels = [one.label for some in found.values() for one in some]
     for label in sorted({one for one in labels if labels.count(one) > 1}):
         what = f"{label!r} names two checkpoints: the second one of a name is called so."
         problems.append(Problem(f"{SECTION}.models.{label}", what, "Rename one of them."))
-    for other in sorted({spec.baseline, spec.reference} & found.keys(), key=str):
-        count = len(found[str(other)])
-        for name, some in found.items():
+    # How many a name would have, had all of its own been found, is not known.
+    whole = {name: some for name, some in found.items() if name not in lacking}
+    for other in sorted({spec.baseline, spec.reference} & whole.keys(), key=str):
+        count = len(whole[str(other)])
+        for name, some in whole.items():
             if count not in (1, len(some)):
                 what = f"has {len(some)} checkpoints, and {other!r}, to be compared with, {count}."
                 fix = f"Give {other!r} one, or as many, in the same order."
