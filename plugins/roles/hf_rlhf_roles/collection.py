@@ -269,10 +269,8 @@ def push_main(argv: Sequence[str]) -> int:
     _check_sealed(workspace, ledger, wanted)
     for one in wanted:
         done = _publish(workspace, one, base, chosen)
-        print(
-            f"{one.name}: {done.url} ({done.new_commits} new commit{'s' * (done.new_commits != 1)})",
-            flush=True,
-        )
+        new = f"{done.new_commits} new commit{'s' * (done.new_commits != 1)}"
+        print(f"{one.name}: {done.url} ({new})", flush=True)
     if chosen.role:
         return 0
     bundle = index_bundle(workspace, card, found, base)
