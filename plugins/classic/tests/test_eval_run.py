@@ -15,6 +15,7 @@ from hf_rlhf.testing.tiny import make_tiny_policy
 from hf_rlhf_classic.evaluation import measure
 from hf_rlhf_classic.evaluation.command import command
 from hf_rlhf_classic.evaluation.plan import make_plan
+from hf_rlhf_classic.evaluation.report import notes_of
 from hf_rlhf_classic.evaluation.spec import Options
 
 SAMPLING = {
@@ -212,6 +213,9 @@ def test_greedy_completions_give_no_kl(tiny_policy, other_policy, tmp_path):
     found = measure.evaluate(plan, tmp_path, [])
     assert found["results"]["b"]["kl"] is None
     assert "KL left out: greedy" in found["notes"][0]
+    assert notes_of(found)[0].startswith("4 prompts of minimal_rows (test), ")
+    files = found["data"] | {"adapter": "prompts", "arguments": {"path": "half.jsonl"}}
+    assert notes_of(found | {"data": files})[0].startswith("4 prompts of prompts, half.jsonl (")
     assert not (tmp_path / "frontier.png").exists()
 
 

@@ -52,6 +52,12 @@ def _columns(evaluation: Mapping[str, Any]) -> list[tuple[str, Any]]:
     ]
 
 
+def _named(data: Mapping[str, Any]) -> str:
+    # Adapters of files are named alike whatever they read.
+    path = data.get("arguments", {}).get("path")
+    return f"{data['adapter']}, {path}" if isinstance(path, str) else str(data["adapter"])
+
+
 def notes_of(evaluation: Mapping[str, Any]) -> list[str]:
     """Return what a reader of the table must know."""
     data, sampling = evaluation["data"], evaluation["sampling"]
@@ -61,7 +67,7 @@ def notes_of(evaluation: Mapping[str, Any]) -> list[str]:
         else "greedy"
     )
     said = [
-        f"{data['rows']} prompts of {data['adapter']} ({data['split']}), "
+        f"{data['rows']} prompts of {_named(data)} ({data['split']}), "
         f"{sampling['completions_per_prompt']} completion(s) each, {decoding}, up to "
         f"{sampling['max_new_tokens']} tokens, seed {sampling['seed']}; the same prompts for each.",
         f"In brackets: {evaluation['method']}.",
