@@ -117,6 +117,7 @@ def commits(revision: str) -> int:
 
 
 ADAPTER = {
+    "base_identity.json",
     "adapter_model.safetensors", "adapter_config.json", "tokenizer.json", "README.md", "run.json",
 }  # fmt: skip
 
