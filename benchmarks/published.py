@@ -58,7 +58,8 @@ def published_files(run: Path) -> dict[str, str | None]:
     weights = "adapter_model.safetensors"
     found[f"adapter/{weights}"] = sha256(run / "adapter" / weights)
     found["config.yaml"] = sha256(run / "config.yaml")
-    return found | {"adapter/adapter_config.json": None, "README.md": None, "run.json": None}
+    made = ("adapter/adapter_config.json", "adapter/base_identity.json", "README.md", "run.json")
+    return found | dict.fromkeys(made)
 
 
 def plain_files(folder: Path) -> dict[str, str | None]:

@@ -34,7 +34,7 @@ def command(*arguments: str) -> list[str]:
 def test_a_run_from_python_leaves_a_folder_that_is_not_trained_twice(tiny_run, capsys):
     record = train(config=tiny_run)
     said = capsys.readouterr().out
-    assert said.count("before training") == said.count("after training") == 1
+    assert said.count("measuring before training") == said.count("measuring after training") == 1
     assert "is finished" not in said
     folder = Path(tiny_run["output_dir"])
     assert record["status"] == "finished"
