@@ -1,0 +1,29 @@
+"""`hf-rlhf traces VERB`: from raw agent traces to a published, evaluated model."""
+
+import argparse
+from collections.abc import Sequence
+from importlib import import_module
+
+
+def command(argv: Sequence[str]) -> int:
+    """Make training data of agent traces, train on it in phases, evaluate and analyse."""
+    if not argv or argv[0] not in VERBS:
+        _parser().parse_args(list(argv[:1]) or ["--help"])
+    module, name, _ = VERBS[argv[0]]
+    return int(getattr(import_module(f"hf_rlhf_traces.{module}"), name)(argv[1:]))
+
+
+def _parser() -> argparse.ArgumentParser:
+    lines = [f"  {verb:14} {said}" for verb, (_, _, said) in VERBS.items()]
+    parser = argparse.ArgumentParser(
+        prog="hf-rlhf traces",
+        description="verbs:\n" + "\n".join(lines),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("verb", choices=list(VERBS), metavar="VERB")
+    return parser
+
+
+VERBS: dict[str, tuple[str, str, str]] = {}
+"""Verb -> module, function, and what it does. In the order in which they are used."""

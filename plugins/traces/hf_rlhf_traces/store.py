@@ -1,0 +1,155 @@
+"""The folder that the verbs work in: which steps are made there, from what, and what came of them.
+
+DIR/
+  traces.json            this manifest: settings, sources and report of each step
+  traces.jsonl           the traces read, in the typed form
+  rejects.jsonl          the rows that could not be read: where, reason, detail, the row
+  summaries/             summaries made so far, and those that failed
+  datasets/              what is trained on and pushed: a folder for each dataset, and their card
+  runs/ eval/ analysis/  what training, evaluation and analysis write
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from hf_rlhf.errors import RunFolderError
+from hf_rlhf.files import atomic_write_json, clear_unfinished
+
+MANIFEST = "traces.json"
+SCHEMA = 1
+State = Literal["to do", "done", "stale"]
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder of steps. A step is `done`, or `stale` when what it was made from was made anew."""
+
+    folder: Path
+
+    @classmethod
+    def make(cls, folder: Path) -> "Store":
+        """Return the store in a folder, made if it is new.
+
+        Raises RunFolderError when the folder holds other things.
+        """
+        store = cls(folder)
+        if not (folder / MANIFEST).exists():
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise RunFolderError(
+                    f"{folder} is not empty and has no {MANIFEST}. Choose another --out."
+                )
+            store._write({})
+        store._entries()
+        return store
+
+    @classmethod
+    def open(cls, folder: Path) -> "Store":
+        """Return the store in a folder. Raises RunFolderError when there is none."""
+        if not (folder / MANIFEST).exists():
+            raise RunFolderError(
+                f"{folder} has no {MANIFEST}: nothing was read into it. "
+                f"First: hf-rlhf traces read FILE --out {folder}"
+            )
+        store = cls(folder)
+        store._entries()
+        return store
+
+    def report(self, step: str) -> Mapping[str, Any]:
+        """Return what came of a step.
+
+        Raises RunFolderError when it is not done, or when something it was made from has changed.
+        """
+        state = self.state(step)
+        if state == "done":
+            report: Mapping[str, Any] = self._entries()[step]["report"]
+            return report
+        what = "is not made yet" if state == "to do" else "was made from what has changed since"
+        raise RunFolderError(
+            f"{self.folder}: {step} {what}. First: hf-rlhf traces {step} {self.folder}"
+        )
+
+    def settings(self, step: str) -> Mapping[str, Any]:
+        """Return the settings that a step was made with; {} if it was not."""
+        entry = self._entries().get(step)
+        return dict(entry["settings"]) if entry else {}
+
+    def state(self, step: str, settings: Mapping[str, Any] | None = None) -> State:
+        """Return how a step stands; with `settings`, it is stale if it was made with others."""
+        entries = self._entries()
+        entry = entries.get(step)
+        if entry is None:
+            return "to do"
+        if settings is not None and _plain(settings) != entry["settings"]:
+            return "stale"
+        for other, digest in entry["after"].items():
+            if self.state(other) != "done" or entries[other]["digest"] != digest:
+                return "stale"
+        return "done"
+
+    def check(self, step: str, settings: Mapping[str, Any], *, overwrite: bool = False) -> State:
+        """Return how a step stands.
+
+        Raises RunFolderError, with the difference, when it was made with other settings and
+        `overwrite` is not set.
+        """
+        entry = self._entries().get(step)
+        asked = _plain(settings)
+        if entry is not None and entry["settings"] != asked and not overwrite:
+            was = entry["settings"]
+            names = [name for name in {**was, **asked} if was.get(name) != asked.get(name)]
+            shown = "".join(f"\n  - {n}: {was.get(n)!r} -> {asked.get(n)!r}" for n in names)
+            raise RunFolderError(
+                f"{self.folder} holds {step} made otherwise (there -> here):{shown}\n"
+                "Choose another folder, or say --overwrite."
+            )
+        return self.state(step, settings)
+
+    @contextmanager
+    def making(
+        self, step: str, settings: Mapping[str, Any], *, after: Sequence[str] = ()
+    ) -> Iterator[dict[str, Any]]:
+        """Give a dictionary for the report of a step; it is noted when the block ends well.
+
+        The folder is held meanwhile: RunFolderError when another process works in it. `after` are
+        the steps it is made from.
+        """
+        from hf_rlhf.run_folder import claimed
+
+        with claimed(self.folder):
+            clear_unfinished(self.folder)
+            report: dict[str, Any] = {}
+            yield report
+            entries = self._entries()
+            made: dict[str, Any] = {
+                "settings": _plain(settings),
+                "after": {other: entries[other]["digest"] for other in after},
+                "report": _plain(report),
+            }
+            text = json.dumps(made, sort_keys=True)
+            made["digest"] = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+            self._write({**entries, step: made})
+
+    def _entries(self) -> dict[str, Any]:
+        path = self.folder / MANIFEST
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["schema"] != SCHEMA:
+                raise ValueError(f"it has schema {content['schema']}, this package reads {SCHEMA}")
+            return dict(content["steps"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(
+                f"{path} cannot be read ({error}). Restore it, or choose another folder."
+            ) from error
+
+    def _write(self, entries: Mapping[str, Any]) -> None:
+        atomic_write_json(self.folder / MANIFEST, {"schema": SCHEMA, "steps": entries})
+
+
+def _plain(value: Any) -> Any:
+    """As it will be read back from JSON."""
+    return json.loads(json.dumps(value, default=str))

@@ -1,0 +1,172 @@
+"""What an agent did to answer a question: one typed form, whatever it was read from.
+
+As JSON it is the search-agent form (`{"question", "trace": [{"type", ...}]}`) with an `id`, the
+`where` it was read from, and `fields` for the rest of the row.
+"""
+
+import hashlib
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SEARCH_TOOL = "search"
+RIGHT_ANSWER = "CorrectAnswer"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One thing that a search found."""
+
+    title: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """What the agent thought, or said between its searches."""
+
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A query, or a call of another tool with its arguments as they were written."""
+
+    query: str
+    tool: str = SEARCH_TOOL
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What came back, for a search before it; parallel searches have several in a row."""
+
+    documents: tuple[Document, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the agent answered. `kind` is the type that the source gives it."""
+
+    content: str
+    kind: str = RIGHT_ANSWER
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A step of a type that is not read here, as it was: never guessed at, never trained on."""
+
+    kind: str
+    value: Any
+
+
+Step = Reasoning | Search | SearchResult | Answer | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One run of an agent, in order."""
+
+    id: str
+    question: str
+    steps: tuple[Step, ...]
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Whatever else the row holds: expected answers, rewards, verdicts."""
+    where: str = ""
+    """The place to name in an error: `traces.jsonl:12`."""
+
+    @property
+    def key(self) -> str:
+        """What stands for the question, however it is cased, spaced or composed: 16 hex digits."""
+        return question_key(self.question)
+
+    @property
+    def answer(self) -> str:
+        """The last answer, or "" if the agent gave none."""
+        given = [step.content for step in self.steps if isinstance(step, Answer)]
+        return given[-1] if given else ""
+
+
+def question_key(question: str) -> str:
+    """Return 16 hex digits that questions share which differ in case, space or composition only."""
+    text = " ".join(unicodedata.normalize("NFKC", question).casefold().split())
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def to_json(trace: Trace) -> dict[str, Any]:
+    """Return a trace as JSON, in the search-agent form."""
+    return {
+        "id": trace.id,
+        "question": trace.question,
+        "trace": [_step_to_json(step) for step in trace.steps],
+        "fields": dict(trace.fields),
+        "where": trace.where,
+    }
+
+
+def _step_to_json(step: Step) -> dict[str, Any]:
+    match step:
+        case Reasoning(content):
+            return {"type": "reasoning", "content": content}
+        case Search(query, tool):
+            named = {} if tool == SEARCH_TOOL else {"tool": tool}
+            return {"type": "search", "query": query, **named}
+        case SearchResult(documents):
+            found = [{"title": one.title, "content": one.content} for one in documents]
+            return {"type": "search_result", "documents": found}
+        case Answer(content, kind):
+            return {"type": kind, "content": content}
+        case Unknown(kind, value):
+            return {"type": "unknown", "kind": kind, "value": value}
+
+
+def from_json(row: Mapping[str, Any]) -> Trace:
+    """Return the trace that `to_json` wrote. What others wrote is read by the readers instead."""
+    steps = tuple(_step_from_json(step) for step in row["trace"])
+    return Trace(row["id"], row["question"], steps, row["fields"], row["where"])
+
+
+def _step_from_json(step: Mapping[str, Any]) -> Step:
+    match step["type"]:
+        case "reasoning":
+            return Reasoning(step["content"])
+        case "search":
+            return Search(step["query"], step.get("tool", SEARCH_TOOL))
+        case "search_result":
+            found = (Document(one["title"], one["content"]) for one in step["documents"])
+            return SearchResult(tuple(found))
+        case "unknown":
+            return Unknown(step["kind"], step["value"])
+        case kind:
+            return Answer(step["content"], kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the agent did at one go, and what came back."""
+
+    said: tuple[Step, ...]
+    """Reasoning, searches (several if parallel) or an answer."""
+    results: tuple[SearchResult, ...]
+    """What the searches found; empty at the end of a trace."""
+
+
+def turns(steps: Sequence[Step]) -> list[Turn]:
+    """Part a trace at its results: results in a row belong together. Unknown steps stay in `said`.
+
+    All `said` and `results` one after another are the steps again.
+    """
+    found: list[Turn] = []
+    said: list[Step] = []
+    results: list[SearchResult] = []
+    for step in steps:
+        if isinstance(step, SearchResult):
+            results.append(step)
+            continue
+        if results:
+            found.append(Turn(tuple(said), tuple(results)))
+            said, results = [], []
+        said.append(step)
+    if said or results:
+        found.append(Turn(tuple(said), tuple(results)))
+    return found
