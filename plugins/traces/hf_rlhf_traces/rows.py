@@ -47,7 +47,7 @@ class Step(Origin):
 
 
 class Summarised(Origin):
-    """`summary_prefix`: from context to summary and reply; `summary_only`: from summary to reply."""
+    """`summary_prefix`: context to summary and reply; `summary_only`: summary to reply."""
 
     prompt: list[Chat]
     completion: list[Chat]
