@@ -7,11 +7,14 @@ a tag is escaped, so that contents which hold tags cannot end it, and unescaped 
 The tags are those of Search-R1 (Jin et al. 2025, https://arxiv.org/abs/2503.09516).
 """
 
+import html
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 
+from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_traces.trace import (
     SEARCH_TOOL,
     Answer,
@@ -22,7 +25,11 @@ from hf_rlhf_traces.trace import (
     Step,
 )
 
-SUMMARY_PARTS = ("question", "reasoning", "evidence")
+TAGS = (
+    *("think", "search", "information", "answer", "summary"),
+    *("question", "reasoning", "evidence", "quote"),
+)
+"""The fields that name tags, as templates name them."""
 
 
 @dataclass(frozen=True)
@@ -34,28 +41,86 @@ class Format:
     information: str = "information"
     answer: str = "answer"
     summary: str = "summary"
+    question: str = "question"
+    reasoning: str = "reasoning"
+    evidence: str = "evidence"
+    quote: str = "quote"
+    """The parts of a summary, and what each quote of its evidence stands in."""
     document: str = "Doc {number} (Title: {title})\n{content}"
     """One document of an `<information>` block; `{number}` counts from 1 in each block."""
 
+    system: str = ""
+    """A system turn before every conversation, if it is not empty."""
+    multiturn: str = (
+        "Answer the question below. Think in <{think}> tags each time you have learned something "
+        "new. If you lack knowledge, search by a query in <{search}> tags; what is found is "
+        "returned in <{information}> tags, and you may search as often as you need. When you know "
+        "enough, give the answer, and nothing else, in <{answer}> tags.\n\nQuestion: {context}"
+    )
+    """The first turn in `multiturn`; `{context}` is the question."""
+    summary_prefix: str = (
+        "Below is a question and what a search agent has thought and found so far. First "
+        "summarise it in <{summary}> tags: the <{question}>, the <{reasoning}> so far, and as "
+        "<{evidence}> what matters of the results, each <{quote}> word for word. Then go on from "
+        "your summary: think in <{think}> tags, and either search in <{search}> tags or give the "
+        "answer in <{answer}> tags.\n\n{context}"
+    )
+    """What is asked for in `summary_prefix`; `{context}` is the prompt of a sample of `steps`."""
+    summary_only: str = (
+        "Below is the summary of what a search agent has thought and found so far. Go on from it: "
+        "think in <{think}> tags, and either search in <{search}> tags or give the answer in "
+        "<{answer}> tags.\n\n{context}"
+    )
+    """What is asked for in `summary_only`; `{context}` is the summary."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError, with all that is wrong, for tags and templates that cannot work."""
+        if problems := [*_bad_tags(self), *_bad_templates(self)]:
+            raise ConfigError(problems)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, object], where: str = "format") -> "Format":
+        """Return the format that `settings` or a file gave. Raises ConfigError, naming `where`."""
+        known = {one.name for one in fields(cls)}
+        problems = [
+            Problem(f"{where}: {name}", "is no field of the format.", f"Known: {sorted(known)}.")
+            if name not in known
+            else Problem(f"{where}: {name}", f"is {value!r}, expected text.")
+            for name, value in settings.items()
+            if name not in known or not isinstance(value, str)
+        ]
+        if problems:
+            raise ConfigError(problems)
+        return cls(**{name: str(value) for name, value in settings.items()})
+
     @property
     def tags(self) -> tuple[str, ...]:
-        """The tags that contents may not hold."""
+        """The tags that turns are written in."""
         return (self.think, self.search, self.information, self.answer, self.summary)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """All tags, by field: contents may hold none of them."""
+        return {name: getattr(self, name) for name in TAGS}
+
+    def ask(self, template: str, context: str) -> str:
+        """Return a template with its tags named and its context in place."""
+        return template.format(context=context, **self.names)
 
     @cached_property
     def _tag(self) -> re.Pattern[str]:
-        names = "|".join(re.escape(name) for name in self.tags)
+        names = "|".join(re.escape(name) for name in self.names.values())
         return re.compile(rf"<(\\*)(?=/?(?:{names})\b)", re.IGNORECASE)
 
     @cached_property
     def _escaped(self) -> re.Pattern[str]:
-        names = "|".join(re.escape(name) for name in self.tags)
+        names = "|".join(re.escape(name) for name in self.names.values())
         return re.compile(rf"<(\\*)\\(?=/?(?:{names})\b)", re.IGNORECASE)
 
     @cached_property
     def _block(self) -> re.Pattern[str]:
         names = "|".join(re.escape(name) for name in self.tags)
-        return re.compile(rf"<({names})(?: tool=\"([^\"<>]*)\")?>(.*?)</\1>", re.DOTALL)
+        return re.compile(rf'<({names})(?: tool="([^"<>]*)")?>(.*?)</\1>', re.DOTALL)
 
     def escape(self, text: str) -> str:
         r"""Return text in which no tag of ours stands: `<think>` becomes `<\think>`."""
@@ -74,7 +139,7 @@ class Format:
             case Reasoning(content):
                 return f"<{self.think}>{self.escape(content)}</{self.think}>"
             case Search(query, tool):
-                named = "" if tool == SEARCH_TOOL else f' tool="{_plain(tool)}"'
+                named = "" if tool == SEARCH_TOOL else f' tool="{html.escape(tool)}"'
                 return f"<{self.search}{named}>{self.escape(query)}</{self.search}>"
             case Answer(content):
                 return f"<{self.answer}>{self.escape(content)}</{self.answer}>"
@@ -100,21 +165,69 @@ class Format:
     def steps(self, text: str) -> list[Step]:
         """Return the reasoning, searches and answers that a model wrote, in order."""
         made: list[Step] = []
-        for tag, tool, inside in self._block.findall(text):
-            content = self.unescape(inside)
+        for block in self._block.finditer(text):
+            tag, tool, content = block[1], block[2], self.unescape(block[3])
             if tag == self.think:
                 made.append(Reasoning(content))
             elif tag == self.search:
-                made.append(Search(content, tool or SEARCH_TOOL))
+                made.append(Search(content, SEARCH_TOOL if tool is None else html.unescape(tool)))
             elif tag == self.answer:
                 made.append(Answer(content))
         return made
+
+    def asked(self, text: str) -> str:
+        """Return a question in its tag, as the prompts of `steps` begin."""
+        return f"<{self.question}>{self.escape(text)}</{self.question}>"
 
     def settings(self) -> dict[str, str]:
         """Return the fields, for records and cards."""
         return asdict(self)
 
 
-def _plain(tool: str) -> str:
-    """A tool's name as an attribute: what would end it is left out."""
-    return re.sub(r'["<>]', "", tool)
+_TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_PLACEHOLDERS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "document": (("number", "title", "content"), "content"),
+    "system": (TAGS, ""),
+    **dict.fromkeys(
+        ("multiturn", "summary_prefix", "summary_only"), ((*TAGS, "context"), "context")
+    ),
+}
+"""Template -> the placeholders it may have, and the one that it must have."""
+
+
+def _bad_tags(form: Format) -> Iterable[Problem]:
+    seen: dict[str, str] = {}
+    for field in TAGS:
+        name = getattr(form, field)
+        if not _TAG_NAME.fullmatch(name):
+            yield Problem(
+                f"format: {field}",
+                f"{name!r} cannot be the name of a tag.",
+                "Use letters, digits, - and _, a letter first.",
+            )
+        elif (other := seen.setdefault(name.lower(), field)) != field:
+            yield Problem(f"format: {field}", f"{name!r} is the tag of {other} too.", "Rename one.")
+
+
+def _bad_templates(form: Format) -> Iterable[Problem]:
+    for field, (known, needed) in _PLACEHOLDERS.items():
+        try:
+            parts = list(string.Formatter().parse(getattr(form, field)))
+        except ValueError as error:
+            yield Problem(f"format: {field}", f"{error}.", "Write a brace as {{ or }}.")
+            continue
+        used = [name for _, name, _, _ in parts if name is not None]
+        odd = [
+            f"{{{name}}}"
+            for _, name, spec, how in parts
+            if name not in (None, *known) or spec or how
+        ]
+        if odd:
+            shown = ", ".join(f"{{{name}}}" for name in known)
+            yield Problem(
+                f"format: {field}",
+                f"it has {', '.join(odd)}.",
+                f"Use {shown} only; write a brace as {{{{ or }}}}.",
+            )
+        elif needed and needed not in used:
+            yield Problem(f"format: {field}", f"it lacks {{{needed}}}.", "Say where that goes.")
