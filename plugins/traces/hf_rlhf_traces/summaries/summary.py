@@ -1,0 +1,146 @@
+"""A summary of what an agent has seen so far: three parts, as text in tags and back.
+
+    <summary>
+    <question>…</question>
+    <reasoning>…</reasoning>
+    <evidence>
+    <quote title="…">…</quote>
+    </evidence>
+    </summary>
+
+Contents are escaped as everywhere (`Format.escape`), and titles as attributes of HTML are.
+"""
+
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hf_rlhf_traces.format import Format
+
+_TITLE = re.compile(r"\s+title=\"([^\"]*)\"\s*")
+
+
+class Malformed(ValueError):
+    """The text holds no summary; the message says why, in words fit to send back to a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """What is quoted from a search result, and the title of the document it stands in."""
+
+    text: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What was asked, what was thought so far, and what was found."""
+
+    question: str
+    reasoning: str
+    quotes: tuple[Quote, ...]
+
+
+def render(summary: Summary, form: Format) -> str:
+    """Return a summary in tags. Space around its contents is lost when it is parsed."""
+    quotes = "".join(f"{_quote(one, form)}\n" for one in summary.quotes)
+    parts = (
+        (form.question, form.escape(summary.question)),
+        (form.reasoning, form.escape(summary.reasoning)),
+        (form.evidence, f"\n{quotes}"),
+    )
+    inside = "\n".join(f"<{tag}>{content}</{tag}>" for tag, content in parts)
+    return f"<{form.summary}>\n{inside}\n</{form.summary}>"
+
+
+def _quote(quote: Quote, form: Format) -> str:
+    titled = f' title="{html.escape(quote.title)}"' if quote.title else ""
+    return f"<{form.quote}{titled}>{form.escape(quote.text)}</{form.quote}>"
+
+
+def parse(text: str, form: Format) -> Summary:
+    """Return the first summary in a text; what stands before and after it is not looked at.
+
+    Raises Malformed when there is none, when a part is missing or empty (reasoning and evidence
+    may be empty), twice there or out of order, and when text stands outside of the parts.
+    """
+    return split(text, form)[0]
+
+
+def split(text: str, form: Format) -> tuple[Summary, str]:
+    """Return the first summary in a text and what follows it. Raises Malformed as `parse` does."""
+    _, inside, after = _tagged(text, form.summary, "")
+    where = f" in <{form.summary}>"
+    contents, rest = [], inside
+    names = (form.question, form.reasoning, form.evidence)
+    if missing := [name for name in names if f"<{name}>" not in inside]:
+        listed = ", ".join(f"<{name}>" for name in missing)
+        raise Malformed(f"{listed} is missing{where}.")
+    for name in names:
+        before, content, rest = _tagged(rest, name, where)
+        _nothing(before, f"before <{name}>{where}")
+        contents.append(content)
+    _nothing(rest, f"after </{form.evidence}>{where}")
+    question, reasoning, evidence = contents
+    if not question.strip():
+        raise Malformed(f"<{form.question}> is empty{where}.")
+    said = form.unescape(question).strip(), form.unescape(reasoning).strip()
+    return Summary(*said, tuple(_quotes(evidence, form))), after
+
+
+def _tagged(text: str, tag: str, where: str) -> tuple[str, str, str]:
+    before, opened, rest = text.partition(f"<{tag}>")
+    if not opened:
+        raise Malformed(f"<{tag}> is missing{where}, or not in its place.")
+    inside, closed, after = rest.partition(f"</{tag}>")
+    if not closed:
+        raise Malformed(f"</{tag}> is missing{where}.")
+    return before, inside, after
+
+
+def _nothing(text: str, where: str) -> None:
+    if text.strip():
+        raise Malformed(f"text stands {where}: {text.strip()[:60]!r}.")
+
+
+def _quotes(evidence: str, form: Format) -> list[Quote]:
+    """Read the quotes of the evidence, which holds nothing else."""
+    *quoted, rest = evidence.split(f"</{form.quote}>")
+    where = f"outside of <{form.quote}> in <{form.evidence}>"
+    _nothing(rest, where)
+    found = []
+    for one in quoted:
+        before, opened, inside = one.partition(f"<{form.quote}")
+        attributes, closed, text = inside.partition(">")
+        title = _TITLE.fullmatch(attributes)
+        _nothing(before, where)
+        if not (opened and closed) or (attributes.strip() and title is None):
+            raise Malformed(f'a quote does not open with <{form.quote} title="…">.')
+        named = html.unescape(title[1]) if title else ""
+        found.append(Quote(form.unescape(text).strip(), named))
+    return found
+
+
+def are_verbatim(quotes: Sequence[Quote], context: str, form: Format) -> list[bool]:
+    """Say of each quote whether it stands word for word in a search result of the context.
+
+    The context is the prompt of a sample of `steps`. A quote stands there when its characters are
+    found in one `<information>` block of it, every run of white space read as one space and escaped
+    tags restored; letters, case, punctuation and Unicode composition must be the same, nothing may
+    be left out, and a quote without text stands nowhere.
+    """
+    found = form.read(context)
+    results = [_spaced(inside) for tag, inside in found if tag == form.information]
+    texts = [_spaced(quote.text) for quote in quotes]
+    return [bool(text) and any(text in result for result in results) for text in texts]
+
+
+def verbatim(quotes: Sequence[Quote], context: str, form: Format) -> float:
+    """Return the share of the quotes that `are_verbatim`; 1.0 if there are none."""
+    found = are_verbatim(quotes, context, form)
+    return sum(found) / len(found) if found else 1.0
+
+
+def _spaced(text: str) -> str:
+    return " ".join(text.split())
