@@ -25,5 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-VERBS: dict[str, tuple[str, str, str]] = {}
+VERBS: dict[str, tuple[str, str, str]] = {
+    "generate": ("world.generate", "main", "write synthetic traces of which the truth is known"),
+}
 """Verb -> module, function, and what it does. In the order in which they are used."""
