@@ -1,11 +1,17 @@
 """The rows that are built, typed: what stands in each JSONL line and Parquet column.
 
 Every row says where it comes from: `id` (of the sample), `trace` (id of the trace), `question_key`
-(by which train and validation are parted), `step` (results seen before the reply, from 0) and
-`steps` (results of the whole trace).
+(by which train and validation are parted), `step` (groups of results seen before the reply, from
+0), `steps` (groups of results of the whole trace) and `question`, as it was asked.
 """
 
-from typing import Literal, TypedDict
+import types
+import typing
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Split = Literal["train", "validation"]
 DATASETS = ("multiturn", "steps", "summary_prefix", "summary_only")
@@ -26,6 +32,7 @@ class Origin(TypedDict):
     question_key: str
     step: int
     steps: int
+    question: str
 
 
 class Multiturn(Origin):
@@ -37,7 +44,6 @@ class Multiturn(Origin):
 class Step(Origin):
     """What was seen up to a result, and the reply to it."""
 
-    question: str
     prompt: str
     """Question and steps up to the result, in tags."""
     answer: str
@@ -55,3 +61,37 @@ class Summarised(Origin):
     answer: str
     verbatim: float
     """Share of the summary's quotes that stand in the context word for word; 1.0 if it has none."""
+
+
+ROWS: Mapping[str, type] = types.MappingProxyType(
+    {
+        "multiturn": Multiturn,
+        "steps": Step,
+        "summary_prefix": Summarised,
+        "summary_only": Summarised,
+    }
+)
+"""Dataset -> the type of its rows; columns are in the order of the fields."""
+
+
+def arrow_schema(dataset: str) -> "pa.Schema":
+    """Return the Parquet schema of a dataset, as its row type says. No column may be null."""
+    import pyarrow as pa
+
+    hints = typing.get_type_hints(ROWS[dataset])
+    return pa.schema([pa.field(name, _arrow(hint), nullable=False) for name, hint in hints.items()])
+
+
+def _arrow(hint: Any) -> "pa.DataType":
+    import pyarrow as pa
+
+    plain = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    if hint in plain:
+        return plain[hint]
+    if typing.get_origin(hint) is Literal:
+        return pa.string()
+    if typing.get_origin(hint) is list:
+        inner = pa.field("element", _arrow(typing.get_args(hint)[0]), nullable=False)
+        return pa.list_(inner)
+    inside = typing.get_type_hints(hint).items()
+    return pa.struct([pa.field(name, _arrow(one), nullable=False) for name, one in inside])
