@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hf_rlhf import saved_models
 from hf_rlhf.errors import ModelError
-from hf_rlhf_classic.evaluation import checkpoints
 from hf_rlhf_classic.evaluation.checkpoints import resolve_all
 from hf_rlhf_classic.evaluation.spec import EvalSpec
 
@@ -37,15 +37,15 @@ def hub(monkeypatch, adapter):
         return adapter
 
     monkeypatch.setattr("hf_rlhf.places._asked", lambda *_, **__: None)
-    monkeypatch.setattr(checkpoints, "_hub_config", config)
-    monkeypatch.setattr(checkpoints, "_hub_adapter", find)
+    monkeypatch.setattr(saved_models, "_hub_config", config)
+    monkeypatch.setattr(saved_models, "_hub_adapter", find)
     return asked
 
 
 def _only(asked):
     found, problems = resolve_all(EvalSpec(models={"a": asked}))
     assert not problems
-    return found["a"][0]
+    return found["a"][0].saved
 
 
 def test_an_adapter_s_revision_is_not_that_of_its_base(hub, adapter, tiny_policy):
@@ -74,7 +74,7 @@ def test_a_reward_model_generates_no_text_wherever_it_is(monkeypatch, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"architectures": ["LlamaForSequenceClassification"]}))
     monkeypatch.setattr("hf_rlhf.places._asked", lambda *_, **__: None)
-    monkeypatch.setattr(checkpoints, "_hub_config", lambda repo, revision: path)
+    monkeypatch.setattr(saved_models, "_hub_config", lambda repo, revision: path)
     for asked in (str(tmp_path), "demo/rm", {"base": "demo/rm", "revision": "main"}):
         _, problems = resolve_all(EvalSpec(models={"a": asked}))
         assert "generates no text" in str(problems[0])

@@ -87,7 +87,7 @@ class _Work:
             if not self._missing(completions) and not (wanted and self._missing(wanted)):
                 self.say(f"{one.label}: {len(self.places)} completions are there")
                 continue
-            self.say(f"{one.label}: {len(self.places)} completions by {one.asked}")
+            self.say(f"{one.label}: {len(self.places)} completions by {one.saved.asked}")
             with loaded(one, self.plan.spec, self.state.device) as model:
                 prompts = self.plan.prompts(one)
                 completions.make(self._missing(completions), self._generating(model, one, prompts))
@@ -138,7 +138,7 @@ class _Work:
 
     @staticmethod
     def _by(reference: Checkpoint) -> str:
-        return fingerprint(reference.identity)
+        return fingerprint(reference.saved.identity)
 
     def _missing(self, chunks: Chunks) -> list[int]:
         return chunks.missing(self.state.process_index, self.state.num_processes)

@@ -94,7 +94,7 @@ class Plan:
         sampling = self.sampling
         keys = ("split", "batch_size", "temperature", "top_p", "seed", "completions_per_prompt")
         return {
-            **checkpoint.identity,
+            **checkpoint.saved.identity,
             # As tokens: another chat template, or tokenizer, asks another question.
             "prompts": fingerprint(self.prompts(checkpoint)),
             "sampling": {key: getattr(sampling, key) for key in keys},
@@ -208,12 +208,12 @@ def _lengths(plan: Plan) -> list[Problem]:
             continue
         try:
             config = AutoConfig.from_pretrained(
-                one.model,
-                revision=one.revision,
+                one.saved.model,
+                revision=one.saved.revision,
                 trust_remote_code=bool(plan.spec.trust_remote_code),
             )
         except (OSError, ValueError, KeyError, ImportError) as error:
-            what = f"the configuration of {one.model!r} does not load: {error}"
+            what = f"the configuration of {one.saved.model!r} does not load: {error}"
             problems.append(Problem(where, what.splitlines()[0]))
             continue
         room = getattr(config.get_text_config(), "max_position_embeddings", None)

@@ -19,7 +19,7 @@ _KEPT = ("made", "command", "baseline", "reference", "data", "sampling", "method
 
 def run_folders(plan: Plan) -> dict[Path, str]:
     """Return the run folders among the models, each with its name in the table."""
-    return {one.run_folder: one.name for one in plan.checkpoints if one.run_folder}
+    return {one.saved.run_folder: one.name for one in plan.checkpoints if one.saved.run_folder}
 
 
 def check_recordable(plan: Plan) -> None:
