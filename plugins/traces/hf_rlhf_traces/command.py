@@ -27,5 +27,7 @@ def _parser() -> argparse.ArgumentParser:
 
 VERBS: dict[str, tuple[str, str, str]] = {
     "generate": ("world.generate", "main", "write synthetic traces of which the truth is known"),
+    "multiturn": ("datasets_command", "multiturn_main", "build conversations, a sample each reply"),
+    "steps": ("datasets_command", "steps_main", "build a sample for each result of a trace"),
 }
 """Verb -> module, function, and what it does. In the order in which they are used."""

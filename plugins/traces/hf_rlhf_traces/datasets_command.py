@@ -1,0 +1,98 @@
+"""The verbs `multiturn` and `steps`: datasets that follow from the traces alone."""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf_traces.format_options import add_format_options, asked_format, store_format
+from hf_rlhf_traces.store import Store
+
+
+def multiturn_main(argv: Sequence[str]) -> int:
+    """Build the dataset `multiturn`."""
+    parser = _parser(
+        "multiturn",
+        "Conversations up to each reply of a trace: a sample for the first reply, and one for each "
+        "cut at a result. Trained on the assistant's turns.",
+    )
+    parser.add_argument("--seed", type=int, default=42, help="of what is dropped; default: 42")
+    parser.add_argument(
+        "--think_drop_prob",
+        type=_probability,
+        default=0.3,
+        metavar="P",
+        help="how often a turn is written without its reasoning; default: %(default)s",
+    )
+    chosen = parser.parse_args(argv)
+    drop = {"seed": chosen.seed, "think_drop_prob": chosen.think_drop_prob}
+
+    from hf_rlhf_traces.samples import multiturn_rows
+
+    return _built(chosen, drop, partial(multiturn_rows, **drop))
+
+
+def steps_main(argv: Sequence[str]) -> int:
+    """Build the dataset `steps`."""
+    parser = _parser(
+        "steps",
+        "A sample for each result of a trace: what was asked, said and found up to it, and the "
+        "reply. Summaries are made of these.",
+    )
+    chosen = parser.parse_args(argv)
+
+    from hf_rlhf_traces.samples import step_rows
+
+    return _built(chosen, {}, step_rows)
+
+
+def _built(
+    chosen: argparse.Namespace, settings: Mapping[str, Any], make: Callable[..., Any]
+) -> int:
+    from hf_rlhf_traces.building import build
+
+    asked, name = asked_format(chosen), chosen.dataset
+    store = Store.open(chosen.folder)
+    store.report("read")
+    form = store_format(store, asked, overwrite=chosen.overwrite)
+    if store.check(name, settings, overwrite=chosen.overwrite) == "done":
+        print(f"{name}: done already. {described(store.report(name))}")
+    else:
+        print(f"{name}: {described(build(store, name, settings, partial(make, form=form)))}")
+    print(f"{store.folder / 'datasets' / name}")
+    return 0
+
+
+def described(report: Mapping[str, Any]) -> str:
+    """Return what came of a dataset, in a sentence or two."""
+    samples, traces = report["samples"], report["traces"]
+    told = (
+        f"{sum(traces.values()):,} traces, {report['cuts']:,} cuts: "
+        f"{sum(samples.values()):,} samples ({samples['train']:,} train, "
+        f"{samples['validation']:,} validation)"
+    )
+    left = [f"{count:,} {why}" for why, count in report["skipped"].items() if count]
+    if report.get("unknown_steps"):
+        left.append(f"{report['unknown_steps']:,} unknown steps not written")
+    return f"{told}; left out: {', '.join(left) or 'nothing'}."
+
+
+def _parser(dataset: str, description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"hf-rlhf traces {dataset}", description=description, allow_abbrev=False
+    )
+    parser.set_defaults(dataset=dataset)
+    parser.add_argument("folder", type=Path, metavar="DIR", help="what `read` wrote")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="make anew what was made with other settings"
+    )
+    add_format_options(parser)
+    return parser
+
+
+def _probability(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
+    return number
