@@ -1,8 +1,8 @@
-"""Verdicts on disk, so that a question is paid for once; and `hf-rlhf judge-cache`.
+"""Verdicts and texts on disk, so that each is paid for once; and `hf-rlhf judge-cache`.
 
 SQLite and JSON: readable by anything, and nothing in it is ever executed. Several processes and
-threads may use it at once. Only verdicts enter; a failure is asked again. A cache that cannot be
-read or written costs a warning, once, and never a run.
+threads may use it at once. Only verdicts and texts enter; a failure is asked again. A cache that
+cannot be read or written costs a warning, once, and never a run.
 """
 
 import argparse
@@ -15,38 +15,53 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
+from typing import ClassVar, Generic, TypeVar
 
 from hf_rlhf.contracts import Verdict
 from hf_rlhf.errors import JudgeError
 
-Keep = Callable[[str, Verdict], None]
-Write = Callable[[Mapping[str, Verdict]], None]
+T = TypeVar("T")
+Keep = Callable[[str, T], None]
+Write = Callable[[Mapping[str, T]], None]
 SCHEMA_VERSION = 1
+TEXTS = "texts.sqlite"
+"""A file of their own, for texts are many times larger than verdicts."""
 _KEYS_PER_QUERY = 500
 _GIVE_UP = 5
 _TOGETHER_S = 0.02
 _LOCKED_S = 10.0
 
 
-def default_path() -> Path:
-    """Return `$HF_RLHF_CACHE/judge.sqlite`, by default under the XDG cache folder."""
+def default_path(name: str = "judge.sqlite") -> Path:
+    """Return the path of a cache in `$HF_RLHF_CACHE`, by default under the XDG cache folder."""
     xdg = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get("HF_RLHF_CACHE") or xdg / "hf_rlhf") / "judge.sqlite"
+    return Path(os.environ.get("HF_RLHF_CACHE") or xdg / "hf_rlhf") / name
 
 
-class VerdictCache:
-    """Verdicts by key in the SQLite file at `path`."""
+class DiskCache(Generic[T]):
+    """What a model answered, by key, in a table of the SQLite file at `path`."""
+
+    table: ClassVar[str]
+    column: ClassVar[str]
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.trouble = 0
         """How many reads and writes failed. After a few the file is left alone, for waiting for a
-        locked one takes seconds each time, in which no verdict arrives."""
+        locked one takes seconds each time, in which nothing else arrives."""
 
-    def read(self, keys: Iterable[str]) -> dict[str, Verdict]:
+    def encode(self, value: T) -> str | None:
+        """Return what is written of a value; None for a failure, which is not kept."""
+        raise NotImplementedError
+
+    def decode(self, kept: str) -> T:
+        """Undo `encode`. Raises ValueError or TypeError for what it did not make."""
+        raise NotImplementedError
+
+    def read(self, keys: Iterable[str]) -> dict[str, T]:
         """Return what is known of `keys`."""
         wanted = list(dict.fromkeys(keys))
-        found: dict[str, Verdict] = {}
+        found: dict[str, T] = {}
         if self.trouble >= _GIVE_UP:
             return found
         if self._is_new():
@@ -56,38 +71,40 @@ class VerdictCache:
                 some = wanted[start : start + _KEYS_PER_QUERY]
                 marks = ",".join("?" * len(some))
                 rows = database.execute(
-                    f"SELECT key, verdict FROM verdicts WHERE key IN ({marks})", some
+                    f"SELECT key, {self.column} FROM {self.table} WHERE key IN ({marks})", some
                 )
-                found |= {key: _checked(**json.loads(verdict)) for key, verdict in rows}
+                found |= {key: self.decode(kept) for key, kept in rows}
         return found
 
-    def write(self, key: str, verdict: Verdict) -> None:
-        """Keep a verdict. One without a score is a failure, and is not kept."""
+    def write(self, key: str, value: T) -> None:
+        """Keep a value, unless it is a failure."""
         with self.writing() as write:
-            write({key: verdict})
+            write({key: value})
 
     @contextmanager
-    def writing(self) -> Iterator[Write]:
-        """Give a function that keeps verdicts, as `write` does, over one connection.
+    def writing(self) -> Iterator[Write[T]]:
+        """Give a function that keeps values, as `write` does, over one connection.
 
-        To open the file and close it costs more than a verdict does: closing flushes it to disk.
+        To open the file and close it costs more than a row does: closing flushes it to disk.
         """
         database: sqlite3.Connection | None = None
 
-        def write(verdicts: Mapping[str, Verdict]) -> None:
+        def write(values: Mapping[str, T]) -> None:
             nonlocal database
             now = time.time()
             rows = [
-                (key, json.dumps({"score": verdict.score, "reason": verdict.reason}), now)
-                for key, verdict in verdicts.items()
-                if verdict.score is not None
+                (key, kept, now)
+                for key, value in values.items()
+                if (kept := self.encode(value)) is not None
             ]
             if not rows or self.trouble >= _GIVE_UP:
                 return
             with self._guarded():
                 database = database or self._open()
                 with database:
-                    database.executemany("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?)", rows)
+                    database.executemany(
+                        f"INSERT OR REPLACE INTO {self.table} VALUES (?, ?, ?)", rows
+                    )
 
         try:
             yield write
@@ -112,8 +129,9 @@ class VerdictCache:
             _write_ahead(database)
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute(
-                "CREATE TABLE IF NOT EXISTS verdicts "
-                "(key TEXT PRIMARY KEY, verdict TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID"
+                f"CREATE TABLE IF NOT EXISTS {self.table} "
+                f"(key TEXT PRIMARY KEY, {self.column} TEXT NOT NULL, at REAL NOT NULL) "
+                "WITHOUT ROWID"
             )
         except sqlite3.Error:
             database.close()
@@ -128,11 +146,28 @@ class VerdictCache:
             self.trouble += 1
             if self.trouble == 1:
                 warnings.warn(
-                    f"The judge's cache {self.path} cannot be used ({error}); verdicts are asked "
-                    f"anew. Free space, or set HF_RLHF_CACHE to a folder that can be written.",
+                    f"The judge's cache {self.path} cannot be used ({error}); {self.table} are "
+                    f"asked anew. Free space, or set HF_RLHF_CACHE to a folder that can be "
+                    f"written.",
                     RuntimeWarning,
                     stacklevel=4,
                 )
+
+
+class VerdictCache(DiskCache[Verdict]):
+    """Verdicts by key. One without a score is a failure, and is not kept."""
+
+    table, column = "verdicts", "verdict"
+
+    def encode(self, value: Verdict) -> str | None:
+        """Return a verdict as JSON, or None for one without a score."""
+        if value.score is None:
+            return None
+        return json.dumps({"score": value.score, "reason": value.reason})
+
+    def decode(self, kept: str) -> Verdict:
+        """Undo `encode`. Raises ValueError or TypeError for what it did not make."""
+        return _checked(**json.loads(kept))
 
 
 def _write_ahead(database: sqlite3.Connection) -> None:
@@ -149,22 +184,22 @@ def _write_ahead(database: sqlite3.Connection) -> None:
 
 
 @asynccontextmanager
-async def together(write: Write) -> AsyncIterator[Keep]:
-    """Give a function that keeps a verdict: what arrives within a moment is one write.
+async def together(write: Write[T]) -> AsyncIterator[Keep[T]]:
+    """Give a function that keeps a value: what arrives within a moment is one write.
 
-    Many verdicts arrive at once, and to write each by itself would delay the next requests.
+    Many values arrive at once, and to write each by itself would delay the next requests.
     """
     loop = asyncio.get_running_loop()
-    fresh: dict[str, Verdict] = {}
+    fresh: dict[str, T] = {}
 
     def write_fresh() -> None:
         write(fresh)
         fresh.clear()
 
-    def keep(key: str, verdict: Verdict) -> None:
+    def keep(key: str, value: T) -> None:
         if not fresh:
             loop.call_later(_TOGETHER_S, write_fresh)
-        fresh[key] = verdict
+        fresh[key] = value
 
     try:
         yield keep
@@ -179,27 +214,33 @@ def _checked(score: float, reason: str) -> Verdict:
 
 
 def summary(path: Path) -> Mapping[str, float]:
-    """Return the number of verdicts, the bytes, and the first and last time (Unix seconds).
+    """Return the number of `verdicts` or `texts`, the bytes, first and last time (Unix seconds).
 
-    Raises JudgeError when the file is not a cache of verdicts.
+    Raises JudgeError when the file is not a cache of verdicts or texts.
     """
     if _is_empty(path):
         return {"verdicts": 0, "bytes": 0}
     with _readable(path), closing(sqlite3.connect(path, timeout=10.0)) as database:
-        row = database.execute("SELECT COUNT(*), MIN(at), MAX(at) FROM verdicts").fetchone()
+        table = _table(database)
+        row = database.execute(f"SELECT COUNT(*), MIN(at), MAX(at) FROM {table}").fetchone()
     times = {} if not row[0] else {"first": row[1], "last": row[2]}
-    return {"verdicts": row[0], "bytes": path.stat().st_size, **times}
+    return {table: row[0], "bytes": path.stat().st_size, **times}
 
 
 def clear(path: Path) -> int:
-    """Forget every verdict; return how many there were. Raises JudgeError as `summary` does."""
+    """Forget everything; return how much there was. Raises JudgeError as `summary` does."""
     if _is_empty(path):
         return 0
     with _readable(path), closing(sqlite3.connect(path, timeout=10.0)) as database:
         with database:
-            forgotten = database.execute("DELETE FROM verdicts").rowcount
+            forgotten = database.execute(f"DELETE FROM {_table(database)}").rowcount
         database.execute("VACUUM")
     return forgotten
+
+
+def _table(database: sqlite3.Connection) -> str:
+    known = database.execute("SELECT name FROM sqlite_master WHERE name = 'texts'")
+    return "texts" if known.fetchone() else "verdicts"
 
 
 def _is_empty(path: Path) -> bool:
@@ -218,19 +259,23 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Show or clear the verdicts that judges have cached."""
+    """Show or clear the verdicts and texts that models behind an API have given."""
     parser = argparse.ArgumentParser(
-        prog="hf-rlhf judge-cache", description="Show or clear the verdicts kept on disk."
+        prog="hf-rlhf judge-cache", description="Show or clear what models gave, kept on disk."
     )
     parser.add_argument("action", choices=["show", "clear"])
-    parser.add_argument("--path", type=Path, default=default_path(), help="default: %(default)s")
+    shown = f"default: {default_path()} and, if there is one, {default_path(TEXTS)}"
+    parser.add_argument("--path", type=Path, help=shown.replace("%", "%%"))
     chosen = parser.parse_args(arguments)
-    if chosen.action == "clear":
-        print(f"{chosen.path}: {clear(chosen.path)} verdicts forgotten")
-        return 0
-    known = summary(chosen.path)
-    print(f"{chosen.path}: {known['verdicts']:.0f} verdicts, {known['bytes'] / 1e6:.1f} MB")
-    for name in ("first", "last"):
-        if name in known:
-            print(f"{name}: {time.strftime('%Y-%m-%d %H:%M', time.localtime(known[name]))}")
+    both = [default_path(), *(path for path in [default_path(TEXTS)] if path.exists())]
+    for path in [chosen.path] if chosen.path else both:
+        known = summary(path)
+        kind = "texts" if "texts" in known else "verdicts"
+        if chosen.action == "clear":
+            print(f"{path}: {clear(path)} {kind} forgotten")
+            continue
+        print(f"{path}: {known[kind]:.0f} {kind}, {known['bytes'] / 1e6:.1f} MB")
+        for name in ("first", "last"):
+            if name in known:
+                print(f"{name}: {time.strftime('%Y-%m-%d %H:%M', time.localtime(known[name]))}")
     return 0

@@ -87,11 +87,13 @@ class Reply:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a judge model is served. Holds the name of the key's variable, never the key."""
+    """Where a model is served. Holds the name of the key's variable, never the key."""
 
     base_url: str
     model: str
     api_key_env: str
+    called: str = "judge"
+    """What it is to its user, for messages."""
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator["ClientSession"]:
@@ -162,13 +164,13 @@ class Endpoint:
         key = self._key_or_none()
         if key is None and self.api_key_env != "OPENAI_API_KEY":
             raise JudgeError(
-                f"The judge's key is to be in the environment variable {self.api_key_env}, which "
-                f"is not set. Set it, or leave out api_key_env for a server without keys."
+                f"The {self.called}'s key is to be in the environment variable {self.api_key_env}, "
+                f"which is not set. Set it, or leave out api_key_env for a server without keys."
             )
         if key and not (key.isascii() and key.isprintable()):
             raise JudgeError(
-                f"The judge's key in the environment variable {self.api_key_env} holds a line "
-                f"break or another character that no header can carry. Set it anew."
+                f"The {self.called}'s key in the environment variable {self.api_key_env} holds a "
+                f"line break or another character that no header can carry. Set it anew."
             )
         return key or NO_KEY
 
@@ -194,8 +196,8 @@ class Endpoint:
             text = text.replace(json.dumps(key)[1:-1], "[key]")
         if _is_page(text):
             raise JudgeError(
-                f"The judge's base_url {self.base_url} answers with a web page, not with an "
-                f"OpenAI-compatible API. It usually ends in /v1."
+                f"The {self.called}'s base_url {self.base_url} answers with a web page, not with "
+                f"an OpenAI-compatible API. It usually ends in /v1."
             )
         try:
             answer = json.loads(text)
@@ -218,8 +220,8 @@ class Endpoint:
     def _unconnected(self, cause: BaseException, sent: float) -> Unavailable | JudgeError:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return JudgeError(
-                f"The judge's server {self.base_url} has a certificate that is not trusted here: "
-                f"{self.shown(cause)}. SSL_CERT_FILE names certificates of your own."
+                f"The {self.called}'s server {self.base_url} has a certificate that is not trusted "
+                f"here: {self.shown(cause)}. SSL_CERT_FILE names certificates of your own."
             )
         return Unavailable(f"no connection: {self.shown(cause)}", sent=sent)
 
@@ -241,7 +243,7 @@ class Endpoint:
         """Say what a status means that waiting will not change."""
         status = answer.status
         said = self.shown(answer.text)
-        where = f"The judge at {self.base_url}"
+        where = f"The {self.called} at {self.base_url}"
         if status == BUSY:
             return JudgeError(f"{where} has no quota left for this key ({status}: {said}).")
         if status in (401, 403):

@@ -9,8 +9,6 @@ None comes of an outage.
 import asyncio
 import hashlib
 import json
-import math
-import random
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -21,20 +19,17 @@ from typing import TYPE_CHECKING, Any
 from hf_rlhf.contracts import Question, Verdict
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.judge import prompts
+from hf_rlhf.judge.asking import FIRST_WAIT_S, Asking, check, roomier, sampling
 from hf_rlhf.judge.cache import SCHEMA_VERSION, Keep, VerdictCache, default_path, together
-from hf_rlhf.judge.endpoint import Endpoint, Failed, Reply, Silent, Unavailable, checked_url
-from hf_rlhf.judge.limits import Limits
-from hf_rlhf.judge.outage import Outage, Waiting, outage_of
+from hf_rlhf.judge.endpoint import Failed, Reply, checked_url
+from hf_rlhf.judge.outage import Waiting
 from hf_rlhf.judge.tally import Tally
 from hf_rlhf.judge.verdicts import Malformed, read_verdict
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-_LETTERS_PER_TOKEN = 3
-"""Low for English, so that a booking under the token cap rather errs on the safe side."""
 _REPLY_SHOWN = 2000
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 
 
 @dataclass
@@ -98,21 +93,9 @@ class OpenAIJudge:
 
     def __post_init__(self) -> None:
         self.base_url = checked_url(self.base_url)
-        if not self.model.strip():
-            raise JudgeError("openai judge: model is empty; name a model that the server has.")
-        for name in ("timeout", "deadline", "max_concurrency", "failure_window"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise JudgeError(f"openai judge: {name} must be above 0.")
-        for name in ("max_tokens", "requests_per_minute", "tokens_per_minute"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise JudgeError(f"openai judge: {name} must be at least 1, or null.")
+        check(self, "openai judge", "deadline", "failure_window")
         if not 0 <= self.max_failure_rate <= 1:
             raise JudgeError("openai judge: max_failure_rate is a share, from 0 to 1.")
-        for name in ("retries", "patience"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise JudgeError(f"openai judge: {name} must be at least 0.")
-        if self.temperature is not None and not 0 <= self.temperature < math.inf:
-            raise JudgeError("openai judge: temperature must be at least 0, or null.")
         self._tally = Tally(self.failure_window)
         path = Path(self.cache_path) if self.cache_path else default_path()
         self._cache = VerdictCache(path) if self.cache else None
@@ -148,7 +131,7 @@ class OpenAIJudge:
             "base_url": self.base_url,
             "prompt_sha256": prompts.prompt_sha256(),
             "scale": f"0 to {prompts.LEVELS}, read as 0 to 1",
-            **{name: value for name, value in self._sampling().items() if name != "model"},
+            **{name: value for name, value in sampling(self).items() if name != "model"},
             "structured": self.structured,
         }
 
@@ -164,50 +147,15 @@ class OpenAIJudge:
 
     async def ping(self) -> str:
         """Ask for one token, without the cache. Raises JudgeError with the cause and a cure."""
-        started = monotonic()
-        try:
-            async with self._endpoint.connect() as client:
-                await self._ask_briefly(client)
-        except Failed as failure:
-            raise JudgeError(
-                f"The judge at {self.base_url} gave no answer: {failure}. Is the server running "
-                f"and base_url right? For vLLM: vllm serve {self.model}"
-            ) from None
-        return f"{self.model} at {self.base_url} answered in {monotonic() - started:.2f} s"
-
-    async def _ask_briefly(self, client: "ClientSession") -> None:
-        body = self._body(prompts.messages_for(Question("quality", "Yes.", "Says yes.")))
-        if self.max_tokens is not None:
-            body["max_tokens"] = 1
-        await self._send(client, body, min(self.timeout, 60.0))
+        return await self._asking.ping()
 
     @property
-    def _endpoint(self) -> Endpoint:
-        return Endpoint(self.base_url, self.model, self.api_key_env)
-
-    @property
-    def _outage(self) -> Outage:
-        # A router serves many models at one address, each up or down by itself.
-        return outage_of(f"{self.base_url} {self.model}")
-
-    @property
-    def _limits(self) -> Limits:
-        return Limits(
-            self.base_url, self.max_concurrency, self.requests_per_minute, self.tokens_per_minute
-        )
-
-    def _sampling(self) -> dict[str, Any]:
-        fields = {
-            "model": self.model,
-            "temperature": self.temperature,
-            "max_tokens": self.max_tokens,
-            "seed": self.seed,
-            "extra_body": self.extra_body,
-        }
-        return {name: value for name, value in fields.items() if value not in (None, {})}
+    def _asking(self) -> Asking:
+        greeting = self._body(prompts.messages_for(Question("quality", "Yes.", "Says yes.")))
+        return Asking(self, "judge", self._tally, greeting, FIRST_WAIT_S)
 
     def _body(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        body = {**self._sampling(), "messages": messages}
+        body = {**sampling(self), "messages": messages}
         if self.structured:
             schema = {"name": "verdict", "strict": True, "schema": prompts.SCHEMA}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -233,18 +181,18 @@ class OpenAIJudge:
         answers = dict.fromkeys(bodies, late)
         # The machine's cap is taken per request; this one only keeps the waiting line short.
         turn = asyncio.Semaphore(self.max_concurrency)
-        waiting = Waiting(f"The judge {self.model} at {self.base_url}", self.patience, started)
+        asking, waiting = self._asking, self._asking.waiting(started)
 
-        async def ask(client: "ClientSession", key: str, keep: Keep) -> None:
+        async def ask(client: "ClientSession", key: str, keep: Keep[Verdict]) -> None:
             async with turn:
-                answers[key] = await self._ask(client, bodies[key], waiting)
+                answers[key] = await _ask(asking, client, bodies[key], waiting)
             keep(key, answers[key])
 
         async def answer_all() -> None:
             with self._cache.writing() if self._cache else nullcontext(_forget) as write:
                 async with (
                     together(write) as keep,
-                    self._endpoint.connect() as client,
+                    asking.endpoint.connect() as client,
                     asyncio.TaskGroup() as group,
                 ):
                     for key in bodies:
@@ -266,10 +214,11 @@ class OpenAIJudge:
 
         The end moves on while the server is down, so it is looked for anew each time it is reached.
         """
-        lost_before = self._outage.lost()
+        outage = self._asking.outage
+        lost_before = outage.lost()
 
         def left() -> float:
-            return started + self.deadline + self._outage.lost() - lost_before - monotonic()
+            return started + self.deadline + outage.lost() - lost_before - monotonic()
 
         task = asyncio.ensure_future(work)
         try:
@@ -282,87 +231,22 @@ class OpenAIJudge:
             task.cancel()
             await asyncio.wait([task])
 
-    async def _ask(
-        self, client: "ClientSession", body: dict[str, Any], waiting: Waiting
-    ) -> Verdict:
-        """Return a verdict; a malformed reply is sent back once to be mended."""
+
+async def _ask(
+    asking: Asking, client: "ClientSession", body: dict[str, Any], waiting: Waiting
+) -> Verdict:
+    """Return a verdict; a malformed reply is sent back once to be mended."""
+    try:
+        reply = await asking.persist(client, body, waiting)
         try:
-            reply = await self._persist(client, body, waiting)
-            try:
-                return _verdict(reply)
-            except Malformed as malformed:
-                mended = _repair(body, reply, str(malformed))
-            return _verdict(await self._persist(client, mended, waiting))
+            return _verdict(reply)
         except Malformed as malformed:
-            return Verdict(None, f"The judge's reply was not a verdict: {malformed}")
-        except Failed as failure:
-            return Verdict(None, f"The judge could not be asked: {failure}")
-
-    async def _persist(
-        self, client: "ClientSession", body: dict[str, Any], waiting: Waiting
-    ) -> Reply:
-        """Send a request until it is answered. Raises Failed when its own tries run out."""
-        tries, longest = 0, FIRST_WAIT_S
-        while True:
-            try:
-                return await self._outlast(client, body, waiting)
-            except Failed as failure:
-                if not failure.again or tries >= self.retries:
-                    raise
-            await asyncio.sleep(random.uniform(0.0, longest))
-            tries, longest = tries + 1, min(2 * longest, LONGEST_WAIT_S)
-
-    async def _outlast(
-        self, client: "ClientSession", body: dict[str, Any], waiting: Waiting
-    ) -> Reply:
-        """Send one request, again after each outage. Raises Failed for what is its own fault."""
-        while True:
-            async with self._outage.turn(waiting) as alone:
-                sent = monotonic()
-                try:
-                    reply = await self._send(client, body, self.timeout)
-                except Unavailable as failure:
-                    if not self._outage.failed(failure):
-                        raise
-                    # Or a question that it never answers would look like an outage for good.
-                    silent = alone and isinstance(failure, Silent)
-                    if silent and await self._answers_others(client, waiting):
-                        raise
-                except Failed:
-                    self._outage.answered(sent, waiting.name)
-                    raise
-                else:
-                    self._outage.answered(sent, waiting.name)
-                    return reply
-
-    async def _answers_others(self, client: "ClientSession", waiting: Waiting) -> bool:
-        sent = monotonic()
-        try:
-            await self._ask_briefly(client)
-        except Failed as failure:
-            if isinstance(failure, Unavailable):
-                return False
-        self._outage.answered(sent, waiting.name)
-        return True
-
-    async def _send(self, client: "ClientSession", body: dict[str, Any], timeout: float) -> Reply:
-        """Send one request when the caps allow it, and count what it cost."""
-        letters = sum(len(message["content"]) for message in body["messages"])
-        estimate = letters // _LETTERS_PER_TOKEN + body.get("max_tokens", 0)
-        async with self._limits.call(estimate) as booking:
-            self._tally.add(requests=1)
-            reply = await self._endpoint.complete(client, body, timeout)
-            booking.tokens = reply.prompt_tokens + reply.completion_tokens or estimate
-        self._tally.add(
-            prompt_tokens=reply.prompt_tokens,
-            completion_tokens=reply.completion_tokens,
-            cost=(
-                reply.prompt_tokens * self.price_per_million_input
-                + reply.completion_tokens * self.price_per_million_output
-            )
-            / 1e6,
-        )
-        return reply
+            mended = _repair(body, reply, str(malformed))
+        return _verdict(await asking.persist(client, mended, waiting))
+    except Malformed as malformed:
+        return Verdict(None, f"The judge's reply was not a verdict: {malformed}")
+    except Failed as failure:
+        return Verdict(None, f"The judge could not be asked: {failure}")
 
 
 def _forget(verdicts: Mapping[str, Verdict]) -> None:
@@ -382,7 +266,7 @@ def _repair(body: Mapping[str, Any], reply: Reply, cause: str) -> dict[str, Any]
     """Return the request that asks for a malformed verdict again, saying what was wrong."""
     if reply.truncated:
         # What was cut off is of no use to the model; what it needs is room.
-        return {**body, "max_tokens": 2 * body["max_tokens"]} if "max_tokens" in body else {**body}
+        return roomier(body)
     shown = prompts.escaped(reply.text[:_REPLY_SHOWN])  # it may quote what the policy wrote
     said = {"role": "assistant", "content": shown or "(nothing)"}
     again = {"role": "user", "content": prompts.REPAIR.format(cause=cause)}
