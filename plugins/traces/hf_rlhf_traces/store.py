@@ -21,6 +21,8 @@ from hf_rlhf.errors import RunFolderError
 from hf_rlhf.files import atomic_write_json, clear_unfinished
 
 MANIFEST = "traces.json"
+TRACES = "traces.jsonl"
+REJECTS = "rejects.jsonl"
 SCHEMA = 1
 State = Literal["to do", "done", "stale"]
 

@@ -1,0 +1,51 @@
+"""Why a row is rejected, and what is changed or only counted in a row that is kept."""
+
+REJECTED = {
+    "not_json": "the line is no whole JSON: corrupt, or cut off",
+    "not_utf8": "the line is not UTF-8",
+    "not_object": "the row is no JSON object",
+    "too_large": "the row is larger than --max_row_mb",
+    "file_damaged": "the file cannot be read from here on",
+    "no_form": "no form fits the row",
+    "two_forms": "more than one form fits the row",
+    "no_question": "there is no question, or an empty one",
+    "no_trace": "there is no trace, or no step that is known",
+    "step_not_object": "a step is no object",
+    "content_not_text": "a content is a list or an object",
+    "malformed": "the row breaks the rules of its form",
+    "tag_not_closed": "a tag is opened and never closed: the text was cut off",
+    "user_turn_in_the_middle": "a second question is asked in the middle of the trace",
+    "result_before_search": "a result has no search that it could answer",
+    "two_answers": "there are two different final answers",
+    "unknown_step": "a step of unknown type, with --unknown drop_row",
+    "duplicate": "the same row was read before",
+}
+"""Reason -> what it means."""
+
+NOTED = {
+    "without_results": "traces without any result: they have a first reply only",
+    "without_answer": "traces that end without an answer",
+    "searches_without_result": "searches that nothing came back for",
+    "hidden_reasoning": "reasoning that the provider hides; nothing stands for it",
+    "reasoning_empty": "reasoning without text, left out",
+    "answers_empty": "answers without text, left out",
+    "answers_in_the_middle": "answers that the agent went on from, kept as reasoning",
+    "answers_repeated": "final answers given twice in the same words, kept once",
+    "reasoning_after_the_answer": "reasoning behind the final answer, left out",
+    "documents_missing": "results whose documents are missing or null, kept without any",
+    "documents_null": "documents that are null, left out",
+    "documents_empty": "documents without title and text, left out",
+    "documents_cut": "documents cut to --max_document_chars",
+    "characters_cut": "characters cut from those",
+    "document_fields_left_out": "fields of documents that are neither title nor content",
+    "numbers_as_text": "numbers, true and false where a text was expected, written out",
+    "control_characters": "control characters taken out of texts",
+    "half_characters": "halves of surrogate pairs replaced by U+FFFD",
+    "not_a_number": "NaN and infinity in other fields, made null",
+    "earlier_turns": "turns before the question, kept in `fields` only",
+    "answer_echoes": "tool outputs that repeat a handed-in answer, left out",
+    "parts_left_out": "parts of messages that are no text",
+    "renamed": "different rows with an id that was read before: they get a suffix",
+    "blank_lines": "lines without anything",
+}
+"""Note -> what it counts."""

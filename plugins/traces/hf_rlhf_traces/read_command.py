@@ -1,0 +1,258 @@
+"""`hf-rlhf traces read FILE... --out DIR`: raw files to typed traces, every row accounted for."""
+
+import argparse
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from hf_rlhf.errors import DataError
+from hf_rlhf_traces.outcomes import NOTED, REJECTED
+from hf_rlhf_traces.readers import FORMS
+from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
+from hf_rlhf_traces.sources import files_of, rows_of
+from hf_rlhf_traces.split import check_ratio
+from hf_rlhf_traces.store import REJECTS, TRACES, Store
+from hf_rlhf_traces.tally import Tally
+
+EARLY = 1_000
+"""Rows after which a file without a single trace is given up."""
+
+
+def read_main(argv: Sequence[str]) -> int:
+    """Read files into a folder that the other verbs work in."""
+    chosen = _parser().parse_args(argv)
+    report = read(
+        chosen.files,
+        chosen.out,
+        Options(
+            form=chosen.form,
+            unknown=chosen.unknown,
+            max_document_chars=chosen.max_document_chars,
+            max_row_mb=chosen.max_row_mb,
+        ),
+        validation_ratio=chosen.validation_ratio,
+        seed=chosen.seed,
+        max_rejected_share=chosen.max_rejected_share,
+        overwrite=chosen.overwrite,
+    )
+    show(report, chosen.out)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hf-rlhf traces read",
+        description="Read agent traces into DIR: traces.jsonl, rejects.jsonl, and how many rows "
+        "became what.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="JSONL, JSON, Parquet, CSV (.gz); or a folder"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "--form", choices=list(FORMS), help="the form of every row; default: found for each"
+    )
+    parser.add_argument(
+        "--unknown",
+        choices=("keep", "drop_row", "refuse"),
+        default="keep",
+        help="steps of unknown type: kept and reported, the row rejected, or the reading stopped",
+    )
+    parser.add_argument("--validation_ratio", type=float, default=0.1, metavar="SHARE")
+    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--max_document_chars", type=_positive, default=100_000, metavar="N")
+    parser.add_argument("--max_row_mb", type=_positive, default=64, metavar="MB")
+    parser.add_argument(
+        "--max_rejected_share",
+        type=float,
+        default=0.05,
+        metavar="SHARE",
+        help="stop when more rows than this are rejected (0.05)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="read anew, with other settings")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def read(
+    sources: Sequence[str],
+    out: Path,
+    options: Options,
+    *,
+    validation_ratio: float = 0.1,
+    seed: int = 42,
+    max_rejected_share: float = 0.05,
+    overwrite: bool = False,
+) -> Mapping[str, Any]:
+    """Read files into the store at `out`, and return the report.
+
+    What was read with the same settings from the same files is not read again. Raises
+    DataError when too many rows are rejected (rejects.jsonl is kept then), RunFolderError when the
+    folder holds something else, and ConfigError for a ratio that leaves a side empty.
+    """
+    check_ratio(validation_ratio)
+    files = files_of(sources)
+    settings = {
+        "files": [os.path.abspath(file) if os.path.exists(file) else file for file in files],
+        **asdict(options),
+        "validation_ratio": validation_ratio,
+        "seed": seed,
+        "max_rejected_share": max_rejected_share,
+    }
+    store = Store.make(out)
+    found = [_seen(file) for file in files]
+    state = store.check("read", settings, overwrite=overwrite)
+    if state == "done" and (noted := store.report("read"))["sources"] == found:
+        return {**noted, "done_before": True}
+    with store.making("read", settings) as report:
+        began = time.monotonic()
+        tally = Tally(options, seed)
+        with _written(out) as (traces, rejects):
+            _read_all(files, tally, traces, rejects)
+            tally.refuse_if_more(max_rejected_share)
+        report.update(tally.report(validation_ratio))
+        report["sources"] = found
+        report["bytes"] = (out / TRACES).stat().st_size
+        report["seconds"] = round(time.monotonic() - began, 3)
+    return store.report("read")
+
+
+def _seen(file: str) -> dict[str, Any]:
+    """What tells that a file is still the one that was read."""
+    if not os.path.exists(file):
+        return {"path": file}
+    stat = os.stat(file)
+    return {"path": os.path.abspath(file), "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns}
+
+
+def _read_all(files: Sequence[str], tally: Tally, traces: IO[bytes], rejects: IO[bytes]) -> None:
+    options = tally.options
+    with _progress(files) as tick:
+        for file in files:
+            for where, item in rows_of(file, int(options.max_row_mb * 1e6), tick(file)):
+                if item == b"":
+                    tally.noted["blank_lines"] += 1
+                    continue
+                if isinstance(item, bytes):
+                    found = read_line(item, where, options)
+                else:
+                    found = (
+                        item if isinstance(item, Rejected) else read_values(item, where, options)
+                    )
+                _write(tally.add(found), traces, rejects)
+                if tally.rows == EARLY and not tally.traces:
+                    tally.refuse_if_more(0)
+
+
+def _write(found: Read | Rejected, traces: IO[bytes], rejects: IO[bytes]) -> None:
+    if isinstance(found, Read):
+        traces.write(found.line(found.trace.id))
+    else:
+        rejects.write(orjson.dumps(asdict(found)) + b"\n")
+
+
+@contextmanager
+def _written(out: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Give both files; they take their places when all is read, rejects also when that fails."""
+    temporary = {name: out / f".{name}.{uuid.uuid4().hex}.tmp" for name in (TRACES, REJECTS)}
+    try:
+        with temporary[TRACES].open("wb") as traces, temporary[REJECTS].open("wb") as rejects:
+            try:
+                yield traces, rejects
+            except DataError:
+                rejects.flush()
+                os.replace(temporary[REJECTS], out / REJECTS)
+                raise
+            for file in (traces, rejects):
+                file.flush()
+                os.fsync(file.fileno())
+        for name, path in temporary.items():
+            os.replace(path, out / name)
+    finally:
+        for path in temporary.values():
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _progress(files: Sequence[str]) -> Iterator[Callable[[str], Callable[[int], None]]]:
+    """Show how much of all files is read; `tick(file)(bytes)` says where one stands."""
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    sizes = {file: os.path.getsize(file) if os.path.exists(file) else 0 for file in files}
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, TransferSpeedColumn(), TimeRemainingColumn()) as progress:
+        task = progress.add_task("reading", total=sum(sizes.values()) or None)
+        done = dict.fromkeys(files, 0)
+        shown = time.monotonic()
+
+        def tick(file: str) -> Callable[[int], None]:
+            def at(count: int) -> None:
+                nonlocal shown
+                done[file] = count
+                if time.monotonic() - shown > 0.2 or count == sizes[file]:
+                    shown = time.monotonic()
+                    progress.update(task, completed=sum(done.values()))
+
+            return at
+
+        yield tick
+
+
+def show(report: Mapping[str, Any], out: Path) -> None:
+    """Print what became of the rows."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"Read into {out}", title_justify="left")
+    table.add_column("what")
+    table.add_column("count", justify="right")
+    table.add_column("meaning", overflow="fold")
+    lines: list[tuple[str, int, str]] = [("rows", report["rows"], "= traces + rejected")]
+    lines += [("traces", report["traces"], _shares(report))]
+    lines += [(f"rejected: {k}", n, REJECTED[k]) for k, n in report["rejected"].items()]
+    lines += [(f"form: {name}", count, "") for name, count in report["forms"].items()]
+    lines += [(f"steps: {name}", count, "") for name, count in report["steps"].items()]
+    lines += [
+        (f"answers: {name}", count, "as the source calls them")
+        for name, count in report["answers"].items()
+    ]
+    lines += [
+        (f"unknown: {k}", n, "steps of a type not read") for k, n in report["unknown"].items()
+    ]
+    lines += [(k, n, NOTED[k.split(".")[0]]) for k, n in report["noted"].items()]
+    for what, count, meaning in lines:
+        table.add_row(what, f"{count:,}", meaning)
+    console = Console()
+    console.print(table)
+    if report.get("done_before"):
+        console.print("Read before, with the same settings, from the same files: nothing to do.")
+    elif report["rejected"]:
+        console.print(
+            f"The rejected rows, with places and reasons: {out / REJECTS}", soft_wrap=True
+        )
+
+
+def _shares(report: Mapping[str, Any]) -> str:
+    sides = report["questions"]
+    return f"of {sides['train']:,} training and {sides['validation']:,} validation questions"

@@ -1,0 +1,117 @@
+"""What a search or a tool returned, as documents: lists of objects, texts, JSON in texts."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hf_rlhf_traces.readers.rough import BadRow, Noted, kind_of, text_of
+from hf_rlhf_traces.trace import Document
+
+TITLES = ("title", "name", "heading", "headline")
+CONTENTS = ("content", "contents", "text", "snippet", "body", "passage", "page_content")
+LISTS = ("results", "result", "documents", "output", "data", "items", "passages", "content")
+"""Keys of an object that wraps what a tool returned, when it has no other."""
+_DEEPEST = 4
+_NUMBERED = re.compile(
+    r'^Doc\s*\d+\s*\(Title:\s*(?:"([^\n]*?)"|((?:[^()\n]|\([^()\n]*\))*))\)[ \t]*\n?',
+    re.MULTILINE | re.IGNORECASE,
+)
+
+
+def documents_in(found: Any, path: str, noted: Noted) -> tuple[Document, ...]:
+    """Return the documents of a search result. Raises BadRow for what is none.
+
+    Title and content are read; the names of other fields of a document are counted.
+    """
+    if found is None:
+        noted["documents_missing"] += 1
+        return ()
+    if isinstance(found, str):
+        return _kept([Document("", found)], noted)
+    if isinstance(found, Mapping):
+        found = [found]
+    if not isinstance(found, list):
+        raise BadRow("content_not_text", f"{path} is {kind_of(found)}, expected a list")
+    made = [_document(one, f"{path}[{at}]", noted) for at, one in enumerate(found)]
+    return _kept([one for one in made if one is not None], noted)
+
+
+def _document(one: Any, path: str, noted: Noted) -> Document | None:
+    if one is None:
+        noted["documents_null"] += 1
+        return None
+    if not isinstance(one, Mapping):
+        return Document("", text_of(one, path, noted))
+    title, content = _first(one, TITLES), _first(one, CONTENTS)
+    for key in one:
+        if key not in (title, content):
+            noted[f"document_fields_left_out.{key}"] += 1
+    return Document(
+        text_of(one.get(title), f"{path}.{title}", noted),
+        text_of(one.get(content), f"{path}.{content}", noted),
+    )
+
+
+def documents_said(text: str, noted: Noted) -> tuple[Document, ...]:
+    """Return the documents of what a tool returned as text.
+
+    JSON lists become a document each, with the fields beside title and content as lines, since the
+    agent saw them; any other text is one document.
+    """
+    value: Any = text
+    for _ in range(_DEEPEST):
+        if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                break
+        elif isinstance(value, dict) and len(value) == 1 and (key := next(iter(value))) in LISTS:
+            value = value[key]
+        else:
+            break
+    if isinstance(value, list) and all(isinstance(one, (dict, str)) for one in value):
+        return _kept([_seen(one) for one in value], noted)
+    if isinstance(value, dict):
+        return _kept([_seen(value)], noted)
+    return _kept([Document("", value if isinstance(value, str) else text)], noted)
+
+
+def _seen(one: dict[str, Any] | str) -> Document:
+    if isinstance(one, str):
+        return Document("", one)
+    title, content = _first(one, TITLES), _first(one, CONTENTS)
+    shown = [
+        f"{key}: {_plain(value)}"
+        for key, value in one.items()
+        if key not in (title, content) and value not in (None, "", [], {})
+    ]
+    body = [_plain(one[content])] if one.get(content) else []
+    return Document(_plain(one[title]) if one.get(title) else "", "\n".join([*shown, *body]))
+
+
+def numbered_documents(text: str) -> list[Document]:
+    """Return the documents of `Doc 1(Title: "T") text` blocks, the form of Search-R1."""
+    marks = list(_NUMBERED.finditer(text))
+    if not marks or text[: marks[0].start()].strip():
+        return [Document("", text)] if text.strip() else []
+    ends = [*(mark.start() for mark in marks[1:]), len(text)]
+    return [
+        Document((mark[1] or mark[2] or "").strip(), text[mark.end() : end].strip())
+        for mark, end in zip(marks, ends, strict=True)
+    ]
+
+
+def _kept(found: list[Document], noted: Noted) -> tuple[Document, ...]:
+    kept = tuple(one for one in found if one.title.strip() or one.content.strip())
+    if len(kept) < len(found):
+        noted["documents_empty"] += len(found) - len(kept)
+    return kept
+
+
+def _first(one: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    return next((name for name in names if one.get(name) is not None), names[0])
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,105 @@
+"""The search-agent form, which is also the form that traces are kept in.
+
+`{"question": ..., "trace": [{"type": "reasoning", "content"}, {"type": "search", "query"},
+{"type": "search_result", "documents": [{"title", "content"}]}, {"type": "CorrectAnswer",
+"content"}]}`. Step types are compared without case, spaces and underscores.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hf_rlhf_traces.readers.documents import documents_in
+from hf_rlhf_traces.readers.rough import (
+    QUESTION_KEYS,
+    BadRow,
+    Noted,
+    Rough,
+    kind_of,
+    own_id,
+    rest,
+    text_of,
+)
+from hf_rlhf_traces.trace import (
+    SEARCH_TOOL,
+    Answer,
+    Document,
+    Reasoning,
+    Search,
+    SearchResult,
+    Step,
+    Unknown,
+)
+
+TRACE_KEYS = ("trace", "steps", "trajectory")
+REASONING = {"reasoning", "thought", "thoughts", "think", "thinking", "analysis"}
+SEARCH = {"search", "query", "searchquery", "websearch"}
+RESULT = {"searchresult", "searchresults", "result", "results", "observation", "information"}
+KNOWN = ("reasoning", "thought", "search", "search_result", "observation", "answer")
+"""What a near name is looked for in, when a type is unknown."""
+_CANONICAL = {"id", "question", "trace", "fields", "where"}
+_OTHER = re.compile(r"[^a-z0-9]+")
+
+
+def fits(values: Mapping[str, Any]) -> bool:
+    """Return whether a row has a list of steps."""
+    return any(isinstance(values.get(key), list) for key in TRACE_KEYS)
+
+
+def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
+    """Return question and steps. Raises BadRow for what is none."""
+    asked = next((key for key in QUESTION_KEYS if values.get(key) is not None), "question")
+    held = next((key for key in TRACE_KEYS if values.get(key) is not None), "trace")
+    trace = values.get(held)
+    if not isinstance(trace, list):
+        raise BadRow("no_trace", f"{held!r} is {kind_of(trace)}, expected a list of steps")
+    steps: list[Step] = []
+    for at, one in enumerate(trace):
+        if not isinstance(one, Mapping):
+            raise BadRow("step_not_object", f"{held}[{at}] is {kind_of(one)}, expected an object")
+        steps += _steps(one, f"{held}[{at}]", noted)
+    question = text_of(values.get(asked), asked, noted)
+    if values.keys() <= _CANONICAL and isinstance(values.get("fields"), Mapping):
+        return Rough(question, steps, dict(values["fields"]), own_id(values))
+    return Rough(question, steps, rest(values, (asked, held, "id")), own_id(values))
+
+
+def _steps(one: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
+    kind = one.get("type")
+    plain = _OTHER.sub("", kind.lower()) if isinstance(kind, str) else ""
+    if plain in REASONING:
+        return [Reasoning(_content(one, path, noted, "content", "text", "thought", "reasoning"))]
+    if plain in SEARCH:
+        return _searches(one, path, noted)
+    if plain in RESULT:
+        return [SearchResult(_found(one, path, noted))]
+    if plain.endswith("answer"):
+        return [Answer(_content(one, path, noted, "content", "answer", "text"), str(kind))]
+    if plain == "unknown" and "kind" in one:
+        return [Unknown(str(one["kind"]), one.get("value"))]
+    return [Unknown(kind if isinstance(kind, str) and kind else "no type", dict(one))]
+
+
+def _searches(one: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
+    tool = one.get("tool")
+    named = tool if isinstance(tool, str) and tool else SEARCH_TOOL
+    held = next((k for k in ("query", "queries", "content") if one.get(k) is not None), "query")
+    queries = one.get(held)
+    if isinstance(queries, list):
+        # Parallel searches of one step.
+        return [
+            Search(text_of(query, f"{path}.{held}[{at}]", noted), named)
+            for at, query in enumerate(queries)
+        ]
+    return [Search(text_of(queries, f"{path}.{held}", noted), named)]
+
+
+def _found(one: Mapping[str, Any], path: str, noted: Noted) -> tuple[Document, ...]:
+    names = ("documents", "results", "content", "text")
+    held = next((key for key in names if one.get(key) is not None), "documents")
+    return documents_in(one.get(held), f"{path}.{held}", noted)
+
+
+def _content(one: Mapping[str, Any], path: str, noted: Noted, *names: str) -> str:
+    held = next((key for key in names if one.get(key) is not None), names[0])
+    return text_of(one.get(held), f"{path}.{held}", noted)

@@ -1,0 +1,203 @@
+"""One row to a trace, or to the reason why it is none. Without state, so that workers can do it.
+
+    read_line(raw, where, options) -> Read | Rejected      a line of JSON Lines, as bytes
+    read_values(values, where, options) -> Read | Rejected a row already parsed
+
+A `Read` holds the typed trace and `line(id)`, its line of traces.jsonl. Ids that were
+given before are settled by `hf_rlhf_traces.tally.Tally.add`, in the order of the input.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from math import isfinite
+from typing import Any, Literal
+
+import orjson
+
+from hf_rlhf.errors import DataError
+from hf_rlhf_traces.readers import FORMS, form_of
+from hf_rlhf_traces.readers.rough import BadRow, Noted, kind_of
+from hf_rlhf_traces.settle import settle
+from hf_rlhf_traces.trace import Trace, Unknown, to_json
+
+SHOWN = 2_000
+"""Characters of a rejected row that are kept."""
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_HALF = re.compile("[\ud800-\udfff]")
+_SUSPECT = (b"\\u00", b"\x7f", b"\\b", b"\\f")
+"""Without any of these bytes no JSON holds a control character."""
+_LARGEST = 1 << 63
+PACKED = (
+    *("trace", "steps", "trajectory", "messages", "conversation", "input", "output", "response"),
+    *("responses_create_params", "full_traces", "fields"),
+)
+"""Columns that may hold JSON as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How rows are read."""
+
+    form: str | None = None
+    """The form of every row; None finds it for each."""
+    unknown: Literal["keep", "drop_row", "refuse"] = "keep"
+    """What becomes of steps of unknown type; `refuse` is `Tally`'s to do."""
+    max_document_chars: int = 100_000
+    max_row_mb: float = 64.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A row that is no trace, and why."""
+
+    where: str
+    reason: str
+    """A key of `hf_rlhf_traces.outcomes.REJECTED`."""
+    detail: str
+    row: str = ""
+    """What stands there, as text, cut to `SHOWN` characters."""
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A trace, and what is to be told of how it was read."""
+
+    trace: Trace
+    form: str
+    noted: Noted
+    body: bytes
+    """Question, steps and fields as JSON, without braces."""
+    digest: str
+    """Of `body`: 32 hex digits, the same for the same row wherever it stands."""
+
+    def line(self, trace_id: str) -> bytes:
+        """Return the line of traces.jsonl, under an id."""
+        where = orjson.dumps(self.trace.where)
+        return b'{"id":%b,%b,"where":%b}\n' % (orjson.dumps(trace_id), self.body, where)
+
+    @property
+    def unknown(self) -> Counter[str]:
+        """Steps of unknown type, by type."""
+        return Counter(step.kind for step in self.trace.steps if isinstance(step, Unknown))
+
+
+def read_line(raw: bytes, where: str, options: Options) -> Read | Rejected:
+    """Return the trace in a line of JSON Lines."""
+    noted: Noted = Counter()
+    try:
+        values, suspect = _parsed(raw)
+        if not isinstance(values, dict):
+            raise BadRow("not_object", f"the row is {kind_of(values)}, expected an object")
+        if suspect:
+            values = _clean(values, noted)
+        return _read(values, where, options, noted)
+    except BadRow as error:
+        return rejected(where, error.reason, error.detail, raw)
+    except RecursionError:
+        return rejected(where, "malformed", "it is nested too deep", raw)
+
+
+def read_values(values: Mapping[str, Any], where: str, options: Options) -> Read | Rejected:
+    """Return the trace in a row that is parsed, of whatever file."""
+    noted: Noted = Counter()
+    try:
+        return _read(_clean(dict(values), noted), where, options, noted)
+    except BadRow as error:
+        shown = json.dumps(values, default=str, ensure_ascii=False)[: SHOWN + 1]
+        return rejected(where, error.reason, error.detail, shown.encode("utf-8", "replace"))
+
+
+def rejected(where: str, reason: str, detail: str, raw: bytes = b"") -> Rejected:
+    """Return a rejection that holds the beginning of the row."""
+    text = raw[: SHOWN * 4].decode("utf-8", "replace").rstrip("\r\n")
+    cut = len(text) > SHOWN or len(raw) > SHOWN * 4
+    return Rejected(where, reason, detail, text[:SHOWN], cut)
+
+
+def _parsed(raw: bytes) -> tuple[Any, bool]:
+    """Return the value, and whether it may hold what no text should."""
+    try:
+        return orjson.loads(raw), any(mark in raw for mark in _SUSPECT)
+    except orjson.JSONDecodeError:
+        pass
+    # What orjson refuses may yet be halves of emojis, NaN, or a tab within a text.
+    try:
+        return json.loads(raw.decode("utf-8"), strict=False), True
+    except UnicodeDecodeError as error:
+        at = f"byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the line"
+        raise BadRow("not_utf8", at) from error
+    except json.JSONDecodeError as error:
+        cut = "" if raw.endswith(b"\n") else ". The line has no end: was the file cut off?"
+        said = f"{error.msg.removesuffix(' at')} at character {error.pos + 1}{cut}"
+        raise BadRow("not_json", said) from error
+    except (ValueError, RecursionError) as error:
+        raise BadRow("not_json", str(error)) from error
+
+
+def _clean(value: Any, noted: Noted) -> Any:
+    """Return a value of JSON with text that any file and tokenizer can hold."""
+    if isinstance(value, str):
+        return _clean_text(value, noted)
+    if isinstance(value, dict):
+        return {_clean(str(key), noted): _clean(one, noted) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(one, noted) for one in value]
+    if isinstance(value, float) and not isfinite(value):
+        noted["not_a_number"] += 1
+        return None
+    if isinstance(value, int) and abs(value) >= _LARGEST:
+        noted["numbers_as_text"] += 1
+        return str(value)
+    return value
+
+
+def _clean_text(text: str, noted: Noted) -> str:
+    if _CONTROL.search(text):
+        text, count = _CONTROL.subn("", text)
+        noted["control_characters"] += count
+    if _HALF.search(text):
+        text, count = _HALF.subn("\ufffd", text)
+        noted["half_characters"] += count
+    return text
+
+
+def _read(values: Mapping[str, Any], where: str, options: Options, noted: Noted) -> Read:
+    values = _unpacked(values)
+    name = options.form or form_of(values)
+    try:
+        rough = FORMS[name].read(values, where, noted)
+    except BadRow:
+        raise
+    except DataError as error:
+        raise BadRow("malformed", str(error).removeprefix(f"{where}: ")) from error
+    steps = settle(rough, noted, max_document_chars=options.max_document_chars)
+    unknown = {step.kind for step in steps if isinstance(step, Unknown)}
+    if unknown and options.unknown == "drop_row":
+        raise BadRow("unknown_step", ", ".join(sorted(unknown)))
+    trace = Trace(rough.id, rough.question, steps, rough.fields, where)
+    content = to_json(trace)
+    del content["id"], content["where"]
+    try:
+        body = orjson.dumps(content, default=str)[1:-1]
+    except orjson.JSONEncodeError as error:
+        raise BadRow("malformed", f"cannot be written as JSON: {error}") from error
+    digest = blake2b(body, digest_size=16).hexdigest()
+    return Read(trace if rough.id else replace(trace, id=digest), name, noted, body, digest)
+
+
+def _unpacked(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Parse what a table holds as text: lists and objects have no other place in a cell."""
+    packed: dict[str, Any] = {}
+    for key in PACKED:
+        text = values.get(key)
+        if isinstance(text, str) and text.lstrip()[:1] in ("[", "{"):
+            try:
+                packed[key] = json.loads(text)
+            except (ValueError, RecursionError):
+                continue  # text that only begins so
+    return {**values, **packed} if packed else values

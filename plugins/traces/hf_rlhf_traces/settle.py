@@ -1,0 +1,100 @@
+"""What becomes of a trace that is not as it should be: settled alike for every form.
+
+A trainer wants each trace to begin with a question, each result to follow a search, and at most one
+answer, at the end. What can be put right without inventing anything is, and is counted;
+what cannot is rejected.
+"""
+
+from hf_rlhf_traces.readers.rough import BadRow, Noted, Rough
+from hf_rlhf_traces.trace import (
+    Answer,
+    Document,
+    Reasoning,
+    Search,
+    SearchResult,
+    Step,
+    Unknown,
+)
+
+
+def settle(rough: Rough, noted: Noted, *, max_document_chars: int) -> tuple[Step, ...]:
+    """Return the steps to keep. Raises BadRow for a row that is no trace."""
+    if not rough.question.strip():
+        raise BadRow("no_question", "the question is empty")
+    steps = _without_empty(rough.steps, noted)
+    if all(isinstance(step, Unknown) for step in steps):
+        raise BadRow("no_trace", f"{len(rough.steps)} steps, none with anything that is known")
+    _check_results(steps, noted)
+    steps = _one_answer(steps, noted)
+    return tuple(_cut(step, max_document_chars, noted) for step in steps)
+
+
+def _without_empty(steps: list[Step], noted: Noted) -> list[Step]:
+    kept: list[Step] = []
+    for step in steps:
+        if isinstance(step, (Reasoning, Answer)) and not step.content.strip():
+            noted["reasoning_empty" if isinstance(step, Reasoning) else "answers_empty"] += 1
+        else:
+            kept.append(step)
+    return kept
+
+
+def _check_results(steps: list[Step], noted: Noted) -> None:
+    """Results may be several for a search, or come late, but each needs one to answer."""
+    waiting = 0
+    before: Step | None = None
+    for at, step in enumerate(steps):
+        if isinstance(step, Search):
+            waiting += 1
+        elif isinstance(step, SearchResult):
+            if not waiting and not isinstance(before, SearchResult):
+                raise BadRow("result_before_search", f"step {at + 1} answers no search")
+            waiting = max(waiting - 1, 0)
+        before = step
+    noted["searches_without_result"] += waiting
+    noted["without_results"] += not any(isinstance(step, SearchResult) for step in steps)
+
+
+def _one_answer(steps: list[Step], noted: Noted) -> list[Step]:
+    """Leave one answer, at the end; one that the agent went on from is a thought."""
+    places = [at for at, step in enumerate(steps) if isinstance(step, Answer)]
+    if not places:
+        noted["without_answer"] += 1
+        return steps
+    acted = max(
+        (at for at, s in enumerate(steps) if isinstance(s, (Search, SearchResult))), default=-1
+    )
+    final = [at for at in places if at > acted]
+    said = {step.content.strip() for at in final if isinstance(step := steps[at], Answer)}
+    if len(said) > 1:
+        shown = " and ".join(f"{one[:60]!r}" for one in sorted(said)[:2])
+        raise BadRow("two_answers", f"the trace ends with {shown}")
+    if not final:
+        noted["without_answer"] += 1
+    noted["answers_in_the_middle"] += len(places) - len(final)
+    noted["answers_repeated"] += max(len(final) - 1, 0)
+    return _ended(steps, final, noted)
+
+
+def _ended(steps: list[Step], final: list[int], noted: Noted) -> list[Step]:
+    last = final[0] if final else len(steps)
+    kept: list[Step] = []
+    for at, step in enumerate(steps):
+        if isinstance(step, Answer) and at < last:
+            kept.append(Reasoning(step.content))
+        elif at <= last or isinstance(step, Unknown):
+            kept.append(step)
+        elif isinstance(step, Reasoning):
+            noted["reasoning_after_the_answer"] += 1
+    return kept
+
+
+def _cut(step: Step, most: int, noted: Noted) -> Step:
+    if not isinstance(step, SearchResult):
+        return step
+    long = [one for one in step.documents if len(one.content) > most]
+    if not long:
+        return step
+    noted["documents_cut"] += len(long)
+    noted["characters_cut"] += sum(len(one.content) - most for one in long)
+    return SearchResult(tuple(Document(d.title, d.content[:most]) for d in step.documents))

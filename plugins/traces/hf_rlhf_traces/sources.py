@@ -1,0 +1,145 @@
+"""Files and folders to rows with their places, a row in memory at a time.
+
+A line of JSON Lines that is corrupt, cut off or too long is a rejection with its number, and the
+next one is read. Other files (a JSON array, Parquet, CSV) cannot be read on behind
+a fault: what is left of them is one rejection that says so.
+"""
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from hf_rlhf.errors import DataError
+from hf_rlhf.formats import READERS
+from hf_rlhf.readers import read_rows
+from hf_rlhf_traces.reading import Rejected, rejected
+
+Item = tuple[str, bytes | Mapping[str, Any] | Rejected]
+"""Place, and a line, a parsed row, or why there is none."""
+_LINES = (".jsonl", ".ndjson")
+_PIECE = 1 << 20
+
+
+def files_of(sources: Sequence[str]) -> list[str]:
+    """Return the files to read, in order: a folder's are those with a known suffix, by name.
+
+    What is no path stays as it is, for the Hub. Raises DataError where nothing is to be read.
+    """
+    found: list[str] = []
+    for source in sources:
+        path = Path(source).expanduser()
+        if path.is_dir():
+            inside = [file for file in sorted(path.rglob("*")) if _readable(file, path)]
+            if not inside:
+                raise DataError(
+                    f"{source}: this folder holds no data files ({', '.join(READERS)})."
+                )
+            found += map(str, inside)
+        elif path.exists() and _suffix(path) not in READERS:
+            raise DataError(
+                f"{source}: {_suffix(path) or 'a name without suffix'} is not read here. Expected "
+                f"one of {', '.join(READERS)}; all but Parquet may be gzipped (.gz)."
+            )
+        else:
+            found.append(str(path) if path.exists() else source)
+    if twice := sorted({file for file in found if found.count(file) > 1}):
+        raise DataError(f"{', '.join(twice)}: given twice. Name each file once.")
+    return found
+
+
+def _readable(file: Path, folder: Path) -> bool:
+    hidden = any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
+    return not hidden and _suffix(file) in READERS and file.is_file()
+
+
+def _suffix(path: Path) -> str:
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def rows_of(file: str, max_bytes: int, tick: Callable[[int], None]) -> Iterator[Item]:
+    """Yield the rows of one of `files_of`. `tick` is told how many bytes of the file are done.
+
+    A blank line comes as b"". Raises DataError for a source that cannot be opened.
+    """
+    path = Path(file)
+    if not path.exists():
+        for rows in read_rows(file).splits.values():
+            for row in rows:
+                yield row.where, row.values
+        return
+    try:
+        if _suffix(path) in _LINES or (_suffix(path) == ".json" and _is_lines(path)):
+            yield from _lines(path, max_bytes, tick)
+        else:
+            yield from _parsed(path)
+        tick(path.stat().st_size)
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error}") from error
+
+
+def _is_lines(path: Path) -> bool:
+    """Many tools write JSON Lines into files called .json."""
+    with _binary(path) as file:
+        try:
+            return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            return False
+
+
+def _binary(path: Path) -> IO[bytes] | gzip.GzipFile:
+    return gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb")
+
+
+def _lines(path: Path, max_bytes: int, tick: Callable[[int], None]) -> Iterator[Item]:
+    number = 0
+    try:
+        with _binary(path) as file:
+            raw_file = file.fileobj if isinstance(file, gzip.GzipFile) else file
+            while line := file.readline(max_bytes + 1):
+                number += 1
+                where = f"{path}:{number}"
+                if len(line) > max_bytes and not line.endswith(b"\n"):
+                    yield where, _too_large(file, line, where, max_bytes)
+                elif number == 1:
+                    yield where, _first(line, where)
+                else:
+                    yield where, line if line.strip() else b""
+                tick(raw_file.tell() if raw_file else 0)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        where = f"{path}:{number + 1}"
+        detail = f"the gzip data breaks off or is damaged ({error}); what follows is lost"
+        yield where, rejected(where, "file_damaged", detail)
+
+
+def _first(line: bytes, where: str) -> bytes:
+    if line[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise DataError(f"{where}: is UTF-16. Convert it: iconv -f UTF-16 -t utf-8 FILE.")
+    line = line.removeprefix(b"\xef\xbb\xbf")
+    return line if line.strip() else b""
+
+
+def _too_large(
+    file: IO[bytes] | gzip.GzipFile, line: bytes, where: str, max_bytes: int
+) -> Rejected:
+    size = len(line)
+    begin = line[:_PIECE]
+    del line
+    while piece := file.readline(_PIECE):
+        size += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    detail = f"{size / 1e6:.1f} MB, more than --max_row_mb {max_bytes / 1e6:g}"
+    return rejected(where, "too_large", detail, begin)
+
+
+def _parsed(path: Path) -> Iterator[Item]:
+    number = 0
+    try:
+        for where, values in READERS[_suffix(path)](path):
+            number += 1
+            yield where, values
+    except DataError as error:
+        where = f"{path}, row {number + 1}"
+        yield where, rejected(where, "file_damaged", f"{error} What follows is lost")

@@ -1,0 +1,65 @@
+"""Which questions are for training and which for validation: by question, never by sample.
+
+A question's rank is a hash of it and the seed, so that its side depends on nothing else: not on
+the order of the file, nor on what other machine reads which part of it. Validation are the ranks
+below a cut, chosen once, when the traces are read.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import Any
+
+from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf_traces.rows import Split as Side
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Parts questions in two. `cut` is between 0, nothing for validation, and 2**64."""
+
+    ratio: float
+    seed: int
+    cut: int
+
+    @classmethod
+    def choose(cls, ranks: Iterable[int], ratio: float, seed: int) -> "Split":
+        """Return the split whose validation has the share of distinct questions nearest to `ratio`.
+
+        `ranks` are those of the questions under `seed`, repeated or not. At least one question is
+        on each side where there are two; one alone is for training. Raises ConfigError unless the
+        ratio is between 0 and 1.
+        """
+        check_ratio(ratio)
+        distinct = sorted(set(ranks))
+        if len(distinct) < 2:
+            return cls(ratio, seed, 0)
+        wanted = min(max(round(ratio * len(distinct)), 1), len(distinct) - 1)
+        return cls(ratio, seed, distinct[wanted])
+
+    @classmethod
+    def of_report(cls, report: Mapping[str, Any]) -> "Split":
+        """Return the split that the report of `read` tells."""
+        noted = report["split"]
+        return cls(noted["ratio"], noted["seed"], noted["cut"])
+
+    def of(self, key: str) -> Side:
+        """Return the side of a question, by `hf_rlhf_traces.trace.question_key`."""
+        return "validation" if rank(key, self.seed) < self.cut else "train"
+
+    def settings(self) -> dict[str, Any]:
+        """Return the fields, for reports and cards."""
+        return asdict(self)
+
+
+def rank(key: str, seed: int) -> int:
+    """Return the 64-bit rank of a question."""
+    return int.from_bytes(blake2b(f"{seed}:{key}".encode(), digest_size=8).digest(), "big")
+
+
+def check_ratio(ratio: float) -> None:
+    """Raise ConfigError unless a validation ratio leaves something on both sides."""
+    if not 0 < ratio < 1:
+        what = f"is {ratio:g}; one side would have no question."
+        fix = "Give a share between 0 and 1, such as 0.1."
+        raise ConfigError([Problem("--validation_ratio", what, fix)])

@@ -1,0 +1,136 @@
+"""What was read, counted, so that every row of the input is accounted for.
+
+Memory grows by some 200 bytes a trace, for its id and the rank of its question, whatever the size
+of the rows.
+"""
+
+from array import array
+from collections import Counter
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
+
+from hf_rlhf.errors import DataError
+from hf_rlhf.readers import near
+from hf_rlhf_traces.outcomes import REJECTED
+from hf_rlhf_traces.readers.search import KNOWN
+from hf_rlhf_traces.reading import Options, Read, Rejected, rejected
+from hf_rlhf_traces.split import Split, rank
+from hf_rlhf_traces.trace import Answer, Reasoning, Search, SearchResult
+
+PLACES = 3
+"""Places that are shown for each reason."""
+_KINDS = {Reasoning: "reasoning", Search: "searches", SearchResult: "results", Answer: "answers"}
+
+
+class Tally:
+    """Counts rows, and settles ids, in the order of the input."""
+
+    def __init__(self, options: Options, seed: int) -> None:
+        self.options = options
+        self.seed = seed
+        self.rows = 0
+        self.traces = 0
+        self.rejected: Counter[str] = Counter()
+        self.places: dict[str, list[str]] = {}
+        self.forms: Counter[str] = Counter()
+        self.unknown: Counter[str] = Counter()
+        self.noted: Counter[str] = Counter()
+        self.answers: Counter[str] = Counter()
+        self.steps: Counter[str] = Counter()
+        self.ranks = array("Q")
+        self._seen: dict[int, int] = {}
+
+    def add(self, found: Read | Rejected) -> Read | Rejected:
+        """Count a row. Return it as it is to be written: a repeated one comes back rejected.
+
+        Raises DataError at a step of unknown type where those are refused.
+        """
+        self.rows += 1
+        if isinstance(found, Read):
+            found = self._once(found)
+        if isinstance(found, Rejected):
+            self.rejected[found.reason] += 1
+            places = self.places.setdefault(found.reason, [])
+            if len(places) < PLACES:
+                places.append(f"{found.where}: {found.detail}")
+        else:
+            self._count(found)
+        return found
+
+    def _once(self, found: Read) -> Read | Rejected:
+        """Leave out what was read before, and tell apart what only shares its id."""
+        name, digest = _hash(found.trace.id), int(found.digest[:16], 16)
+        if name not in self._seen:
+            self._seen[name] = digest
+            return found
+        renamed = f"{found.trace.id}~{found.digest[:8]}"
+        if self._seen[name] == digest or _hash(renamed) in self._seen:
+            detail = f"the same row, id {found.trace.id!r}, was read before"
+            return rejected(found.trace.where, "duplicate", detail, found.body)
+        self._seen[_hash(renamed)] = digest
+        self.noted["renamed"] += 1
+        return replace(found, trace=replace(found.trace, id=renamed))
+
+    def _count(self, found: Read) -> None:
+        trace = found.trace
+        unknown = found.unknown
+        if unknown and self.options.unknown == "refuse":
+            kind = next(iter(unknown))
+            raise DataError(
+                f"{trace.where}: a step of type {kind!r}{near(kind, KNOWN)}, which is not known. "
+                "Mend it, or keep such steps untrained: --unknown keep."
+            )
+        self.traces += 1
+        self.forms[found.form] += 1
+        self.unknown += unknown
+        self.noted += found.noted
+        self.ranks.append(rank(trace.key, self.seed))
+        for step in trace.steps:
+            self.steps[_KINDS.get(type(step), "unknown")] += 1
+        self.answers.update(step.kind for step in trace.steps if isinstance(step, Answer))
+
+    def refuse_if_more(self, share: float) -> None:
+        """Raise DataError, with reasons and places, when more than `share` of rows are rejected.
+
+        Repeated rows do not count: nothing is wrong with them.
+        """
+        bad = self.rejected.total() - self.rejected["duplicate"]
+        if bad <= share * self.rows and self.traces:
+            return
+        lines = [
+            f"  {count:,} {reason} ({REJECTED[reason]})"
+            + "".join(f"\n    {place}" for place in self.places[reason])
+            for reason, count in self.rejected.most_common()
+        ]
+        allowed = f", more than --max_rejected_share {share:g}" if self.traces else ""
+        raise DataError(
+            f"{bad:,} of {self.rows:,} rows are no traces{allowed}:\n" + "\n".join(lines)
+        )
+
+    def report(self, ratio: float) -> dict[str, Any]:
+        """Return the counts, and the split of the questions read."""
+        split = Split.choose(self.ranks, ratio, self.seed)
+        questions = Counter(one < split.cut for one in set(self.ranks))
+        traces = Counter(one < split.cut for one in self.ranks)
+        return {
+            "rows": self.rows,
+            "traces": self.traces,
+            "rejected": _sorted(self.rejected),
+            "forms": _sorted(self.forms),
+            "steps": _sorted(self.steps),
+            "answers": _sorted(self.answers),
+            "unknown": _sorted(self.unknown),
+            "noted": _sorted(self.noted),
+            "split": split.settings(),
+            "questions": {"train": questions[False], "validation": questions[True]},
+            "split_traces": {"train": traces[False], "validation": traces[True]},
+        }
+
+
+def _hash(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode("utf-8", "replace"), digest_size=8).digest(), "big")
+
+
+def _sorted(counts: Counter[str]) -> dict[str, int]:
+    return {name: count for name, count in sorted(counts.items()) if count}
