@@ -95,3 +95,13 @@ def _arrow(hint: Any) -> "pa.DataType":
         return pa.list_(inner)
     inside = typing.get_type_hints(hint).items()
     return pa.struct([pa.field(name, _arrow(one), nullable=False) for name, one in inside])
+
+
+def conversation(dataset: str, row: Mapping[str, Any]) -> tuple[list[Chat], list[Chat]]:
+    """Return a row as what is read, and what is said to it last."""
+    if dataset == "multiturn":
+        return row["messages"][:-1], row["messages"][-1:]
+    if dataset == "steps":
+        prompt: Chat = {"role": "user", "content": row["prompt"]}
+        return [prompt], [{"role": "assistant", "content": row["answer"]}]
+    return row["prompt"], row["completion"]
