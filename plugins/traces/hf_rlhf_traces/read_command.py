@@ -16,7 +16,7 @@ from hf_rlhf.errors import DataError
 from hf_rlhf_traces.outcomes import NOTED, REJECTED
 from hf_rlhf_traces.readers import FORMS
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
-from hf_rlhf_traces.sources import files_of, rows_of
+from hf_rlhf_traces.sources import Item, files_of, rows_of
 from hf_rlhf_traces.split import check_ratio
 from hf_rlhf_traces.store import REJECTS, TRACES, Store
 from hf_rlhf_traces.tally import Tally
@@ -147,20 +147,23 @@ def _read_all(files: Sequence[str], tally: Tally, traces: IO[bytes], rejects: IO
                 if item == b"":
                     tally.noted["blank_lines"] += 1
                     continue
-                if isinstance(item, bytes):
-                    found = read_line(item, where, options)
-                else:
-                    found = (
-                        item if isinstance(item, Rejected) else read_values(item, where, options)
-                    )
-                _write(tally.add(found), traces, rejects)
+                _write(tally.add(read_item(where, item, options)), traces, rejects)
                 if tally.rows == EARLY and not tally.traces:
                     tally.refuse_if_more(0)
 
 
+def read_item(where: str, item: Item, options: Options) -> Read | Rejected:
+    """Return what came of a row of `rows_of`."""
+    if isinstance(item, Rejected):
+        return item
+    if isinstance(item, bytes):
+        return read_line(item, where, options)
+    return read_values(item, where, options)
+
+
 def _write(found: Read | Rejected, traces: IO[bytes], rejects: IO[bytes]) -> None:
     if isinstance(found, Read):
-        traces.write(found.line(found.trace.id))
+        traces.write(found.line)
     else:
         rejects.write(orjson.dumps(asdict(found)) + b"\n")
 

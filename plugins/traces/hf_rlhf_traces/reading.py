@@ -3,15 +3,15 @@
     read_line(raw, where, options) -> Read | Rejected      a line of JSON Lines, as bytes
     read_values(values, where, options) -> Read | Rejected a row already parsed
 
-A `Read` holds the typed trace and `line(id)`, its line of traces.jsonl. Ids that were
-given before are settled by `hf_rlhf_traces.tally.Tally.add`, in the order of the input.
+A `Read` holds the trace as it is written to traces.jsonl. Ids that were given before are settled
+by `hf_rlhf_traces.tally.Tally.add`, in the order of the input.
 """
 
 import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 from math import isfinite
 from typing import Any, Literal
@@ -22,7 +22,17 @@ from hf_rlhf.errors import DataError
 from hf_rlhf_traces.readers import FORMS, form_of
 from hf_rlhf_traces.readers.rough import BadRow, Noted, kind_of
 from hf_rlhf_traces.settle import settle
-from hf_rlhf_traces.trace import Trace, Unknown, to_json
+from hf_rlhf_traces.trace import (
+    Answer,
+    Reasoning,
+    Search,
+    SearchResult,
+    Step,
+    Trace,
+    Unknown,
+    from_json,
+    to_json,
+)
 
 SHOWN = 2_000
 """Characters of a rejected row that are kept."""
@@ -31,6 +41,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 _SUSPECT = (b"\\u00", b"\x7f", b"\\b", b"\\f")
 """Without any of these bytes no JSON holds a control character."""
 _LARGEST = 1 << 63
+_KINDS = {Reasoning: "reasoning", Search: "searches", SearchResult: "results"}
 PACKED = (
     *("trace", "steps", "trajectory", "messages", "conversation", "input", "output", "response"),
     *("responses_create_params", "full_traces", "fields"),
@@ -65,25 +76,32 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A trace, and what is to be told of how it was read."""
+    """A trace as it is written, and what is to be told of it. Small, to be sent by a worker."""
 
-    trace: Trace
+    id: str
+    """The row's own, or its digest."""
+    where: str
     form: str
-    noted: Noted
+    key: str
+    """The question's key."""
     body: bytes
     """Question, steps and fields as JSON, without braces."""
     digest: str
     """Of `body`: 32 hex digits, the same for the same row wherever it stands."""
-
-    def line(self, trace_id: str) -> bytes:
-        """Return the line of traces.jsonl, under an id."""
-        where = orjson.dumps(self.trace.where)
-        return b'{"id":%b,%b,"where":%b}\n' % (orjson.dumps(trace_id), self.body, where)
+    steps: Counter[tuple[str, str]]
+    """Steps by kind (`reasoning`, `searches`, `results`, `answers`, `unknown`) and type."""
+    noted: Noted
 
     @property
-    def unknown(self) -> Counter[str]:
-        """Steps of unknown type, by type."""
-        return Counter(step.kind for step in self.trace.steps if isinstance(step, Unknown))
+    def line(self) -> bytes:
+        """The line of traces.jsonl."""
+        name, where = orjson.dumps(self.id), orjson.dumps(self.where)
+        return b'{"id":%b,%b,"where":%b}\n' % (name, self.body, where)
+
+    @property
+    def trace(self) -> Trace:
+        """The typed trace, made anew."""
+        return from_json(orjson.loads(self.line))
 
 
 def read_line(raw: bytes, where: str, options: Options) -> Read | Rejected:
@@ -187,7 +205,18 @@ def _read(values: Mapping[str, Any], where: str, options: Options, noted: Noted)
     except orjson.JSONEncodeError as error:
         raise BadRow("malformed", f"cannot be written as JSON: {error}") from error
     digest = blake2b(body, digest_size=16).hexdigest()
-    return Read(trace if rough.id else replace(trace, id=digest), name, noted, body, digest)
+    counts = Counter(map(_kind, steps))
+    return Read(rough.id or digest, where, name, trace.key, body, digest, counts, noted)
+
+
+def _kind(step: Step) -> tuple[str, str]:
+    match step:
+        case Answer(_, kind):
+            return "answers", kind
+        case Unknown(kind, _):
+            return "unknown", kind
+        case _:
+            return _KINDS[type(step)], ""
 
 
 def _unpacked(values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -16,8 +16,8 @@ from hf_rlhf.formats import READERS
 from hf_rlhf.readers import read_rows
 from hf_rlhf_traces.reading import Rejected, rejected
 
-Item = tuple[str, bytes | Mapping[str, Any] | Rejected]
-"""Place, and a line, a parsed row, or why there is none."""
+Item = bytes | Mapping[str, Any] | Rejected
+"""A line, a parsed row, or why there is none."""
 _LINES = (".jsonl", ".ndjson")
 _PIECE = 1 << 20
 
@@ -58,8 +58,8 @@ def _suffix(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
-def rows_of(file: str, max_bytes: int, tick: Callable[[int], None]) -> Iterator[Item]:
-    """Yield the rows of one of `files_of`. `tick` is told how many bytes of the file are done.
+def rows_of(file: str, max_bytes: int, tick: Callable[[int], None]) -> Iterator[tuple[str, Item]]:
+    """Yield place and row of one of `files_of`. `tick` is told how many bytes of the file are done.
 
     A blank line comes as b"". Raises DataError for a source that cannot be opened.
     """
@@ -92,11 +92,12 @@ def _binary(path: Path) -> IO[bytes] | gzip.GzipFile:
     return gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb")
 
 
-def _lines(path: Path, max_bytes: int, tick: Callable[[int], None]) -> Iterator[Item]:
+def _lines(path: Path, max_bytes: int, tick: Callable[[int], None]) -> Iterator[tuple[str, Item]]:
     number = 0
     try:
         with _binary(path) as file:
-            raw_file = file.fileobj if isinstance(file, gzip.GzipFile) else file
+            # Of a gzipped file, how much of what is on disk was read.
+            place = getattr(file, "fileobj", None) or file
             while line := file.readline(max_bytes + 1):
                 number += 1
                 where = f"{path}:{number}"
@@ -106,7 +107,7 @@ def _lines(path: Path, max_bytes: int, tick: Callable[[int], None]) -> Iterator[
                     yield where, _first(line, where)
                 else:
                     yield where, line if line.strip() else b""
-                tick(raw_file.tell() if raw_file else 0)
+                tick(place.tell())
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         where = f"{path}:{number + 1}"
         detail = f"the gzip data breaks off or is damaged ({error}); what follows is lost"
@@ -134,7 +135,7 @@ def _too_large(
     return rejected(where, "too_large", detail, begin)
 
 
-def _parsed(path: Path) -> Iterator[Item]:
+def _parsed(path: Path) -> Iterator[tuple[str, Item]]:
     number = 0
     try:
         for where, values in READERS[_suffix(path)](path):

@@ -16,11 +16,9 @@ from hf_rlhf_traces.outcomes import REJECTED
 from hf_rlhf_traces.readers.search import KNOWN
 from hf_rlhf_traces.reading import Options, Read, Rejected, rejected
 from hf_rlhf_traces.split import Split, rank
-from hf_rlhf_traces.trace import Answer, Reasoning, Search, SearchResult
 
 PLACES = 3
 """Places that are shown for each reason."""
-_KINDS = {Reasoning: "reasoning", Search: "searches", SearchResult: "results", Answer: "answers"}
 
 
 class Tally:
@@ -34,9 +32,8 @@ class Tally:
         self.rejected: Counter[str] = Counter()
         self.places: dict[str, list[str]] = {}
         self.forms: Counter[str] = Counter()
-        self.unknown: Counter[str] = Counter()
+        self.types: dict[str, Counter[str]] = {"answers": Counter(), "unknown": Counter()}
         self.noted: Counter[str] = Counter()
-        self.answers: Counter[str] = Counter()
         self.steps: Counter[str] = Counter()
         self.ranks = array("Q")
         self._seen: dict[int, int] = {}
@@ -60,35 +57,32 @@ class Tally:
 
     def _once(self, found: Read) -> Read | Rejected:
         """Leave out what was read before, and tell apart what only shares its id."""
-        name, digest = _hash(found.trace.id), int(found.digest[:16], 16)
+        name, digest = _hash(found.id), int(found.digest[:16], 16)
         if name not in self._seen:
             self._seen[name] = digest
             return found
-        renamed = f"{found.trace.id}~{found.digest[:8]}"
+        renamed = f"{found.id}~{found.digest[:8]}"
         if self._seen[name] == digest or _hash(renamed) in self._seen:
-            detail = f"the same row, id {found.trace.id!r}, was read before"
-            return rejected(found.trace.where, "duplicate", detail, found.body)
+            detail = f"the same row, id {found.id!r}, was read before"
+            return rejected(found.where, "duplicate", detail, found.body)
         self._seen[_hash(renamed)] = digest
         self.noted["renamed"] += 1
-        return replace(found, trace=replace(found.trace, id=renamed))
+        return replace(found, id=renamed)
 
     def _count(self, found: Read) -> None:
-        trace = found.trace
-        unknown = found.unknown
-        if unknown and self.options.unknown == "refuse":
-            kind = next(iter(unknown))
-            raise DataError(
-                f"{trace.where}: a step of type {kind!r}{near(kind, KNOWN)}, which is not known. "
-                "Mend it, or keep such steps untrained: --unknown keep."
-            )
+        for (kind, name), count in found.steps.items():
+            if kind == "unknown" and self.options.unknown == "refuse":
+                raise DataError(
+                    f"{found.where}: a step of type {name!r}{near(name, KNOWN)}, which is not "
+                    "known. Mend it, or keep such steps, untrained: --unknown keep."
+                )
+            self.steps[kind] += count
+            if kind in self.types:
+                self.types[kind][name] += count
         self.traces += 1
         self.forms[found.form] += 1
-        self.unknown += unknown
-        self.noted += found.noted
-        self.ranks.append(rank(trace.key, self.seed))
-        for step in trace.steps:
-            self.steps[_KINDS.get(type(step), "unknown")] += 1
-        self.answers.update(step.kind for step in trace.steps if isinstance(step, Answer))
+        self.noted.update(found.noted)
+        self.ranks.append(rank(found.key, self.seed))
 
     def refuse_if_more(self, share: float) -> None:
         """Raise DataError, with reasons and places, when more than `share` of rows are rejected.
@@ -119,8 +113,8 @@ class Tally:
             "rejected": _sorted(self.rejected),
             "forms": _sorted(self.forms),
             "steps": _sorted(self.steps),
-            "answers": _sorted(self.answers),
-            "unknown": _sorted(self.unknown),
+            "answers": _sorted(self.types["answers"]),
+            "unknown": _sorted(self.types["unknown"]),
             "noted": _sorted(self.noted),
             "split": split.settings(),
             "questions": {"train": questions[False], "validation": questions[True]},
