@@ -13,7 +13,7 @@ from typing import Literal
 
 Kind = Literal["town", "person"]
 
-_PARTS: dict[Kind, tuple[str, str]] = {
+PARTS: dict[Kind, tuple[str, str]] = {
     "town": (
         "Bar Bel Cor Dan Del Fen Gal Har Ker Lan Mar Mil Nor Ost Pen Ros Sal Tal Ver Wil",
         "by dale den ford gate ham holt ley mere stow ton wick",
@@ -26,7 +26,7 @@ _PARTS: dict[Kind, tuple[str, str]] = {
 
 NAMES: dict[Kind, tuple[str, ...]] = {
     kind: tuple(stem + end for stem in stems.split() for end in endings.split())
-    for kind, (stems, endings) in _PARTS.items()
+    for kind, (stems, endings) in PARTS.items()
 }
 """240 names of each kind; none is of both."""
 

@@ -44,15 +44,22 @@ def traces(recipe: Recipe, count: int) -> Iterator[Trace]:
 def trace(world: World, recipe: Recipe, number: int) -> Trace:
     """Return the trace of a number, which needs no other: files can be made in parallel."""
     rng = random.Random(f"trace/{recipe.seed}/{number}")
-    asked = number
-    if number and rng.random() < recipe.repeats:
-        asked = rng.randrange(number)
     fewest, most = recipe.hops
-    turn, kind = divmod(asked, most - fewest + 1)
+    turn, kind = divmod(_first_to_ask(recipe, number), most - fewest + 1)
     question = world.question(fewest + kind, turn)
     fields: dict[str, Any] = {"expected_answer": question.answer, "hops": len(question.hops)}
     steps = tuple(_steps(world, recipe, question, rng))
     return Trace(f"world-{recipe.seed}-{number:06}", question.text, steps, fields)
+
+
+def _first_to_ask(recipe: Recipe, number: int) -> int:
+    """Return the number of the first trace with the question of this one: often itself."""
+    while number and recipe.repeats:
+        rng = random.Random(f"repeats/{recipe.seed}/{number}")
+        if rng.random() >= recipe.repeats:
+            break
+        number = rng.randrange(number)
+    return number
 
 
 def _steps(world: World, recipe: Recipe, question: Question, rng: random.Random) -> Iterator[Step]:
@@ -62,13 +69,13 @@ def _steps(world: World, recipe: Recipe, question: Question, rng: random.Random)
         needed = f"{hop.relation} of {hop.subject}"
         yield Reasoning(f"{known}I need the {needed}.")
         yield Search(needed)
-        yield SearchResult(tuple(_documents(world, recipe, hop, rng)))
+        yield SearchResult(tuple(documents(world, recipe, hop, rng)))
         known = hop.sentence + " "
     yield Reasoning(known.strip())
     yield Answer(question.answer)
 
 
-def _documents(world: World, recipe: Recipe, hop: Hop, rng: random.Random) -> Sequence[Document]:
+def documents(world: World, recipe: Recipe, hop: Hop, rng: random.Random) -> Sequence[Document]:
     """Return the document that states a fact among those of other entities, which mislead.
 
     Each states the same relation of its own entity, so that only the name tells which is right.

@@ -1,0 +1,131 @@
+"""Make the tiny model: `python -m hf_rlhf_traces.world.build_model --out FOLDER`.
+
+Writes a model and its tokenizer to FOLDER, the same for the same seed (up to rounding, which
+depends on the processor and the number of threads; one is used). What it reads is in `reading`.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf_traces.world.reading import Passage, passages
+from hf_rlhf_traces.world.tokenizer import LENGTH, build_tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+IGNORED = -100
+
+
+def architecture(hidden: int, layers: int) -> dict[str, Any]:
+    """Return the settings of a Llama-shaped decoder of the given width and depth."""
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": hidden // 16,
+        "num_key_value_heads": hidden // 16,
+        "head_dim": 16,
+        "max_position_embeddings": LENGTH,
+        "tie_word_embeddings": True,
+    }
+
+
+class Builder:
+    """The model and its tokenizer."""
+
+    def __init__(self, seed: int, hidden: int, layers: int) -> None:
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        torch.manual_seed(seed)
+        self.tokenizer = build_tokenizer()
+        config = LlamaConfig(
+            vocab_size=len(self.tokenizer),
+            pad_token_id=self.tokenizer.pad_token_id,
+            eos_token_id=self.tokenizer.eos_token_id,
+            bos_token_id=None,
+            **architecture(hidden, layers),
+        )
+        self.model = LlamaForCausalLM(config)
+        self.seed = seed
+
+    def read(self, stage: int, steps: int, learning_rate: float, batch: int) -> None:
+        """Take AdamW steps on fresh passages; the rate warms up, and decays in the last half."""
+        import torch
+
+        texts = passages(self.seed, stage)
+
+        optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01
+        )
+        started, smooth = time.perf_counter(), 0.0
+        for step in range(1, steps + 1):
+            rate = min(1.0, step / 50, max(0.02, 2 * (1 - step / steps)))
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate * rate
+            ids, labels = self._batch([next(texts) for _ in range(batch)])
+            loss = self.model(input_ids=ids, labels=labels).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            value = float(loss.detach())
+            smooth = value if step == 1 else 0.98 * smooth + 0.02 * value
+            if step % 100 == 0:
+                seconds = time.perf_counter() - started
+                print(f"stage {stage} step {step} loss {smooth:.3f} {seconds:.0f} s", flush=True)
+
+    def _batch(self, rows: Sequence[Passage]) -> tuple["Tensor", "Tensor"]:
+        """Return ids and labels, padded on the right, where causal attention needs no mask."""
+        import torch
+        from torch.nn.utils.rnn import pad_sequence
+
+        ids, labels = [], []
+        for seen, continued in rows:
+            head, whole = (self.tokenizer(text).input_ids for text in (seen, seen + continued))
+            ids.append(torch.tensor(whole))
+            labels.append(torch.tensor([IGNORED] * len(head) + whole[len(head) :]))
+        pad = self.tokenizer.pad_token_id
+        return (
+            pad_sequence(ids, batch_first=True, padding_value=pad),
+            pad_sequence(labels, batch_first=True, padding_value=IGNORED),
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write weights (float32 safetensors), config, generation config and tokenizer."""
+        generation = self.model.generation_config
+        generation.eos_token_id = self.tokenizer.eos_token_id
+        generation.pad_token_id = self.tokenizer.pad_token_id
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Build and save the model."""
+    import torch
+
+    parser = argparse.ArgumentParser(prog="build_model", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write it into")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--hidden", type=int, default=64, help="width; a multiple of 16")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--copy_steps", type=int, default=600, help="of lists and copies, before")
+    parser.add_argument("--batch", type=int, default=32, help="passages of a step")
+    parser.add_argument("--learning_rate", type=float, default=3e-3)
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    builder = Builder(chosen.seed, chosen.hidden, chosen.layers)
+    print(f"{builder.model.num_parameters()} parameters", flush=True)
+    builder.read(0, chosen.copy_steps, chosen.learning_rate, chosen.batch)
+    builder.read(1, chosen.steps, chosen.learning_rate, chosen.batch)
+    builder.save(chosen.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

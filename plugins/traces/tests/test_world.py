@@ -1,0 +1,153 @@
+"""The synthetic world: what is generated is true, and the same each time."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hf_rlhf.errors import DataError, RunFolderError
+from hf_rlhf_traces.command import command
+from hf_rlhf_traces.trace import Answer, Reasoning, Search, SearchResult, Trace, turns
+from hf_rlhf_traces.world.facts import NAMES, World, chains
+from hf_rlhf_traces.world.faults import KINDS
+from hf_rlhf_traces.world.generate import generate
+from hf_rlhf_traces.world.traces import Recipe, traces
+
+RECIPE = Recipe(seed=3, hops=(1, 4), documents=3, sentences=4)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[Trace]:
+    return list(traces(RECIPE, 120))
+
+
+def test_each_result_states_the_fact_that_was_searched_for_once(drawn: list[Trace]) -> None:
+    for trace in drawn:
+        world = World(3)
+        for turn in turns(trace.steps)[:-1]:
+            (query,) = [step.query for step in turn.said if isinstance(step, Search)]
+            relation, _, subject = query.partition(" of ")
+            sentence = world.hop(relation, subject).sentence
+            (result,) = turn.results
+            stated = [document for document in result.documents if sentence in document.content]
+            assert [document.title for document in stated] == [subject]
+            assert len(result.documents) == RECIPE.documents
+            assert all(one.content.count(".") == RECIPE.sentences for one in result.documents)
+
+
+def test_the_answer_follows_from_the_question_by_the_facts_of_the_world(
+    drawn: list[Trace],
+) -> None:
+    world = World(3)
+    for trace in drawn:
+        *relations, start = trace.question.rstrip("?").partition(" is the ")[2].split(" of ")
+        name = start
+        for relation in reversed(relations):
+            name = world.hop(relation.removeprefix("the "), name).value
+        assert name == trace.answer == trace.fields["expected_answer"]
+        assert trace.question.startswith("Who" if name in NAMES["person"] else "Which town")
+
+
+def test_a_trace_has_a_thought_search_and_result_for_each_hop_and_then_an_answer(
+    drawn: list[Trace],
+) -> None:
+    hop = [Reasoning, Search, SearchResult]
+    for trace in drawn:
+        kinds = [type(step) for step in trace.steps]
+        assert kinds == hop * trace.fields["hops"] + [Reasoning, Answer]
+    assert Counter(trace.fields["hops"] for trace in drawn) == {1: 30, 2: 30, 3: 30, 4: 30}
+
+
+def test_questions_come_once_until_all_are_asked_and_seeds_of_other_families_share_none() -> None:
+    worlds = [World(seed) for seed in (1, 2, 5)]
+    asked = [
+        {world.question(2, number).text for number in range(world.number_of_questions(2))}
+        for world in worlds
+    ]
+    assert all(
+        len(texts) == world.number_of_questions(2)
+        for texts, world in zip(asked, worlds, strict=True)
+    )
+    assert not asked[0] & asked[1]
+    assert asked[0] == asked[2]  # 1 and 5 are one family: the same questions, other facts
+    assert len(set(chains("town", 3))) == len(chains("town", 3))
+
+
+def test_repeats_ask_an_earlier_question_of_the_same_world_again() -> None:
+    drawn = list(traces(Recipe(repeats=0.5), 400))
+    answers: dict[str, set[str]] = {}
+    for trace in drawn:
+        answers.setdefault(trace.question, set()).add(trace.answer)
+    assert 150 <= 400 - len(answers) <= 250
+    assert all(len(known) == 1 for known in answers.values())
+    assert len({trace.id for trace in drawn}) == 400
+
+
+def test_the_same_arguments_write_the_same_bytes_and_a_longer_file_begins_with_the_shorter(
+    tmp_path: Path,
+) -> None:
+    files = [tmp_path / name for name in ("one", "two", "longer", "other")]
+    for file, count, seed in zip(files, (40, 40, 60, 40), (7, 7, 7, 8), strict=True):
+        generate(file, count, Recipe(seed=seed), 0.2)
+    one, two, longer, other = (file.read_bytes() for file in files)
+    assert one == two
+    assert longer.startswith(one)
+    assert other != one
+
+
+def test_broken_rows_are_counted_by_kind(tmp_path: Path) -> None:
+    file = tmp_path / "traces.jsonl"
+    made = generate(file, 300, Recipe(), 0.1)
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 300
+    assert set(made) == set(KINDS)
+    found: Counter[str] = Counter()
+    ids = set()
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            found["truncated"] += 1
+            continue
+        results = [one for one in row.get("trace", []) if one["type"] == "search_result"]
+        found["no_trace"] += "trace" not in row
+        found["no_results"] += "trace" in row and not results
+        found["no_documents"] += any(one["documents"] is None for one in results)
+        found["duplicate_id"] += row["id"] in ids
+        ids.add(row["id"])
+    assert found == made
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--hops", "0-2"], "1 to 4"),
+        (["--hops", "3-2"], "1 to 4"),
+        (["--hops", "5"], "1 to 4"),
+        (["--documents", "0"], "--documents"),
+        (["--repeats", "1"], "--repeats"),
+        (["--faults", "1"], "--faults"),
+        (["--traces", "0"], "--traces"),
+    ],
+)
+def test_what_cannot_be_generated_is_refused(
+    tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    with pytest.raises(DataError, match=said):
+        command(["generate", "--out", str(tmp_path / "traces.jsonl"), *arguments])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_exists_is_replaced_only_if_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "traces.jsonl"
+    file.write_text("mine")
+    arguments = ["generate", "--out", str(file), "--traces", "3"]
+    with pytest.raises(RunFolderError, match="--overwrite"):
+        command(arguments)
+    assert file.read_text() == "mine"
+    assert command([*arguments, "--overwrite"]) == 0
+    assert len(file.read_text().splitlines()) == 3
+    assert "3 traces" in capsys.readouterr().out
