@@ -19,6 +19,7 @@ REJECTED = {
     "two_answers": "there are two different final answers",
     "unknown_step": "a step of unknown type, with --unknown drop_row",
     "duplicate": "the same row was read before",
+    "contaminated": "the evaluation file of --decontaminate has the question, or words of it",
 }
 """Reason -> what it means."""
 

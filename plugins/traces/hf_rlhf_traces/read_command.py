@@ -13,6 +13,7 @@ from typing import IO, Any
 import orjson
 
 from hf_rlhf.errors import DataError
+from hf_rlhf_traces.decontamination import evaluation_set
 from hf_rlhf_traces.outcomes import NOTED, REJECTED
 from hf_rlhf_traces.readers import FORMS
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
@@ -36,6 +37,7 @@ def read_main(argv: Sequence[str]) -> int:
             unknown=chosen.unknown,
             max_document_chars=chosen.max_document_chars,
             max_row_mb=chosen.max_row_mb,
+            decontaminate=chosen.decontaminate,
         ),
         validation_ratio=chosen.validation_ratio,
         seed=chosen.seed,
@@ -70,6 +72,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--max_document_chars", type=_positive, default=100_000, metavar="N")
     parser.add_argument("--max_row_mb", type=_positive, default=64, metavar="MB")
+    parser.add_argument(
+        "--decontaminate",
+        metavar="FILE",
+        help="an evaluation file: traces of its questions, or with 13 words in a row of question "
+        "or answer, are rejected",
+    )
     parser.add_argument(
         "--max_rejected_share",
         type=float,
@@ -107,28 +115,38 @@ def read(
     check_ratio(validation_ratio)
     files = files_of(sources)
     settings = {
-        "files": [os.path.abspath(file) if os.path.exists(file) else file for file in files],
+        "files": [_named(file) for file in files],
         **asdict(options),
+        "decontaminate": options.decontaminate and _named(options.decontaminate),
         "validation_ratio": validation_ratio,
         "seed": seed,
         "max_rejected_share": max_rejected_share,
     }
     store = Store.make(out)
-    found = [_seen(file) for file in files]
+    found = [_seen(file) for file in (*files, *filter(None, [options.decontaminate]))]
     state = store.check("read", settings, overwrite=overwrite)
     if state == "done" and (noted := store.report("read"))["sources"] == found:
         return {**noted, "done_before": True}
     with store.making("read", settings) as report:
         began = time.monotonic()
+        if options.decontaminate:
+            evaluation_set.cache_clear()
+            evaluation_set(options.decontaminate)  # what is wrong with it is said at once
         tally = Tally(options, seed)
         with _written(out) as (traces, rejects):
             _read_all(files, tally, traces, rejects)
             tally.refuse_if_more(max_rejected_share)
         report.update(tally.report(validation_ratio))
+        if options.decontaminate:
+            report["decontaminated"] = evaluation_set(options.decontaminate).report()
         report["sources"] = found
         report["bytes"] = (out / TRACES).stat().st_size
         report["seconds"] = round(time.monotonic() - began, 3)
     return store.report("read")
+
+
+def _named(file: str) -> str:
+    return os.path.abspath(file) if os.path.exists(file) else file
 
 
 def _seen(file: str) -> dict[str, Any]:

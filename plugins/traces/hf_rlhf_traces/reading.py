@@ -19,6 +19,7 @@ from typing import Any, Literal
 import orjson
 
 from hf_rlhf.errors import DataError
+from hf_rlhf_traces.decontamination import evaluation_set
 from hf_rlhf_traces.readers import FORMS, form_of
 from hf_rlhf_traces.readers.rough import BadRow, Noted, kind_of
 from hf_rlhf_traces.settle import settle
@@ -59,6 +60,8 @@ class Options:
     """What becomes of steps of unknown type; `refuse` is `Tally`'s to do."""
     max_document_chars: int = 100_000
     max_row_mb: float = 64.0
+    decontaminate: str | None = None
+    """An evaluation file, of which no question may be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,8 @@ def _read(values: Mapping[str, Any], where: str, options: Options, noted: Noted)
     if unknown and options.unknown == "drop_row":
         raise BadRow("unknown_step", ", ".join(sorted(unknown)))
     trace = Trace(rough.id, rough.question, steps, rough.fields, where)
+    if options.decontaminate and (why := evaluation_set(options.decontaminate).match(trace)):
+        raise BadRow("contaminated", why)
     content = to_json(trace)
     del content["id"], content["where"]
     try:

@@ -87,9 +87,9 @@ class Tally:
     def refuse_if_more(self, share: float) -> None:
         """Raise DataError, with reasons and places, when more than `share` of rows are rejected.
 
-        Repeated rows do not count: nothing is wrong with them.
+        Repeated rows and those of an evaluation file do not count: nothing is wrong with them.
         """
-        bad = self.rejected.total() - self.rejected["duplicate"]
+        bad = self.rejected.total() - self.rejected["duplicate"] - self.rejected["contaminated"]
         if bad <= share * self.rows and self.traces:
             return
         lines = [
