@@ -11,20 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf.files import atomic_write_text
-from hf_rlhf_traces.rows import DATASETS, arrow_schema, conversation
+from hf_rlhf_traces.rows import DATASETS, MADE_BY, arrow_schema, conversation
 from hf_rlhf_traces.store import MANIFEST, Store
 from hf_rlhf_traces.tokens import Pair, lengths, rendered
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-VERB_OF: Mapping[str, str] = {
-    "multiturn": "multiturn",
-    "steps": "steps",
-    "summary_prefix": "split_summary",
-    "summary_only": "split_summary",
-}
-"""Dataset -> the step of a store that makes it."""
 _SPLITS = {"train": "train", "validation": "test"}
 _LOOKED_AT = 20
 
@@ -124,7 +117,7 @@ def _here(path: Path, form: str, revision: str | None) -> _Found | None:
         raise DataError(f"{path}: `revision` is for a dataset on the Hub. Leave it out.")
     store = next((one for one in (path, path.parent) if (one / MANIFEST).exists()), None)
     if store is not None:
-        Store.open(store).report(VERB_OF[form])
+        Store.open(store).report(MADE_BY[form])
     folder = (path / "datasets" if store == path else path) / form
     files = {split: folder / f"{split}.parquet" for split in _SPLITS}
     if not files["train"].exists():
@@ -153,7 +146,7 @@ def _rows_in(file: Path) -> int:
 def _hint(path: Path, form: str) -> str:
     if (path / "train.parquet").exists():
         return f"Name the folder above: `path: {path.parent}`."
-    return f"First: hf-rlhf traces {VERB_OF[form]} DIR, and then `path: DIR`."
+    return f"First: hf-rlhf traces {MADE_BY[form]} DIR, and then `path: DIR`."
 
 
 def _on_the_hub(path: str, form: str, revision: str | None) -> _Found:
@@ -172,7 +165,7 @@ def _check_columns(name: str, form: str, split: str, rows: "Dataset") -> None:
     if missing := [one for one in arrow_schema(form).names if one not in rows.column_names]:
         raise DataError(
             f"{name}: {form} ({split}) lacks the columns {', '.join(missing)}; it has "
-            f"{', '.join(rows.column_names)}. Build it by hf-rlhf traces {VERB_OF[form]}."
+            f"{', '.join(rows.column_names)}. Build it by hf-rlhf traces {MADE_BY[form]}."
         )
 
 

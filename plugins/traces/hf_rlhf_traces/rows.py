@@ -8,13 +8,23 @@ Every row says where it comes from: `id` (of the sample), `trace` (id of the tra
 import types
 import typing
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Split = Literal["train", "validation"]
-DATASETS = ("multiturn", "steps", "summary_prefix", "summary_only")
+DATASETS: Final = ("multiturn", "steps", "summary_prefix", "summary_only")
+
+MADE_BY: Mapping[str, str] = types.MappingProxyType(
+    {
+        "multiturn": "multiturn",
+        "steps": "steps",
+        "summary_prefix": "split_summary",
+        "summary_only": "split_summary",
+    }
+)
+"""Dataset -> the verb, and step of a store, that makes it."""
 
 
 class Chat(TypedDict):
