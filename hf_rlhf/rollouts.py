@@ -3,7 +3,7 @@
 A row holds the request's `input` (at the top or under `responses_create_params`) and the
 response's `output` (at the top or under `response`): lists of items of type `message`,
 `reasoning`, `function_call` and `function_call_output`. Everything else of the row stays readable
-in `Rollout.fields`. Items of other types are counted in `Rollout.unknown`, never guessed at.
+in `Rollout.fields`. Items of other types stay as they are in `Rollout.others`, never guessed at.
 
 Reference: https://platform.openai.com/docs/api-reference/responses/object
 """
@@ -12,7 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hf_rlhf.errors import DataError
@@ -60,6 +60,16 @@ Step = Message | Reasoning | Call | Output
 
 
 @dataclass(frozen=True)
+class Other:
+    """An item of a type that is not read here, as it is."""
+
+    kind: str
+    item: Mapping[str, Any]
+    before: int
+    """How many of the rollout's steps stand before it."""
+
+
+@dataclass(frozen=True)
 class Rollout:
     """One agent run: what it was asked, and what it did, in order."""
 
@@ -68,8 +78,13 @@ class Rollout:
     steps: tuple[Step, ...]
     fields: Mapping[str, Any]
     """The whole row, for what else it records: rewards, judgements, expected answers."""
-    unknown: Mapping[str, int]
-    """Items of types that are not read here, by type."""
+    others: tuple[Other, ...] = ()
+    """Items of types that are not read here, in order."""
+
+    @property
+    def unknown(self) -> Mapping[str, int]:
+        """How many items there are of each type that is not read here."""
+        return dict(Counter(other.kind for other in self.others))
 
     @property
     def question(self) -> str:
@@ -129,11 +144,18 @@ def parse_rollout(row: Row) -> Rollout:
     if isinstance(asked, str):
         asked = [{"role": "user", "content": asked}]
     given = reader.read(asked, "input")
-    steps = reader.read(_part(row, "output", "response"), "output")
-    turns = tuple(step for step in given if isinstance(step, Message))
+    done = reader.read(_part(row, "output", "response"), "output")
+    turns = tuple(item for item in given if isinstance(item, Message))
     # A conversation carried on may have tool steps in its input: they were done before.
-    before = [step for step in given if not isinstance(step, Message)]
-    return Rollout(row.where, turns, (*before, *steps), row.values, dict(reader.unknown))
+    items = [*(item for item in given if not isinstance(item, Message)), *done]
+    steps: list[Step] = []
+    others: list[Other] = []
+    for item in items:
+        if isinstance(item, Other):
+            others.append(replace(item, before=len(steps)))
+        else:
+            steps.append(item)
+    return Rollout(row.where, turns, tuple(steps), row.values, tuple(others))
 
 
 def _part(row: Row, name: str, parent: str) -> Any:
@@ -154,24 +176,21 @@ class _Reader:
     def __init__(self, where: str) -> None:
         self.where = where
         self.calls: dict[str, Call] = {}
-        self.unknown: Counter[str] = Counter()
 
-    def read(self, items: Any, part: str) -> list[Step]:
+    def read(self, items: Any, part: str) -> list[Step | Other]:
         if not isinstance(items, list):
             raise DataError(
                 f"{self.where}: field {part!r}: is {type(items).__name__}, expected a list."
             )
-        steps = []
+        read: list[Step | Other] = []
         for number, item in enumerate(items, start=1):
             place = f"{self.where}: {part} item {number}"
             if not isinstance(item, dict):
                 raise DataError(f"{place}: is {type(item).__name__}, expected an object.")
-            step = self._step(item, place)
-            if step is not None:
-                steps.append(step)
-        return steps
+            read.append(self._item(item, place))
+        return read
 
-    def _step(self, item: dict[str, Any], place: str) -> Step | None:
+    def _item(self, item: dict[str, Any], place: str) -> Step | Other:
         kind = item.get("type") or ("message" if "role" in item else "without type")
         if kind == "message":
             role = item.get("role", "assistant")
@@ -193,8 +212,7 @@ class _Reader:
         if kind == "function_call_output":
             text = _text(item.get("output"), f"{place}, field 'output'")
             return Output(text, self.calls.get(_required(item, "call_id", place)))
-        self.unknown[str(kind)] += 1
-        return None
+        return Other(str(kind), item, before=0)
 
 
 def _required(item: dict[str, Any], name: str, place: str) -> str:

@@ -93,6 +93,11 @@ def test_unknown_steps_and_outputs_without_call_are_kept_in_sight() -> None:
     rollout = parsed([{"type": "web_search_call"}, {"type": "web_search_call"}, output(9, "x"), {}])
     assert rollout.unknown == {"web_search_call": 2, "without type": 1}
     assert rollout.steps == (Output("x", None),)
+    assert [(other.kind, other.before) for other in rollout.others] == [
+        ("web_search_call", 0),
+        ("web_search_call", 0),
+        ("without type", 1),
+    ]
 
 
 def test_a_bare_response_is_a_rollout_too() -> None:

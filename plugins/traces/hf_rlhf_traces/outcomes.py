@@ -45,7 +45,6 @@ NOTED = {
     "not_a_number": "NaN and infinity in other fields, made null",
     "earlier_turns": "turns before the question, kept in `fields` only",
     "answer_echoes": "tool outputs that repeat a handed-in answer, left out",
-    "parts_left_out": "parts of messages that are no text",
     "renamed": "different rows with an id that was read before: they get a suffix",
     "blank_lines": "lines without anything",
 }

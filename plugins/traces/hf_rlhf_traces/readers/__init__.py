@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hf_rlhf_traces.readers import search
+from hf_rlhf_traces.readers import chat, responses, search, tagged
 from hf_rlhf_traces.readers.rough import QUESTION_KEYS, BadRow, Noted, Rough
 
 
@@ -23,6 +23,18 @@ class Form:
 
 FORMS: dict[str, Form] = {
     "search": Form(search.fits, search.read, "`question` and a list `trace` of steps"),
+    "responses": Form(
+        responses.fits,
+        responses.read,
+        "`responses_create_params.input` and `response.output`, lists of items",
+    ),
+    "chat": Form(chat.fits, chat.read, "a list `messages` with roles, tool calls among them"),
+    "tagged": Form(
+        tagged.fits,
+        tagged.read,
+        "`question` and a text (`response`, `output`, ...), or messages, with <search> or "
+        "<call_tool> and <answer>",
+    ),
 }
 """Name -> form. `--form` takes these names."""
 

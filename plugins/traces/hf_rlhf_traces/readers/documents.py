@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,12 @@ _NUMBERED = re.compile(
 )
 
 
+_SNIPPET = re.compile(
+    r"<(snippet|webpage|document)(?:\s+id=[\"']?([^\"'<>\s]+)[\"']?)?[^<>]*>(.*?)</\1>", re.DOTALL
+)
+_TITLE = re.compile(r"\s*Title:[ \t]*([^\n]*)")
+
+
 def documents_in(found: Any, path: str, noted: Noted) -> tuple[Document, ...]:
     """Return the documents of a search result. Raises BadRow for what is none.
 
@@ -33,11 +40,19 @@ def documents_in(found: Any, path: str, noted: Noted) -> tuple[Document, ...]:
         found = [found]
     if not isinstance(found, list):
         raise BadRow("content_not_text", f"{path} is {kind_of(found)}, expected a list")
-    made = [_document(one, f"{path}[{at}]", noted) for at, one in enumerate(found)]
+    made = [_document(one, at, path, noted) for at, one in enumerate(found)]
     return _kept([one for one in made if one is not None], noted)
 
 
-def _document(one: Any, path: str, noted: Noted) -> Document | None:
+def _document(one: Any, at: int, path: str, noted: Noted) -> Document | None:
+    if type(one) is dict and len(one) == 2:  # most are as they should be: no need to look further
+        title, content = one.get("title"), one.get("content")
+        if type(title) is str and type(content) is str:
+            return Document(title, content)
+    return _odd_document(one, f"{path}[{at}]", noted)
+
+
+def _odd_document(one: Any, path: str, noted: Noted) -> Document | None:
     if one is None:
         noted["documents_null"] += 1
         return None
@@ -74,7 +89,7 @@ def documents_said(text: str, noted: Noted) -> tuple[Document, ...]:
         return _kept([_seen(one) for one in value], noted)
     if isinstance(value, dict):
         return _kept([_seen(value)], noted)
-    return _kept([Document("", value if isinstance(value, str) else text)], noted)
+    return _kept([Document("", _plain(value))], noted)
 
 
 def _seen(one: dict[str, Any] | str) -> Document:
@@ -90,16 +105,31 @@ def _seen(one: dict[str, Any] | str) -> Document:
     return Document(_plain(one[title]) if one.get(title) else "", "\n".join([*shown, *body]))
 
 
-def numbered_documents(text: str) -> list[Document]:
-    """Return the documents of `Doc 1(Title: "T") text` blocks, the form of Search-R1."""
+def documents_tagged(text: str) -> tuple[Document, ...]:
+    """Return the documents within a result's tag.
+
+    `<snippet id=s1>` blocks (DR Tulu) keep their id as a line, since answers cite it;
+    `Doc 1(Title: "T") text` blocks (Search-R1) are parted at their numbers; JSON and any other text
+    are read as what a tool returned.
+    """
+    if snippets := list(_SNIPPET.finditer(text)):
+        found = [_snippet(one[2], one[3]) for one in snippets]
+        return _kept([*found, Document("", _SNIPPET.sub("", text).strip())], Counter())
     marks = list(_NUMBERED.finditer(text))
     if not marks or text[: marks[0].start()].strip():
-        return [Document("", text)] if text.strip() else []
+        return documents_said(text.strip(), Counter())
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
-    return [
+    return tuple(
         Document((mark[1] or mark[2] or "").strip(), text[mark.end() : end].strip())
         for mark, end in zip(marks, ends, strict=True)
-    ]
+    )
+
+
+def _snippet(name: str | None, text: str) -> Document:
+    titled = _TITLE.match(text)
+    content = (text[titled.end() :] if titled else text).strip()
+    named = f"id: {name}\n" if name else ""
+    return Document(titled[1].strip() if titled else "", f"{named}{content}")
 
 
 def _kept(found: list[Document], noted: Noted) -> tuple[Document, ...]:

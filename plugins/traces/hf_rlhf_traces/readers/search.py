@@ -7,6 +7,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from hf_rlhf_traces.readers.documents import documents_in
@@ -55,7 +56,7 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
         raise BadRow("no_trace", f"{held!r} is {kind_of(trace)}, expected a list of steps")
     steps: list[Step] = []
     for at, one in enumerate(trace):
-        if not isinstance(one, Mapping):
+        if not isinstance(one, dict):
             raise BadRow("step_not_object", f"{held}[{at}] is {kind_of(one)}, expected an object")
         steps += _steps(one, f"{held}[{at}]", noted)
     question = text_of(values.get(asked), asked, noted)
@@ -66,7 +67,7 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
 
 def _steps(one: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
     kind = one.get("type")
-    plain = _OTHER.sub("", kind.lower()) if isinstance(kind, str) else ""
+    plain = _plain(kind) if isinstance(kind, str) else ""
     if plain in REASONING:
         return [Reasoning(_content(one, path, noted, "content", "text", "thought", "reasoning"))]
     if plain in SEARCH:
@@ -78,6 +79,11 @@ def _steps(one: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
     if plain == "unknown" and "kind" in one:
         return [Unknown(str(one["kind"]), one.get("value"))]
     return [Unknown(kind if isinstance(kind, str) and kind else "no type", dict(one))]
+
+
+@lru_cache(1024)
+def _plain(kind: str) -> str:
+    return _OTHER.sub("", kind.lower())
 
 
 def _searches(one: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:

@@ -1,0 +1,96 @@
+"""A rollout of tool calls, whatever form it was written in, as the steps of a trace.
+
+Calls become searches under the tool's name, outputs become documents, what the agent said between
+its calls is reasoning, and the answer is its last message or what it handed in.
+"""
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from hf_rlhf.rollouts import Call, Message, Other, Output, Reasoning, Rollout
+from hf_rlhf_traces import trace
+from hf_rlhf_traces.readers.documents import documents_said
+from hf_rlhf_traces.readers.rough import BadRow, Noted
+
+ANSWER = "answer"
+"""The kind of an answer that nobody has judged."""
+_QUERY = ("query", "q", "search_query", "queries", "query_list", "keywords")
+
+
+def steps_of(rollout: Rollout, noted: Noted) -> list[trace.Step]:
+    """Return the steps of a rollout in order, items of unknown type in their places."""
+    handed_in = _handed_in(rollout)
+    last = None if handed_in else _last_message(rollout)
+    made: list[trace.Step] = []
+    others = deque(rollout.others)
+    for at, step in enumerate(rollout.steps):
+        while others and others[0].before <= at:
+            made.append(_unknown(others.popleft()))
+        if at == last and isinstance(step, Message):
+            made.append(trace.Answer(step.text, ANSWER))
+        elif handed_in and step is rollout.answer_call:
+            made.append(trace.Answer(handed_in, ANSWER))
+        elif handed_in and isinstance(step, Output) and step.call is rollout.answer_call:
+            noted["answer_echoes"] += 1
+        else:
+            made += _steps(step, noted)
+    return [*made, *map(_unknown, others)]
+
+
+def _unknown(other: Other) -> trace.Unknown:
+    return trace.Unknown(other.kind, dict(other.item))
+
+
+def _handed_in(rollout: Rollout) -> str:
+    """Return what the agent handed in as its answer, whatever it said before and after that."""
+    call = rollout.answer_call
+    return replace(rollout, steps=(call,)).answer.strip() if call else ""
+
+
+def _last_message(rollout: Rollout) -> int | None:
+    """Return the place of the agent's last message, if that stands behind all tool output."""
+    for at in range(len(rollout.steps) - 1, -1, -1):
+        step = rollout.steps[at]
+        if isinstance(step, Message) and step.role == "assistant" and step.text.strip():
+            return at
+        if isinstance(step, (Output, Call)):
+            return None
+    return None
+
+
+def _steps(step: Any, noted: Noted) -> Iterator[trace.Step]:
+    match step:
+        case Reasoning(text):
+            if text.strip():
+                yield trace.Reasoning(text)
+            else:
+                noted["hidden_reasoning"] += 1
+        case Message(role, text):
+            if role == "assistant" or not text.strip():
+                yield trace.Reasoning(text)
+            else:
+                yield trace.Unknown(f"message of {role}", {"role": role, "content": text})
+        case Call():
+            yield search(step.name, step.arguments)
+        case Output(text, call):
+            if call is None:
+                raise BadRow("result_before_search", f"an output answers no call: {text:.80}")
+            yield trace.SearchResult(documents_said(text, noted))
+
+
+def search(tool: str, arguments: str) -> trace.Search:
+    """Return the search that a call is: its query, if that is all, or its arguments as written."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in _QUERY:
+        asked = next(iter(value.values()))
+        if isinstance(asked, list) and len(asked) == 1:
+            asked = asked[0]
+        if isinstance(asked, str):
+            return trace.Search(asked, tool)
+    return trace.Search(arguments, tool)

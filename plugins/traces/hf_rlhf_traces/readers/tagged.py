@@ -1,0 +1,184 @@
+"""Text in tags: Search-R1, ReSearch and DR Tulu, as one text or as messages that hold such text.
+
+`<think>…</think><search>query</search><information>Doc 1(Title: "T") text</information>…
+<answer>…</answer>`, and `<call_tool name="google_search">query</call_tool>` with `<tool_output>
+<snippet id=s1>Title: T…</snippet></tool_output>`. Text outside of tags is reasoning: Search-R1's
+instruct models open no tag for it, and DR Tulu closes its later thoughts with a `</think>` that
+was never opened.
+
+References: https://github.com/PeterGriffinJin/Search-R1, https://github.com/rlresearch/dr-tulu
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hf_rlhf_traces.format import Format
+from hf_rlhf_traces.readers.documents import documents_said, documents_tagged
+from hf_rlhf_traces.readers.messages import messages_of
+from hf_rlhf_traces.readers.rollout_steps import ANSWER, search
+from hf_rlhf_traces.readers.rough import BadRow, Noted, Rough, own_id, rest, text_of
+from hf_rlhf_traces.trace import SEARCH_TOOL, Answer, Reasoning, Search, SearchResult, Step
+
+TEXTS = (
+    *("response", "output", "completion", "trace", "trajectory", "generated_text", "full_traces"),
+    *("sequences_str", "text"),
+)
+"""Where a row may have its text; the first that has tags."""
+QUESTIONS = ("question", "problem", "query")
+SEARCHES = ("search", "query", "call_tool", "tool_call")
+RESULTS = ("information", "result", "tool_output", "tool_response", "observation")
+_ACTION = re.compile(r"<(?:search|call_tool|tool_call|answer)\b[^<>]*>", re.IGNORECASE)
+_OPEN = re.compile(
+    rf"<(think|answer|{'|'.join(SEARCHES + RESULTS)})((?:\s[^<>]*)?)>", re.IGNORECASE
+)
+_ATTRIBUTE = re.compile(r"([\w-]+)=(?:\"([^\"]*)\"|'([^']*)'|(\S+))")
+_MARK = re.compile(
+    r"<\|im_start\|>\w*\n?|<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>"
+    r"|<\|start_header_id\|>\w*<\|end_header_id\|>"
+)
+_REPLY = re.compile(r"<\|im_start\|>assistant\n?|<\|start_header_id\|>assistant<\|end_header_id\|>")
+_ASKED = re.compile(r"(?:^|\s)Question:\s*")
+_FORMAT = Format()
+
+
+def fits(values: Mapping[str, Any]) -> bool:
+    """Return whether a row has a text, or messages without tool calls, in which the agent acts."""
+    return bool(_text(values)[0]) or _in_messages(values)
+
+
+def _in_messages(values: Mapping[str, Any]) -> bool:
+    _, messages = messages_of(values)
+    said = [m for m in messages if isinstance(m, Mapping) and m.get("role") == "assistant"]
+    if any(message.get("tool_calls") or message.get("function_call") for message in said):
+        return False
+    texts = (message.get("content") for message in said)
+    return any(isinstance(text, str) and _ACTION.search(text) for text in texts)
+
+
+def _text(values: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the column that has the text, and the text; two empty ones if there is none."""
+    for key in TEXTS:
+        held = values.get(key)
+        if isinstance(held, Mapping):  # DR Tulu has it a level deeper
+            held = held.get("generated_text")
+        if isinstance(held, str) and _ACTION.search(held):
+            return key, held
+    return "", ""
+
+
+def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
+    """Return question and steps. Raises BadRow for what is none."""
+    key, text = _text(values)
+    if not key:
+        return _of_messages(values, noted)
+    question = _question(values, noted)
+    reply = _REPLY.search(text)
+    if reply:
+        question = question or _unframed(_MARK.sub("", text[: reply.start()]))
+        text = _MARK.sub("", text[reply.end() :])
+    used = (key, "prompt", *QUESTIONS[:1], "id")
+    return Rough(question, list(steps_in(text)), rest(values, used), own_id(values))
+
+
+def _question(values: Mapping[str, Any], noted: Noted) -> str:
+    for key in QUESTIONS:
+        if values.get(key) is not None:
+            return text_of(values[key], key, noted)
+    prompt = values.get("prompt")
+    if isinstance(prompt, list):
+        asked = [m for m in prompt if isinstance(m, Mapping) and m.get("role") == "user"]
+        prompt = asked[-1].get("content") if asked else None
+    return _unframed(_MARK.sub("", text_of(prompt, "prompt", noted)))
+
+
+def _unframed(prompt: str) -> str:
+    """Return the question from behind the instructions of a prompt."""
+    return _ASKED.split(prompt)[-1].strip()
+
+
+def _of_messages(values: Mapping[str, Any], noted: Noted) -> Rough:
+    held, messages = messages_of(values)
+    if not messages:
+        names = ", ".join(TEXTS)
+        raise BadRow("no_trace", f"no text with tags in {names}, nor in messages")
+    question, steps = "", list[Step]()
+    for at, message in enumerate(messages):
+        path = f"{held}[{at}]"
+        text = text_of(message.get("content"), f"{path}.content", noted)
+        role = message.get("role")
+        if role == "assistant" or (role == "user" and steps and _OPEN.match(text.lstrip())):
+            steps += steps_in(text)
+        elif role == "user" and not steps:
+            question = _unframed(text)
+        elif role in ("tool", "function"):
+            steps.append(SearchResult(documents_said(text, noted)))
+        elif role == "user":
+            detail = f"{path}: a question after the agent's first turn: {text:.80}"
+            raise BadRow("user_turn_in_the_middle", detail)
+    asked = text_of(values.get("question"), "question", noted) or question
+    return Rough(asked, steps, rest(values, (held, "question", "id")), own_id(values))
+
+
+def steps_in(text: str) -> Iterator[Step]:
+    """Yield the steps of a text in tags. Raises BadRow for a tag that is never closed."""
+    at = 0
+    while opened := _OPEN.search(text, at):
+        yield from _bare(text[at : opened.start()])
+        name = opened[1].lower()
+        end, at = _closed(text, opened, name)
+        yield _step(name, opened[2], _FORMAT.unescape(text[opened.end() : end]).strip())
+    yield from _bare(text[at:])
+
+
+def _bare(text: str) -> Iterator[Step]:
+    thought = text.replace("</think>", "").strip()
+    if thought:
+        yield Reasoning(_FORMAT.unescape(thought))
+
+
+def _closed(text: str, opened: re.Match[str], name: str) -> tuple[int, int]:
+    """Return where a tag's content ends, and where the text goes on."""
+    ends = "</(?:call_tool|call)>" if name == "call_tool" else f"</{name}>"
+    closing = re.compile(ends, re.IGNORECASE).search(text, opened.end())
+    if name == "think":
+        opens = _OPEN.finditer(text, opened.end())
+        acts = next((one for one in opens if one[1].lower() != "think"), None)
+        # A thought that was not closed ends where the agent acts; one may also speak of tags.
+        if acts and (closing is None or _has_result(text[acts.start() : closing.start()])):
+            return acts.start(), acts.start()
+    if closing is None:
+        detail = f"<{name}> at character {opened.start() + 1} of the text is never closed"
+        raise BadRow("tag_not_closed", detail)
+    return closing.start(), closing.end()
+
+
+def _has_result(text: str) -> bool:
+    return any(found[1].lower() in RESULTS for found in _OPEN.finditer(text))
+
+
+def _step(name: str, attributes: str, inside: str) -> Step:
+    if name == "think":
+        return Reasoning(inside)
+    if name == "answer":
+        return Answer(inside, ANSWER)
+    if name in RESULTS:
+        return SearchResult(documents_tagged(inside))
+    return _search(name, attributes, inside)
+
+
+def _search(name: str, attributes: str, inside: str) -> Search:
+    if name == "tool_call":
+        try:
+            call = json.loads(inside)
+            arguments = call["arguments"]
+            written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+            return search(str(call["name"]), written)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return Search(inside, name)
+    named = {m[1]: next(filter(None, m.groups()[1:]), "") for m in _ATTRIBUTE.finditer(attributes)}
+    tool = named.pop("name", "") or named.pop("tool", "") or SEARCH_TOOL
+    if named:  # how many, of which years: arguments beside the query
+        return Search(json.dumps({"query": inside, **named}, ensure_ascii=False), tool)
+    return Search(inside, tool)
