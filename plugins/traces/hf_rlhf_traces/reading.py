@@ -39,8 +39,6 @@ SHOWN = 2_000
 """Characters of a rejected row that are kept."""
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _HALF = re.compile("[\ud800-\udfff]")
-_SUSPECT = (b"\\u00", b"\x7f", b"\\b", b"\\f")
-"""Without any of these bytes no JSON holds a control character."""
 _LARGEST = 1 << 63
 _KINDS = {Reasoning: "reasoning", Search: "searches", SearchResult: "results"}
 PACKED = (
@@ -143,7 +141,7 @@ def rejected(where: str, reason: str, detail: str, raw: bytes = b"") -> Rejected
 def _parsed(raw: bytes) -> tuple[Any, bool]:
     """Return the value, and whether it may hold what no text should."""
     try:
-        return orjson.loads(raw), any(mark in raw for mark in _SUSPECT)
+        return orjson.loads(raw), _suspect(raw)
     except orjson.JSONDecodeError:
         pass
     # What orjson refuses may yet be halves of emojis, NaN, or a tab within a text.
@@ -158,6 +156,15 @@ def _parsed(raw: bytes) -> tuple[Any, bool]:
         raise BadRow("not_json", said) from error
     except (ValueError, RecursionError) as error:
         raise BadRow("not_json", str(error)) from error
+
+
+def _suspect(raw: bytes) -> bool:
+    r"""Whether JSON may hold a control character: as \b, \f or \u00, or the one that needs none.
+
+    Backslashes are few, and to part at one byte is ten times as fast as to look for several.
+    """
+    escaped = raw.split(b"\\")[1:]
+    return b"\x7f" in raw or any(one[:1] in (b"b", b"f") or one[:3] == b"u00" for one in escaped)
 
 
 def _clean(value: Any, noted: Noted) -> Any:

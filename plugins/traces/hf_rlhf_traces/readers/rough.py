@@ -54,6 +54,14 @@ def text_of(value: Any, path: str, noted: Noted) -> str:
     raise BadRow("content_not_text", f"{path} is {kind_of(value)}, expected a text")
 
 
+def first_held(values: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    """Return the first of `names` that is there; the first of all where none is."""
+    for name in names:
+        if values.get(name) is not None:
+            return name
+    return names[0]
+
+
 def own_id(values: Mapping[str, Any]) -> str:
     """Return the id that a row gives itself, if that is a text or a whole number."""
     for key in ID_KEYS:

@@ -16,6 +16,7 @@ from hf_rlhf_traces.readers.rough import (
     BadRow,
     Noted,
     Rough,
+    first_held,
     kind_of,
     own_id,
     rest,
@@ -49,8 +50,7 @@ def fits(values: Mapping[str, Any]) -> bool:
 
 def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
     """Return question and steps. Raises BadRow for what is none."""
-    asked = next((key for key in QUESTION_KEYS if values.get(key) is not None), "question")
-    held = next((key for key in TRACE_KEYS if values.get(key) is not None), "trace")
+    asked, held = first_held(values, QUESTION_KEYS), first_held(values, TRACE_KEYS)
     trace = values.get(held)
     if not isinstance(trace, list):
         raise BadRow("no_trace", f"{held!r} is {kind_of(trace)}, expected a list of steps")
@@ -89,7 +89,7 @@ def _plain(kind: str) -> str:
 def _searches(one: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
     tool = one.get("tool")
     named = tool if isinstance(tool, str) and tool else SEARCH_TOOL
-    held = next((k for k in ("query", "queries", "content") if one.get(k) is not None), "query")
+    held = first_held(one, ("query", "queries", "content"))
     queries = one.get(held)
     if isinstance(queries, list):
         # Parallel searches of one step.
@@ -102,10 +102,10 @@ def _searches(one: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
 
 def _found(one: Mapping[str, Any], path: str, noted: Noted) -> tuple[Document, ...]:
     names = ("documents", "results", "content", "text")
-    held = next((key for key in names if one.get(key) is not None), "documents")
+    held = first_held(one, names)
     return documents_in(one.get(held), f"{path}.{held}", noted)
 
 
 def _content(one: Mapping[str, Any], path: str, noted: Noted, *names: str) -> str:
-    held = next((key for key in names if one.get(key) is not None), names[0])
+    held = first_held(one, names)
     return text_of(one.get(held), f"{path}.{held}", noted)
