@@ -1,21 +1,19 @@
 """The rows that are built, typed: what stands in each JSONL line and Parquet column.
 
-Every row says where it comes from: `id` (of the sample), `trace` (id of the trace), `question_key`
-(by which train and validation are parted), `step` (groups of results seen before the reply, from
-0), `steps` (groups of results of the whole trace) and `question`, as it was asked.
+The fields are told once, here: the Parquet schema, the dataset card and the table of
+docs/traces-data.md follow from these types.
 """
 
 import types
 import typing
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Split = Literal["train", "validation"]
 DATASETS: Final = ("multiturn", "steps", "summary_prefix", "summary_only")
-
 MADE_BY: Mapping[str, str] = types.MappingProxyType(
     {
         "multiturn": "multiturn",
@@ -37,40 +35,36 @@ class Chat(TypedDict):
 class Origin(TypedDict):
     """Where a sample comes from."""
 
-    id: str
-    trace: str
-    question_key: str
-    step: int
-    steps: int
-    question: str
+    id: Annotated[str, "of the sample: the trace's id, `#` and the step"]
+    trace: Annotated[str, "id of the trace"]
+    question_key: Annotated[str, "what the split goes by: 16 hex digits of the question"]
+    step: Annotated[int, "groups of results seen before the reply, from 0"]
+    steps: Annotated[int, "groups of results in the whole trace"]
+    question: Annotated[str, "the question as it was asked"]
 
 
 class Multiturn(Origin):
     """A conversation up to a reply; the loss is on the assistant's turns."""
 
-    messages: list[Chat]
+    messages: Annotated[list[Chat], "question and results are the user's turns"]
 
 
 class Step(Origin):
     """What was seen up to a result, and the reply to it."""
 
-    prompt: str
-    """Question and steps up to the result, in tags."""
-    answer: str
-    """The steps after it up to the next result, or to the end, in tags."""
-    final: bool
-    """Whether the reply ends the trace."""
+    prompt: Annotated[str, "question, and all that was said and found so far, in tags"]
+    answer: Annotated[str, "what was said next, up to the next result or the end, in tags"]
+    final: Annotated[bool, "whether the reply ends the trace"]
 
 
 class Summarised(Origin):
     """`summary_prefix`: context to summary and reply; `summary_only`: summary to reply."""
 
-    prompt: list[Chat]
-    completion: list[Chat]
-    summary: str
-    answer: str
-    verbatim: float
-    """Share of the summary's quotes that stand in the context word for word; 1.0 if it has none."""
+    prompt: Annotated[list[Chat], "the full context, or its summary, with the task"]
+    completion: Annotated[list[Chat], "summary and reply, or the reply"]
+    summary: Annotated[str, "the summary alone, in tags"]
+    answer: Annotated[str, "the reply alone, in tags"]
+    verbatim: Annotated[float, "share of quotes that the context has word for word; 1 without any"]
 
 
 ROWS: Mapping[str, type] = types.MappingProxyType(
@@ -105,6 +99,19 @@ def _arrow(hint: Any) -> "pa.DataType":
         return pa.list_(inner)
     inside = typing.get_type_hints(hint).items()
     return pa.struct([pa.field(name, _arrow(one), nullable=False) for name, one in inside])
+
+
+def fields_of(dataset: str) -> list[tuple[str, str, str]]:
+    """Return each field of a dataset's rows: its name, its type, and what it is."""
+    hints = typing.get_type_hints(ROWS[dataset], include_extras=True)
+    return [(name, _shown(hint.__origin__), hint.__metadata__[0]) for name, hint in hints.items()]
+
+
+def _shown(hint: Any) -> str:
+    if typing.get_origin(hint) is list:
+        inside = typing.get_type_hints(typing.get_args(hint)[0])
+        return "list of {" + ", ".join(inside) + "}"
+    return {str: "text", int: "integer", float: "number", bool: "true or false"}[hint]
 
 
 def conversation(dataset: str, row: Mapping[str, Any]) -> tuple[list[Chat], list[Chat]]:
