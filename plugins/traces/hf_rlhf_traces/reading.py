@@ -8,12 +8,10 @@ by `hf_rlhf_traces.tally.Tally.add`, in the order of the input.
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from math import isfinite
 from typing import Any, Literal
 
 import orjson
@@ -21,6 +19,7 @@ import orjson
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.decontamination import evaluation_set
 from hf_rlhf_traces.readers import FORMS, form_of
+from hf_rlhf_traces.readers.clean import clean, json_in
 from hf_rlhf_traces.readers.rough import BadRow, Noted, kind_of
 from hf_rlhf_traces.settle import settle
 from hf_rlhf_traces.trace import (
@@ -37,9 +36,6 @@ from hf_rlhf_traces.trace import (
 
 SHOWN = 2_000
 """Characters of a rejected row that are kept."""
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_HALF = re.compile("[\ud800-\udfff]")
-_LARGEST = 1 << 63
 _KINDS = {Reasoning: "reasoning", Search: "searches", SearchResult: "results"}
 PACKED = (
     *("trace", "steps", "trajectory", "messages", "conversation", "input", "output", "response"),
@@ -113,7 +109,7 @@ def read_line(raw: bytes, where: str, options: Options) -> Read | Rejected:
         if not isinstance(values, dict):
             raise BadRow("not_object", f"the row is {kind_of(values)}, expected an object")
         if suspect:
-            values = _clean(values, noted)
+            values = clean(values, noted)
         return _read(values, where, options, noted)
     except BadRow as error:
         return rejected(where, error.reason, error.detail, raw)
@@ -125,7 +121,7 @@ def read_values(values: Mapping[str, Any], where: str, options: Options) -> Read
     """Return the trace in a row that is parsed, of whatever file."""
     noted: Noted = Counter()
     try:
-        return _read(_clean(dict(values), noted), where, options, noted)
+        return _read(clean(dict(values), noted), where, options, noted)
     except BadRow as error:
         shown = json.dumps(values, default=str, ensure_ascii=False)[: SHOWN + 1]
         return rejected(where, error.reason, error.detail, shown.encode("utf-8", "replace"))
@@ -167,35 +163,8 @@ def _suspect(raw: bytes) -> bool:
     return b"\x7f" in raw or any(one[:1] in (b"b", b"f") or one[:3] == b"u00" for one in escaped)
 
 
-def _clean(value: Any, noted: Noted) -> Any:
-    """Return a value of JSON with text that any file and tokenizer can hold."""
-    if isinstance(value, str):
-        return _clean_text(value, noted)
-    if isinstance(value, dict):
-        return {_clean(str(key), noted): _clean(one, noted) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_clean(one, noted) for one in value]
-    if isinstance(value, float) and not isfinite(value):
-        noted["not_a_number"] += 1
-        return None
-    if isinstance(value, int) and abs(value) >= _LARGEST:
-        noted["numbers_as_text"] += 1
-        return str(value)
-    return value
-
-
-def _clean_text(text: str, noted: Noted) -> str:
-    if _CONTROL.search(text):
-        text, count = _CONTROL.subn("", text)
-        noted["control_characters"] += count
-    if _HALF.search(text):
-        text, count = _HALF.subn("\ufffd", text)
-        noted["half_characters"] += count
-    return text
-
-
 def _read(values: Mapping[str, Any], where: str, options: Options, noted: Noted) -> Read:
-    values = _unpacked(values)
+    values = _unpacked(values, noted)
     name = options.form or form_of(values)
     try:
         rough = FORMS[name].read(values, where, noted)
@@ -231,14 +200,8 @@ def _kind(step: Step) -> tuple[str, str]:
             return _KINDS[type(step)], ""
 
 
-def _unpacked(values: Mapping[str, Any]) -> Mapping[str, Any]:
+def _unpacked(values: Mapping[str, Any], noted: Noted) -> Mapping[str, Any]:
     """Parse what a table holds as text: lists and objects have no other place in a cell."""
-    packed: dict[str, Any] = {}
-    for key in PACKED:
-        text = values.get(key)
-        if isinstance(text, str) and text.lstrip()[:1] in ("[", "{"):
-            try:
-                packed[key] = json.loads(text)
-            except (ValueError, RecursionError):
-                continue  # text that only begins so
+    held = {key: values[key] for key in PACKED if isinstance(values.get(key), str)}
+    packed = {key: json_in(text, noted) for key, text in held.items()}
     return {**values, **packed} if packed else values

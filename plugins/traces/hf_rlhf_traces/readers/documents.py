@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from hf_rlhf_traces.readers.rough import BadRow, Noted, kind_of, text_of
+from hf_rlhf_traces.readers.clean import json_in
+from hf_rlhf_traces.readers.rough import BadRow, Noted, first_held, kind_of, text_of
 from hf_rlhf_traces.trace import Document
 
 TITLES = ("title", "name", "heading", "headline")
@@ -58,7 +58,7 @@ def _odd_document(one: Any, path: str, noted: Noted) -> Document | None:
         return None
     if not isinstance(one, Mapping):
         return Document("", text_of(one, path, noted))
-    title, content = _first(one, TITLES), _first(one, CONTENTS)
+    title, content = first_held(one, TITLES), first_held(one, CONTENTS)
     for key in one:
         if key not in (title, content):
             noted[f"document_fields_left_out.{key}"] += 1
@@ -76,11 +76,11 @@ def documents_said(text: str, noted: Noted) -> tuple[Document, ...]:
     """
     value: Any = text
     for _ in range(_DEEPEST):
-        if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
-            try:
-                value = json.loads(value)
-            except (ValueError, RecursionError):
+        if isinstance(value, str):
+            parsed = json_in(value, noted)
+            if parsed is value:
                 break
+            value = parsed
         elif isinstance(value, dict) and len(value) == 1 and (key := next(iter(value))) in LISTS:
             value = value[key]
         else:
@@ -95,7 +95,7 @@ def documents_said(text: str, noted: Noted) -> tuple[Document, ...]:
 def _seen(one: dict[str, Any] | str) -> Document:
     if isinstance(one, str):
         return Document("", one)
-    title, content = _first(one, TITLES), _first(one, CONTENTS)
+    title, content = first_held(one, TITLES), first_held(one, CONTENTS)
     shown = [
         f"{key}: {_plain(value)}"
         for key, value in one.items()
@@ -105,7 +105,7 @@ def _seen(one: dict[str, Any] | str) -> Document:
     return Document(_plain(one[title]) if one.get(title) else "", "\n".join([*shown, *body]))
 
 
-def documents_tagged(text: str) -> tuple[Document, ...]:
+def documents_tagged(text: str, noted: Noted) -> tuple[Document, ...]:
     """Return the documents within a result's tag.
 
     `<snippet id=s1>` blocks (DR Tulu) keep their id as a line, since answers cite it;
@@ -114,10 +114,10 @@ def documents_tagged(text: str) -> tuple[Document, ...]:
     """
     if snippets := list(_SNIPPET.finditer(text)):
         found = [_snippet(one[2], one[3]) for one in snippets]
-        return _kept([*found, Document("", _SNIPPET.sub("", text).strip())], Counter())
+        return _kept([*found, Document("", _SNIPPET.sub("", text).strip())], noted)
     marks = list(_NUMBERED.finditer(text))
     if not marks or text[: marks[0].start()].strip():
-        return documents_said(text.strip(), Counter())
+        return documents_said(text.strip(), noted)
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     return tuple(
         Document((mark[1] or mark[2] or "").strip(), text[mark.end() : end].strip())
@@ -137,10 +137,6 @@ def _kept(found: list[Document], noted: Noted) -> tuple[Document, ...]:
     if len(kept) < len(found):
         noted["documents_empty"] += len(found) - len(kept)
     return kept
-
-
-def _first(one: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    return next((name for name in names if one.get(name) is not None), names[0])
 
 
 def _plain(value: Any) -> str:

@@ -4,7 +4,6 @@ Calls become searches under the tool's name, outputs become documents, what the 
 its calls is reasoning, and the answer is its last message or what it handed in.
 """
 
-import json
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any
 
 from hf_rlhf.rollouts import Call, Message, Other, Output, Reasoning, Rollout
 from hf_rlhf_traces import trace
+from hf_rlhf_traces.readers.clean import json_in
 from hf_rlhf_traces.readers.documents import documents_said
 from hf_rlhf_traces.readers.rough import BadRow, Noted
 
@@ -74,19 +74,16 @@ def _steps(step: Any, noted: Noted) -> Iterator[trace.Step]:
             else:
                 yield trace.Unknown(f"message of {role}", {"role": role, "content": text})
         case Call():
-            yield search(step.name, step.arguments)
+            yield search(step.name, step.arguments, noted)
         case Output(text, call):
             if call is None:
                 raise BadRow("result_before_search", f"an output answers no call: {text:.80}")
             yield trace.SearchResult(documents_said(text, noted))
 
 
-def search(tool: str, arguments: str) -> trace.Search:
+def search(tool: str, arguments: str, noted: Noted) -> trace.Search:
     """Return the search that a call is: its query, if that is all, or its arguments as written."""
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        value = None
+    value = json_in(arguments, noted)
     if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in _QUERY:
         asked = next(iter(value.values()))
         if isinstance(asked, list) and len(asked) == 1:

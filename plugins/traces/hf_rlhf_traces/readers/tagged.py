@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hf_rlhf_traces.format import Format
+from hf_rlhf_traces.readers.clean import json_in
 from hf_rlhf_traces.readers.documents import documents_said, documents_tagged
 from hf_rlhf_traces.readers.messages import messages_of
 from hf_rlhf_traces.readers.rollout_steps import ANSWER, search
@@ -79,7 +80,7 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
         question = question or _unframed(_MARK.sub("", text[: reply.start()]))
         text = _MARK.sub("", text[reply.end() :])
     used = (key, "prompt", *QUESTIONS[:1], "id")
-    return Rough(question, list(steps_in(text)), rest(values, used), own_id(values))
+    return Rough(question, list(steps_in(text, noted)), rest(values, used), own_id(values))
 
 
 def _question(values: Mapping[str, Any], noted: Noted) -> str:
@@ -109,7 +110,7 @@ def _of_messages(values: Mapping[str, Any], noted: Noted) -> Rough:
         text = text_of(message.get("content"), f"{path}.content", noted)
         role = message.get("role")
         if role == "assistant" or (role == "user" and steps and _OPEN.match(text.lstrip())):
-            steps += steps_in(text)
+            steps += steps_in(text, noted)
         elif role == "user" and not steps:
             question = _unframed(text)
         elif role in ("tool", "function"):
@@ -121,14 +122,15 @@ def _of_messages(values: Mapping[str, Any], noted: Noted) -> Rough:
     return Rough(asked, steps, rest(values, (held, "question", "id")), own_id(values))
 
 
-def steps_in(text: str) -> Iterator[Step]:
+def steps_in(text: str, noted: Noted) -> Iterator[Step]:
     """Yield the steps of a text in tags. Raises BadRow for a tag that is never closed."""
     at = 0
     while opened := _OPEN.search(text, at):
         yield from _bare(text[at : opened.start()])
         name = opened[1].lower()
         end, at = _closed(text, opened, name)
-        yield _step(name, opened[2], _FORMAT.unescape(text[opened.end() : end]).strip())
+        inside = _FORMAT.unescape(text[opened.end() : end]).strip()
+        yield _step(name, opened[2], inside, noted)
     yield from _bare(text[at:])
 
 
@@ -158,27 +160,30 @@ def _has_result(text: str) -> bool:
     return any(found[1].lower() in RESULTS for found in _OPEN.finditer(text))
 
 
-def _step(name: str, attributes: str, inside: str) -> Step:
+def _step(name: str, attributes: str, inside: str, noted: Noted) -> Step:
     if name == "think":
         return Reasoning(inside)
     if name == "answer":
         return Answer(inside, ANSWER)
     if name in RESULTS:
-        return SearchResult(documents_tagged(inside))
-    return _search(name, attributes, inside)
+        return SearchResult(documents_tagged(inside, noted))
+    return _search(name, attributes, inside, noted)
 
 
-def _search(name: str, attributes: str, inside: str) -> Search:
+def _search(name: str, attributes: str, inside: str, noted: Noted) -> Search:
     if name == "tool_call":
-        try:
-            call = json.loads(inside)
-            arguments = call["arguments"]
-            written = arguments if isinstance(arguments, str) else json.dumps(arguments)
-            return search(str(call["name"]), written)
-        except (ValueError, KeyError, TypeError, RecursionError):
+        call = json_in(inside, noted)
+        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
             return Search(inside, name)
+        arguments = call.get("arguments", {})
+        written = arguments if isinstance(arguments, str) else _written(arguments)
+        return search(call["name"], written, noted)
     named = {m[1]: next(filter(None, m.groups()[1:]), "") for m in _ATTRIBUTE.finditer(attributes)}
     tool = named.pop("name", "") or named.pop("tool", "") or SEARCH_TOOL
     if named:  # how many, of which years: arguments beside the query
-        return Search(json.dumps({"query": inside, **named}, ensure_ascii=False), tool)
+        return Search(_written({"query": inside, **named}), tool)
     return Search(inside, tool)
+
+
+def _written(arguments: Any) -> str:
+    return json.dumps(arguments, ensure_ascii=False)

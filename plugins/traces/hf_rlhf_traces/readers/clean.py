@@ -1,0 +1,57 @@
+"""Text that every file and tokenizer can hold: no control characters, no half characters."""
+
+import json
+import re
+from math import isfinite
+from typing import Any
+
+from hf_rlhf_traces.readers.rough import Noted
+
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_HALF = re.compile("[\ud800-\udfff]")
+_LARGEST = 1 << 63
+
+
+def clean(value: Any, noted: Noted) -> Any:
+    """Return a value of JSON without control characters, halves of surrogate pairs, and NaN.
+
+    Tabs and line breaks stay, and so do marks of direction: they are text. What is changed is
+    counted.
+    """
+    if isinstance(value, str):
+        return _clean_text(value, noted)
+    if isinstance(value, dict):
+        return {_clean_text(str(key), noted): clean(one, noted) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [clean(one, noted) for one in value]
+    if isinstance(value, float) and not isfinite(value):
+        noted["not_a_number"] += 1
+        return None
+    if isinstance(value, int) and abs(value) >= _LARGEST:
+        noted["numbers_as_text"] += 1
+        return str(value)
+    return value
+
+
+def _clean_text(text: str, noted: Noted) -> str:
+    if _CONTROL.search(text):
+        text, count = _CONTROL.subn("", text)
+        noted["control_characters"] += count
+    if _HALF.search(text):
+        text, count = _HALF.subn("\ufffd", text)
+        noted["half_characters"] += count
+    return text
+
+
+def json_in(text: str, noted: Noted) -> Any:
+    """Return the object or list that a text is, or the text where it is none.
+
+    It may have its own escapes, so that it is cleaned, though the text was.
+    """
+    if text.lstrip()[:1] not in ("[", "{"):
+        return text
+    try:
+        value = json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return text
+    return clean(value, noted) if "\\" in text or "N" in text or "I" in text else value
