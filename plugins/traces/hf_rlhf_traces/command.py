@@ -30,5 +30,6 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "read": ("read_command", "read_main", "raw files to typed traces, every row accounted for"),
     "multiturn": ("datasets_command", "multiturn_main", "build conversations, a sample each reply"),
     "steps": ("datasets_command", "steps_main", "build a sample for each result of a trace"),
+    "eval": ("evaluation.command", "main", "measure models on held-out questions, in both tasks"),
 }
 """Verb -> module, function, and what it does. In the order in which they are used."""

@@ -1,0 +1,1 @@
+"""What a model has learned of the two tasks, measured on held-out questions, and shown."""

@@ -1,0 +1,174 @@
+"""`hf-rlhf traces eval`."""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.errors import ConfigError, ModelError, Problem
+from hf_rlhf_traces.evaluation.metrics import TASKS
+from hf_rlhf_traces.store import Store
+
+QUICK = 20
+_LABELLED = re.compile(r"([\w.+-]+)=(.+)", re.DOTALL)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure models on held-out samples of a store."""
+    chosen = _parser().parse_args(argv)
+    store = Store.open(chosen.folder)
+    labelled = models_of(chosen.model) or newest_run(store)
+
+    from hf_rlhf.noise import ignore_old_names
+    from hf_rlhf_traces.evaluation.evaluate import FOLDER, RESULTS, TABLE, Options, evaluate
+    from hf_rlhf_traces.evaluation.generating import Sampling
+
+    ignore_old_names()
+    quiet_libraries()
+    options = Options(
+        tasks=tuple(task for task in TASKS if task in (chosen.task or TASKS)),
+        split=chosen.split,
+        num_samples=min(QUICK, chosen.num_samples) if chosen.quick else chosen.num_samples,
+        seed=chosen.seed,
+        allow_training_questions=chosen.allow_training_questions,
+        sampling=Sampling(
+            chosen.max_new_tokens, chosen.temperature, chosen.seed, chosen.batch_size
+        ),
+        claims=tuple(chosen.claim),
+        use_cpu=chosen.use_cpu,
+    )
+    results = evaluate(store, labelled, options, ["hf-rlhf", "traces", "eval", *argv])
+    if chosen.json:
+        print(json.dumps(results, indent=2, ensure_ascii=False))
+        return 0
+    show(results)
+    folder = store.folder / FOLDER
+    print(f"written: {folder / RESULTS}, {folder / TABLE}")
+    print(f"next: hf-rlhf traces analyze {store.folder}")
+    return 0
+
+
+def show(found: Mapping[str, Any]) -> None:
+    """Print the tables, the claims and the notes of an evaluation."""
+    from rich.console import Console
+
+    from hf_rlhf_traces.evaluation.tables import claim_lines, terminal
+
+    console = Console()
+    for table in terminal(found):
+        console.print(table)
+    for line in claim_lines(found):
+        print(f"claim {line}")
+    for note in (found["method"], *found["notes"]):
+        print(f"- {note}")
+
+
+def quiet_libraries() -> None:
+    """Leave the terminal to our own progress where nobody sits before it."""
+    from transformers.utils import logging
+
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+
+
+def models_of(asked: Sequence[str]) -> dict[str, str]:
+    """Return label -> model of `--model [LABEL=]WHERE`, in order.
+
+    Without a label it is the last part of the name that says something. Raises ConfigError where
+    two have the same.
+    """
+    found: dict[str, str] = {}
+    for one in asked:
+        match = _LABELLED.fullmatch(one)
+        label, where = (match[1], match[2]) if match else (_label(one), one)
+        if label in found:
+            what = f"two models would be labelled {label!r}: {found[label]} and {where}."
+            raise ConfigError([Problem("--model", what, f"Write --model OTHER={where}.")])
+        found[label] = where
+    return found
+
+
+def _label(where: str) -> str:
+    parts = [one for one in where.rstrip("/").split("/") if one not in ("", ".", "..", "merged")]
+    telling = (
+        parts[-2:] if parts and parts[-1].startswith(("checkpoint-", "adapter")) else parts[-1:]
+    )
+    return "-".join(telling) or where
+
+
+def newest_run(store: Store) -> dict[str, str]:
+    """Return the run of the store that was trained last. Raises ModelError where there is none."""
+    runs = [
+        path.parent
+        for path in (store.folder / "runs").rglob("run.json")
+        if (path.parent / "merged" / "config.json").exists()
+    ]
+    if not runs:
+        raise ModelError(
+            f"{store.folder / 'runs'} has no run that is trained to its end. Train one (hf-rlhf "
+            f"traces train {store.folder}), or name a model: --model WHERE."
+        )
+    newest = max(runs, key=lambda run: (run / "run.json").stat().st_mtime)
+    return {newest.name: str(newest)}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hf-rlhf traces eval",
+        description="Measure models on held-out questions in the two tasks: to summarise a full "
+        "context and go on (prefix), and to go on from a given summary (only). docs/traces-eval.md "
+        "says what each number is. The same command goes on where it stopped.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("folder", type=Path, metavar="DIR", help="the folder that the verbs work in")
+    add(
+        "--model",
+        action="append",
+        default=[],
+        metavar="[LABEL=]WHERE",
+        help="a run folder, merged weights, an adapter, a checkpoint, or a Hub id (ID@REVISION); "
+        "repeatable, the others are compared with the first; default: the newest run in DIR/runs",
+    )
+    add("--task", choices=list(TASKS), action="append", help="repeatable; default: both")
+    add("--num_samples", type=_positive, default=50, help="of each task; default: %(default)s")
+    add("--quick", action="store_true", help=f"{QUICK} samples, which are among the others")
+    add("--max_new_tokens", type=_positive, default=1024, help="default: %(default)s")
+    add("--temperature", type=_temperature, default=0.0, help="default: 0, greedy")
+    add("--batch_size", type=_positive, default=8, help="default: %(default)s")
+    add("--seed", type=int, default=42, help="of which samples are chosen; default: %(default)s")
+    add(
+        "--split", choices=["validation", "train"], default="validation", help="default: validation"
+    )
+    add(
+        "--allow_training_questions",
+        action="store_true",
+        help="measure on questions that were trained on too (with --split train: only on them)",
+    )
+    add(
+        "--claim",
+        action="append",
+        default=[],
+        metavar='"TASK METRIC: LABEL > LABEL"',
+        help="a statement to be decided by its interval; repeatable",
+    )
+    add("--use_cpu", action="store_true", help="also where there is a GPU")
+    add("--json", action="store_true", help="print the results as JSON instead of tables")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number
+
+
+def _temperature(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
+    return number

@@ -1,0 +1,203 @@
+"""Which samples are measured: of questions that no training has seen, the same for all models."""
+
+import hashlib
+import heapq
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.errors import DataError
+from hf_rlhf_traces.building import TRACES, lines_shown, trace_of
+from hf_rlhf_traces.evaluation.metrics import TASKS, Task
+from hf_rlhf_traces.evaluation.scores import Expected
+from hf_rlhf_traces.rows import DATASETS, Chat
+from hf_rlhf_traces.split import Split
+from hf_rlhf_traces.store import Store
+
+MADE_BY = "split_summary"
+KNOWN_ANSWER = "expected_answer"
+"""The field of a trace that has the right answer, or a list of those that count as right."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One prompt, and what is expected."""
+
+    id: str
+    trace: str
+    question_key: str
+    question: str
+    step: int
+    steps: int
+    prompt: tuple[Chat, ...]
+    expected: Expected
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The samples of a task, in the order of their rank."""
+
+    task: Task
+    split: str
+    samples: tuple[Sample, ...]
+    available: int
+    """Rows of the split, of which the samples are some."""
+    digest: str
+    """SHA-256 of the file that they were read from."""
+    trained: tuple[str, ...] = field(default=())
+    """Ids of those whose question is in training too: empty unless that was asked for."""
+
+    @property
+    def questions(self) -> int:
+        """How many questions they are of."""
+        return len({one.question_key for one in self.samples})
+
+
+def held_out(
+    store: Store,
+    task: Task,
+    *,
+    split: str = "validation",
+    count: int = 50,
+    seed: int = 42,
+    allow_training: bool = False,
+) -> HeldOut:
+    """Return the first `count` samples of a task by a rank that depends on seed and id alone.
+
+    So those of a smaller count are among those of a larger one, and adding data takes none out of
+    its order. Where there are fewer, all are returned.
+
+    Raises RunFolderError where the dataset is not made or stale, and DataError where the split has
+    no rows, or a row's question is in training and `allow_training` is not set.
+    """
+    store.report(MADE_BY)
+    path = _path(store, TASKS[task], split)
+    if split == "train" and not allow_training:
+        raise DataError(
+            f"{path}: these questions were trained on. Results on them say what was memorised. "
+            "If that is what you want to know: --allow_training_questions."
+        )
+    rows: list[Mapping[str, Any]] = []
+    available = 0
+
+    def counted() -> Iterator[Mapping[str, Any]]:
+        nonlocal available
+        for row in _rows(path, f"{TASKS[task]} ({split})"):
+            available += 1
+            yield row
+
+    rows = heapq.nsmallest(count, counted(), key=lambda row: (_rank(seed, row["id"]), row["id"]))
+    if not rows:
+        raise DataError(
+            f"{path} has no rows: there is nothing to measure on. Read more traces, or a larger "
+            "share for it: hf-rlhf traces read FILE --out DIR --validation_ratio 0.3 --overwrite"
+        )
+    trained = _trained(store, rows)
+    if trained and not allow_training:
+        raise DataError(
+            f"{path}: {len(trained)} of {len(rows)} rows are of questions in training, the first "
+            f"is {trained[0]!r}. Build the datasets anew, so that they share one split, or say "
+            "--allow_training_questions."
+        )
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    samples = _samples(store, task, rows, split)
+    return HeldOut(task, split, samples, available, digest, tuple(trained))
+
+
+def _path(store: Store, dataset: str, split: str) -> Path:
+    return store.folder / "datasets" / dataset / f"{split}.jsonl"
+
+
+def _rank(seed: int, sample: str) -> bytes:
+    text = f"{seed}\0{sample}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=8).digest()
+
+
+def _rows(path: Path, title: str = "") -> Iterator[Mapping[str, Any]]:
+    import orjson
+
+    for number, line in enumerate(lines_shown(path, title), start=1):
+        try:
+            yield orjson.loads(line)
+        except ValueError as error:
+            raise DataError(
+                f"{path}:{number}: is not JSON ({error}). Build the dataset anew, with --overwrite."
+            ) from error
+
+
+def _trained(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the ids of rows whose question is in training, by the split or in fact."""
+    split = Split.of_report(store.report("read"))
+    keys = {row["question_key"] for row in rows}
+    seen = {key for key in keys if split.of(key) == "train"} | _in_training(store, keys)
+    return [row["id"] for row in rows if row["question_key"] in seen]
+
+
+def _in_training(store: Store, keys: set[str]) -> set[str]:
+    """Return which of the questions are in the training split of any dataset."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    found: set[str] = set()
+    for dataset in DATASETS:
+        path = _path(store, dataset, "train").with_suffix(".parquet")
+        if path.exists():
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(columns=["question_key"]):
+                    found.update(keys & set(pc.unique(batch.column(0)).to_pylist()))
+    return found
+
+
+def _samples(
+    store: Store, task: Task, rows: Sequence[Mapping[str, Any]], split: str
+) -> tuple[Sample, ...]:
+    contexts = _contexts(store, {row["id"] for row in rows}, split)
+    answers = known_answers(store, {row["trace"] for row in rows})
+    made = []
+    for row in rows:
+        if row["id"] not in contexts:
+            raise DataError(
+                f"{_path(store, 'steps', split)} lacks the sample {row['id']!r}, of which "
+                f"{TASKS[task]} has a summary. Build both anew: hf-rlhf traces steps, {MADE_BY}."
+            )
+        expected = Expected(task, _text(row), contexts[row["id"]], answers.get(row["trace"], ()))
+        made.append(
+            Sample(
+                **{name: row[name] for name in ("id", "trace", "question_key", "question")},
+                step=row["step"],
+                steps=row["steps"],
+                prompt=tuple(row["prompt"]),
+                expected=expected,
+            )
+        )
+    return tuple(made)
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    return "".join(turn["content"] for turn in row["completion"])
+
+
+def _contexts(store: Store, ids: Collection[str], split: str) -> dict[str, str]:
+    return {
+        row["id"]: row["prompt"]
+        for row in _rows(_path(store, "steps", split), "steps")
+        if row["id"] in ids
+    }
+
+
+def known_answers(store: Store, traces: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return the answers that the traces' fields give as right, by trace id."""
+    path = store.folder / TRACES
+    named = f'"{KNOWN_ANSWER}"'.encode()
+    found: dict[str, tuple[str, ...]] = {}
+    for number, line in enumerate(lines_shown(path, "known answers"), start=1):
+        if named not in line:
+            continue
+        trace = trace_of(line, f"{path}:{number}")
+        given = trace.fields.get(KNOWN_ANSWER)
+        if trace.id in traces and given is not None:
+            listed = given if isinstance(given, list) else [given]
+            found[trace.id] = tuple(str(one) for one in listed if str(one).strip())
+    return found
