@@ -18,9 +18,9 @@ from hf_rlhf_traces.trace import Answer, Reasoning, Search, Trace, Unknown, turn
 class _Turns:
     """The turns of a trace as text. Where nothing was said or found, the text is empty."""
 
+    key: str
+    """Of the question."""
     said: list[str]
-    bare: list[str]
-    """What was said, without reasoning; with it, where nothing else was said."""
     found: list[str]
     acts: list[bool]
     """Whether it searches or answers."""
@@ -29,12 +29,8 @@ class _Turns:
     def of(cls, trace: Trace, form: Format) -> "_Turns":
         made = turns(trace.steps)
         said = [form.said(turn.said) for turn in made]
-        bare = [
-            form.said(one for one in turn.said if not isinstance(one, Reasoning)) or whole
-            for turn, whole in zip(made, said, strict=True)
-        ]
-        acts = [any(isinstance(one, Search | Answer) for one in turn.said) for turn in made]
-        return cls(said, bare, [form.found(turn.results) for turn in made], acts)
+        acts = [any(isinstance(one, (Search, Answer)) for one in turn.said) for turn in made]
+        return cls(trace.key, said, [form.found(turn.results) for turn in made], acts)
 
     @property
     def groups(self) -> int:
@@ -70,6 +66,7 @@ def multiturn_rows(
     turn of nothing but reasoning keeps it. What unknown steps alone part is one user's turn.
     """
     made = _Turns.of(trace, form)
+    without_thoughts = _bare(trace, form, made.said)
     counts = made.counts(trace, first=0)
     rows: list[Multiturn] = []
     opening = form.ask(form.multiturn, form.escape(trace.question))
@@ -78,7 +75,7 @@ def multiturn_rows(
             continue
         messages = _opened(form, opening)
         for place in range(last + 1):
-            said, bare = made.said[place], made.bare[place]
+            said, bare = made.said[place], without_thoughts[place]
             if bare != said:
                 counts["think_turns"] += 1
                 if _drawn(seed, trace.id, last, place) < think_drop_prob:
@@ -88,8 +85,16 @@ def multiturn_rows(
                 messages.append({"role": "assistant", "content": said})
             if place < last:
                 _hear(messages, made.found[place])
-        rows.append({**_origin(trace, last, made.groups), "messages": messages})
+        rows.append({**_origin(trace, made, last), "messages": messages})
     return rows, counts
+
+
+def _bare(trace: Trace, form: Format, said: list[str]) -> list[str]:
+    """What was said, without reasoning; with it, where nothing else was said."""
+    return [
+        form.said(one for one in turn.said if not isinstance(one, Reasoning)) or whole
+        for turn, whole in zip(turns(trace.steps), said, strict=True)
+    ]
 
 
 def _opened(form: Format, opening: str) -> list[Chat]:
@@ -123,7 +128,7 @@ def step_rows(trace: Trace, form: Format) -> tuple[list[Step], Counter[str]]:
         if place and said:
             rows.append(
                 {
-                    **_origin(trace, place, made.groups),
+                    **_origin(trace, made, place),
                     "prompt": "\n".join(seen),
                     "answer": said,
                     "final": place == made.groups,
@@ -133,12 +138,12 @@ def step_rows(trace: Trace, form: Format) -> tuple[list[Step], Counter[str]]:
     return rows, made.counts(trace, first=1)
 
 
-def _origin(trace: Trace, step: int, steps: int) -> Origin:
+def _origin(trace: Trace, made: _Turns, step: int) -> Origin:
     return {
         "id": f"{trace.id}#{step}",
         "trace": trace.id,
-        "question_key": trace.key,
+        "question_key": made.key,
         "step": step,
-        "steps": steps,
+        "steps": made.groups,
         "question": trace.question,
     }
