@@ -58,7 +58,7 @@ def show(found: Mapping[str, Any]) -> None:
     from hf_rlhf_traces.evaluation.tables import claim_lines, terminal
 
     console = Console()
-    for table in terminal(found):
+    for table in terminal(found, console.width):
         console.print(table)
     for line in claim_lines(found):
         print(f"claim {line}")

@@ -12,7 +12,7 @@ from hf_rlhf_traces.evaluation.claims import parse_claim, standing
 from hf_rlhf_traces.evaluation.generating import Candidate, Replies, Sampling, generate_missing
 from hf_rlhf_traces.evaluation.held_out import HeldOut, held_out
 from hf_rlhf_traces.evaluation.intervals import ALL_EQUAL, METHOD
-from hf_rlhf_traces.evaluation.metrics import TASKS, Task
+from hf_rlhf_traces.evaluation.metrics import METRICS, TASKS, Task
 from hf_rlhf_traces.evaluation.results import (
     EXPECTED,
     Scored,

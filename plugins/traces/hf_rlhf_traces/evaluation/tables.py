@@ -139,10 +139,11 @@ def _lines(table: tuple[Row, list[Row]]) -> Iterator[str]:
     yield ""
 
 
-def terminal(results: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the tables for a terminal, as `rich` has them."""
+def terminal(results: Mapping[str, Any], width: int) -> Iterator[Any]:
+    """Yield the tables for a terminal of so many characters across, as `rich` has them."""
     from rich.table import Table
 
+    narrow = width < 45 + 26 * len(results["models"])
     for task, data in results["data"].items():
         about = f"{data['samples']} samples of {data['questions']} questions, {data['split']}"
         tables = [(f"{SAID[task]} ({about})", task_table(results, task))]
@@ -153,5 +154,6 @@ def terminal(results: Mapping[str, Any]) -> Iterator[Any]:
             for place, heading in enumerate(headings):
                 table.add_column(heading, justify="left" if place == 0 else "right")
             for row in rows:
-                table.add_row(*row)
+                # An interval is not broken in the middle.
+                table.add_row(*(one.replace(" [", "\n[") if narrow else one for one in row))
             yield table
