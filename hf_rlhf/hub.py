@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hf_rlhf.bundle import Bundle, PushedFile
 from hf_rlhf.errors import PublishError
@@ -58,6 +58,8 @@ class Hub:
 
     api: "HfApi"
     patience: Patience
+    kind: Literal["model", "dataset"] = "model"
+    """What its repositories are."""
 
     @property
     def endpoint(self) -> str:
@@ -86,7 +88,7 @@ class Hub:
         return _allowed(self.endpoint, me, repo_id)
 
     def exists(self, repo_id: str, revision: str | None = None) -> bool:
-        """Say whether a model, at that revision, exists and may be seen (gated ones count)."""
+        """Say whether a repository, at that revision, exists and may be seen (gated ones count)."""
         from huggingface_hub.errors import (
             GatedRepoError,
             HFValidationError,
@@ -95,9 +97,7 @@ class Hub:
         )
 
         try:
-            self.patience.call(
-                f"looking for {repo_id}", lambda: self.api.model_info(repo_id, revision=revision)
-            )
+            self.patience.call(f"looking for {repo_id}", lambda: self._info(repo_id, revision))
         except GatedRepoError:
             return True
         except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError):
@@ -114,8 +114,10 @@ class Hub:
         from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
         try:
-            commit = str(self.api.model_info(repo_id, revision=revision).sha)
-            tree = self.api.list_repo_tree(repo_id, recursive=True, revision=commit)
+            commit = str(self._info(repo_id, revision).sha)
+            tree = self.api.list_repo_tree(
+                repo_id, recursive=True, revision=commit, repo_type=self.kind
+            )
             files = {
                 item.path: RemoteFile(item.lfs.sha256 if item.lfs else item.blob_id, bool(item.lfs))
                 for item in tree
@@ -136,21 +138,24 @@ class Hub:
         call, api = self.patience.call, self.api
         call(
             f"making {repo_id}",
-            lambda: api.create_repo(repo_id, private=private, exist_ok=True),
+            lambda: api.create_repo(repo_id, private=private, exist_ok=True, repo_type=self.kind),
         )
-        info = call(f"looking at {repo_id}", lambda: api.model_info(repo_id))
+        info = call(f"looking at {repo_id}", lambda: self._info(repo_id))
         wanted: dict[str, Any] = {}
         if private is not None and bool(info.private) != private:
             wanted["private"] = private
         if gated is not None and getattr(info, "gated", None) != gated:
             wanted["gated"] = gated
         if wanted:
-            call(f"settings of {repo_id}", lambda: api.update_repo_settings(repo_id, **wanted))
+            call(
+                f"settings of {repo_id}",
+                lambda: api.update_repo_settings(repo_id, repo_type=self.kind, **wanted),
+            )
         if revision == "main" or self.exists(repo_id, revision):
             return False
         call(
             f"making the branch {revision}",
-            lambda: api.create_branch(repo_id, branch=revision, exist_ok=True),
+            lambda: api.create_branch(repo_id, branch=revision, exist_ok=True, repo_type=self.kind),
         )
         return True
 
@@ -159,10 +164,15 @@ class Hub:
 
         def download() -> bytes:
             with TemporaryDirectory() as scratch:
-                file = self.api.hf_hub_download(repo_id, path, revision=commit, local_dir=scratch)
+                file = self.api.hf_hub_download(
+                    repo_id, path, revision=commit, local_dir=scratch, repo_type=self.kind
+                )
                 return Path(file).read_bytes()
 
         return self.patience.call(f"reading {path} of {repo_id}", download)
+
+    def _info(self, repo_id: str, revision: str | None = None) -> Any:
+        return self.api.repo_info(repo_id, revision=revision, repo_type=self.kind)
 
     def record(self, repo_id: str, found: RemoteState) -> dict[str, Any]:
         """Return the run's record that a revision holds; empty for none, or one not of ours."""
@@ -177,7 +187,10 @@ class Hub:
 
 
 def connect(
-    endpoint: str | None = None, token: str | None = None, patience: Patience | None = None
+    endpoint: str | None = None,
+    token: str | None = None,
+    patience: Patience | None = None,
+    kind: Literal["model", "dataset"] = "model",
 ) -> Hub:
     """Return a client; the token is the argument's, or what huggingface_hub itself finds."""
     from huggingface_hub import HfApi
@@ -185,7 +198,7 @@ def connect(
 
     if not sys.stderr.isatty():
         disable_progress_bars()  # in a log each refresh of a bar is a line
-    return Hub(HfApi(endpoint=endpoint, token=token), patience or Patience())
+    return Hub(HfApi(endpoint=endpoint, token=token), patience or Patience(), kind)
 
 
 def listed(record: Any) -> dict[str, dict[str, Any]]:

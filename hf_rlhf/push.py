@@ -55,7 +55,11 @@ def push(
             hub.patience.call(
                 f"upload to {repo_id}",
                 lambda batch=batch: hub.api.preupload_lfs_files(  # type: ignore[misc]
-                    repo_id, additions=batch, revision=revision, free_memory=False
+                    repo_id,
+                    additions=batch,
+                    revision=revision,
+                    free_memory=False,
+                    repo_type=hub.kind,
                 ),
             )
         return hub.patience.call(
@@ -82,7 +86,12 @@ def _commit(
         return now
     try:
         hub.api.create_commit(
-            repo_id, operations, commit_message=message, revision=revision, parent_commit=parent
+            repo_id,
+            operations,
+            commit_message=message,
+            revision=revision,
+            parent_commit=parent,
+            repo_type=hub.kind,
         )
     except failures() as error:
         if is_transient(error):

@@ -31,5 +31,6 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "multiturn": ("datasets_command", "multiturn_main", "build conversations, a sample each reply"),
     "steps": ("datasets_command", "steps_main", "build a sample for each result of a trace"),
     "eval": ("evaluation.command", "main", "measure models on held-out questions, in both tasks"),
+    "push": ("push_command", "push_main", "the datasets and their card, as a dataset on the Hub"),
 }
 """Verb -> module, function, and what it does. In the order in which they are used."""

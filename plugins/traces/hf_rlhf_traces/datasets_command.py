@@ -51,6 +51,7 @@ def _built(
     chosen: argparse.Namespace, settings: Mapping[str, Any], make: Callable[..., Any]
 ) -> int:
     from hf_rlhf_traces.building import build
+    from hf_rlhf_traces.dataset_card import write_card
 
     asked, name = asked_format(chosen), chosen.dataset
     store = Store.open(chosen.folder)
@@ -60,7 +61,7 @@ def _built(
         print(f"{name}: done already. {described(store.report(name))}")
     else:
         print(f"{name}: {described(build(store, name, settings, partial(make, form=form)))}")
-    print(f"{store.folder / 'datasets' / name}")
+    print(f"{store.folder / 'datasets' / name}, and its card: {write_card(store)}")
     return 0
 
 

@@ -1,0 +1,206 @@
+"""`hf-rlhf traces push DIR --repo_id YOU/NAME`: the datasets of a store as a Hub dataset.
+
+One commit of Parquet files, the card, and a list of both with their hashes, by which a later push
+knows its own. JSON Lines have the same rows, and stay.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hf_rlhf.base_push import secrets_in_use
+from hf_rlhf.bundle import Bundle, as_text
+from hf_rlhf.errors import PublishError
+from hf_rlhf.hub import NOT_CONTENT, Hub, RemoteState, connect
+from hf_rlhf.push import push
+from hf_rlhf.scrub import find_secrets, scrub
+from hf_rlhf_traces.dataset_card import CARD, present, render, write_card
+from hf_rlhf_traces.rows import DATASETS, MADE_BY
+from hf_rlhf_traces.store import Store
+from hf_rlhf_traces.writing import COMPRESSION, SPLITS
+
+LIST = "traces_dataset.json"
+_TOLD = ("license", "license_name", "license_link", "language", "pretty_name", "source")
+_BATCH, _SHOWN = 64, 3
+
+
+def push_main(argv: Sequence[str]) -> int:
+    """Push the datasets of a folder."""
+    chosen = _parser().parse_args(argv)
+    store = Store.open(chosen.folder)
+    names = wanted(store, chosen.dataset)
+    told = {name: getattr(chosen, name) for name in _TOLD}
+    if chosen.dry_run:
+        print(render(store, names, {**store.settings("card"), **told, "repo_id": chosen.repo_id}))
+        return 0
+    hub = connect(chosen.endpoint, kind="dataset")
+    repo_id = hub.writable_repo(chosen.repo_id)
+    write_card(store, {**told, "repo_id": repo_id})
+    card = render(store, names, store.settings("card"))
+    with TemporaryDirectory() as scratch:
+        bundle = bundle_of(store, names, card, hub, Path(scratch) if chosen.redact else None)
+        before, after = push_bundle(
+            hub, repo_id, bundle, private=chosen.private, overwrite=chosen.overwrite
+        )
+    verb = "pushed" if before != after.commit else "there already, nothing pushed"
+    print(f"{verb}: {len(bundle.files)} files, verified: {hub.endpoint}/datasets/{repo_id}")
+    print(f"commit {after.commit}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hf-rlhf traces push",
+        description="Push the datasets of a folder, with their card, as a dataset on the Hub. The "
+        "token is HF_TOKEN's or that of `hf auth login`. It can be repeated: what is there "
+        "already makes no commit.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--repo_id", required=True, metavar="YOU/NAME")
+    parser.add_argument("--private", action=argparse.BooleanOptionalAction, default=None)
+    parser.add_argument(
+        "--dataset", action="append", choices=DATASETS, help="only these; default: all there are"
+    )
+    parser.add_argument("--license", metavar="ID", help="as the Hub names it; the card has none")
+    parser.add_argument("--license_name", metavar="NAME", help="with --license other")
+    parser.add_argument("--license_link", metavar="URL")
+    parser.add_argument("--language", action="append", metavar="en", help="may be repeated")
+    parser.add_argument("--pretty_name", metavar="TITLE")
+    parser.add_argument("--source", metavar="TEXT", help="where the traces come from, for the card")
+    parser.add_argument(
+        "--redact", action="store_true", help="take secrets out of the rows that are pushed"
+    )
+    parser.add_argument("--endpoint", metavar="URL", help="another Hub than HF_ENDPOINT's")
+    parser.add_argument("--overwrite", action="store_true", help="replace what others pushed")
+    parser.add_argument("--dry_run", action="store_true", help="print the card, push nothing")
+    return parser
+
+
+def wanted(store: Store, asked: Sequence[str] | None) -> list[str]:
+    """Return the datasets to push. Raises PublishError for one that is not there, or is stale."""
+    there = present(store)
+    folder = store.folder / "datasets"
+    built = [name for name in DATASETS if (folder / name / "train.parquet").exists()]
+    names = [name for name in DATASETS if name in (asked or built)]
+    if not names:
+        raise PublishError(
+            f"{store.folder} has no dataset yet. First: hf-rlhf traces multiturn {store.folder}"
+        )
+    if lacking := [name for name in names if name not in there]:
+        verbs = ", ".join(dict.fromkeys(MADE_BY[name] for name in lacking))
+        raise PublishError(
+            f"{store.folder}: {', '.join(lacking)}: not built, or built from what has changed "
+            f"since. Build anew ({verbs}), or name the others with --dataset."
+        )
+    return names
+
+
+def bundle_of(
+    store: Store, names: Sequence[str], card: str, hub: Hub, scratch: Path | None
+) -> Bundle:
+    """Return the files to push. Rows are redacted into `scratch`, if there is one.
+
+    Raises PublishError for a secret in the card, or in rows that are not redacted.
+    """
+    folder = store.folder / "datasets"
+    files = {f"{name}/{split}.parquet": folder / name for name in names for split in SPLITS}
+    secrets = secrets_in_use(hub)
+    if scratch is None:
+        _check_rows(files, secrets)
+    bundle = Bundle(folder if scratch is None else scratch)
+    bundle.add_text(CARD, card)
+    bundle.check(secrets)
+    for path, home in files.items():
+        file = home / Path(path).name
+        bundle.add_file(path, file if scratch is None else _redacted(file, scratch / path))
+    bundle.add_text(LIST, as_text({"datasets": list(names), "files": bundle.manifest()}))
+    return bundle
+
+
+def _batches(file: Path) -> Iterator[Any]:
+    import pyarrow.parquet as pq
+
+    yield from pq.ParquetFile(file).iter_batches(batch_size=_BATCH)
+
+
+def _check_rows(files: Mapping[str, Path], secrets: Mapping[str, str]) -> None:
+    found: list[str] = []
+    for path, home in files.items():
+        for batch in _batches(home / Path(path).name):
+            found += (f"{path}: {line}" for line in _secrets_of(batch.to_pylist(), secrets))
+    if found:
+        shown = "".join(f"\n  - {line}" for line in found[:_SHOWN])
+        more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise PublishError(
+            f"{len(found)} samples hold what looks like a secret:{shown}{more}\n"
+            "Nothing was pushed. Take it out of the source, or say --redact; and replace what is a "
+            "secret of yours."
+        )
+
+
+def _secrets_of(rows: Sequence[Mapping[str, Any]], secrets: Mapping[str, str]) -> Iterator[str]:
+    import orjson
+
+    if not find_secrets(orjson.dumps(rows), secrets):
+        return
+    for row in rows:
+        if names := find_secrets(orjson.dumps(row), secrets):
+            yield f"{row['id']}: {', '.join(names)}"
+
+
+def _redacted(file: Path, target: Path) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    schema = pq.read_schema(file)
+    with pq.ParquetWriter(target, schema, compression=COMPRESSION) as writer:
+        for batch in _batches(file):
+            clean = [scrub(row) for row in batch.to_pylist()]
+            writer.write_batch(pa.RecordBatch.from_pylist(clean, schema))
+    return target
+
+
+def push_bundle(
+    hub: Hub, repo_id: str, bundle: Bundle, *, private: bool | None, overwrite: bool
+) -> tuple[str, RemoteState]:
+    """Push by at most one commit; return the commit before, and the state after, verified.
+
+    Raises PublishError for a repository that has other content, unless `overwrite`.
+    """
+    hub.prepare_repo(repo_id, "main", private=private, gated=None)
+    found = hub.state(repo_id, "main")
+    if found is None:
+        raise PublishError(f"{repo_id} has no branch main.")
+    mine = _pushed_before(hub, repo_id, found)
+    others = set() if LIST in found.files else set(found.files) - set(NOT_CONTENT)
+    changed = set(found.lacks(bundle)) & set(found.files) - mine
+    if (foreign := others | changed) and not overwrite:
+        raise PublishError(
+            f"{repo_id} has content that was not pushed from here, or was changed since: "
+            f"{', '.join(sorted(foreign))}. Nothing was pushed. Choose another --repo_id, or add "
+            "--overwrite (its history keeps it)."
+        )
+    gone = mine - set(bundle.files)
+    message = "Datasets of agent search traces"
+    after = push(hub, repo_id, "main", bundle, found=found, delete=gone, message=message)
+    return found.commit, after
+
+
+def _pushed_before(hub: Hub, repo_id: str, found: RemoteState) -> set[str]:
+    """Return the files that an earlier push listed, and that are as it left them."""
+    if LIST not in found.files:
+        return set()
+    try:
+        listed = dict(json.loads(hub.read(repo_id, LIST, found.commit))["files"])
+        return {LIST} | {
+            path
+            for path, one in listed.items()
+            if path in found.files and found.files[path].holds(one["sha256"], one["git"])
+        }
+    except (ValueError, KeyError, TypeError):
+        return set()
