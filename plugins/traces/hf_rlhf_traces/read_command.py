@@ -261,7 +261,7 @@ def show(report: Mapping[str, Any], out: Path) -> None:
     lines += [
         (f"unknown: {k}", n, "steps of a type not read") for k, n in report["unknown"].items()
     ]
-    lines += [(k, n, NOTED[k.split(".")[0]]) for k, n in report["noted"].items()]
+    lines += [(k, n, NOTED.get(k.split(".")[0], "")) for k, n in report["noted"].items()]
     for what, count, meaning in lines:
         table.add_row(what, f"{count:,}", meaning)
     console = Console()

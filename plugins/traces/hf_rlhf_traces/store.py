@@ -19,11 +19,13 @@ from typing import Any, Literal
 
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.files import atomic_write_json, clear_unfinished
+from hf_rlhf.pure_json import as_json
 
 MANIFEST = "traces.json"
 TRACES = "traces.jsonl"
 REJECTS = "rejects.jsonl"
 SCHEMA = 1
+_PARTS = {"settings", "after", "report", "digest"}
 State = Literal["to do", "done", "stale"]
 
 
@@ -39,13 +41,18 @@ class Store:
 
         Raises RunFolderError when the folder holds other things.
         """
+        from hf_rlhf.run_folder import claimed
+
         store = cls(folder)
         if not (folder / MANIFEST).exists():
-            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            if _holds_other(folder):
                 raise RunFolderError(
-                    f"{folder} is not empty and has no {MANIFEST}. Choose another --out."
+                    f"{folder} is no folder, or holds something and has no {MANIFEST}. "
+                    "Choose another --out."
                 )
-            store._write({})
+            with claimed(folder):
+                if not (folder / MANIFEST).exists():  # or another process was first
+                    store._write({})
         store._entries()
         return store
 
@@ -117,12 +124,14 @@ class Store:
     ) -> Iterator[dict[str, Any]]:
         """Give a dictionary for the report of a step; it is noted when the block ends well.
 
-        The folder is held meanwhile: RunFolderError when another process works in it. `after` are
-        the steps it is made from.
+        The folder is held meanwhile: RunFolderError when another process works in it, or when one
+        of the steps it is made from, `after`, is not done.
         """
         from hf_rlhf.run_folder import claimed
 
         with claimed(self.folder):
+            for other in after:
+                self.report(other)
             clear_unfinished(self.folder)
             report: dict[str, Any] = {}
             yield report
@@ -142,16 +151,32 @@ class Store:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content["schema"] != SCHEMA:
                 raise ValueError(f"it has schema {content['schema']}, this package reads {SCHEMA}")
-            return dict(content["steps"])
+            steps = dict(content["steps"])
+            for name, entry in steps.items():
+                if not isinstance(entry, dict) or not entry.keys() >= _PARTS:
+                    raise ValueError(f"its step {name!r} lacks {', '.join(sorted(_PARTS))}")
+            return steps
         except (OSError, ValueError, KeyError, TypeError) as error:
+            said = f"it has no {error}" if isinstance(error, KeyError) else error
             raise RunFolderError(
-                f"{path} cannot be read ({error}). Restore it, or choose another folder."
+                f"{path} cannot be read ({said}). Restore it, or choose another folder."
             ) from error
 
     def _write(self, entries: Mapping[str, Any]) -> None:
         atomic_write_json(self.folder / MANIFEST, {"schema": SCHEMA, "steps": entries})
 
 
+def _holds_other(folder: Path) -> bool:
+    from hf_rlhf.record import LOCK_NAME
+    from hf_rlhf.run_folder import OWNER_NAME
+
+    if not folder.is_dir():
+        return folder.exists()
+    # A process that was killed before it had written the manifest leaves these.
+    ours = (LOCK_NAME, OWNER_NAME, f".{MANIFEST}.")
+    return any(not path.name.startswith(ours) for path in folder.iterdir())
+
+
 def _plain(value: Any) -> Any:
     """As it will be read back from JSON."""
-    return json.loads(json.dumps(value, default=str))
+    return json.loads(json.dumps(as_json(value)[0]))

@@ -17,6 +17,8 @@ from hf_rlhf_traces.readers.search import KNOWN
 from hf_rlhf_traces.reading import Options, Read, Rejected, rejected
 from hf_rlhf_traces.split import Split, rank
 
+NAMES = 60
+"""Names of unknown types and of fields that are told apart in a report."""
 PLACES = 3
 """Places that are shown for each reason."""
 
@@ -127,4 +129,8 @@ def _hash(name: str) -> int:
 
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:
-    return {name: count for name, count in sorted(counts.items()) if count}
+    """Return counts by name; of names that the data chooses, the many that are rare are one."""
+    kept = dict(counts.most_common(NAMES))
+    if rare := counts.total() - sum(kept.values()):
+        kept["others"] = rare
+    return {name: count for name, count in sorted(kept.items()) if count}

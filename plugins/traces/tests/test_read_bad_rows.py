@@ -1,0 +1,277 @@
+"""What becomes of each kind of bad row, and that no row is unaccounted for."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_rlhf.errors import DataError
+from hf_rlhf_traces.outcomes import NOTED, REJECTED
+from hf_rlhf_traces.readers.rough import Noted
+from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
+from hf_rlhf_traces.tally import Tally
+from hf_rlhf_traces.trace import Answer, Document, Reasoning, Search, SearchResult, Step, Trace
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "traces-data.md"
+THINK = {"type": "reasoning", "content": "Hm."}
+LOOK = {"type": "search", "query": "a"}
+FOUND = {"type": "search_result", "documents": [{"title": "A", "content": "b"}]}
+ANSWER = {"type": "CorrectAnswer", "content": "c"}
+GOOD = [THINK, LOOK, FOUND, ANSWER]
+
+
+def row(*trace: Any, **fields: Any) -> bytes:
+    return json.dumps({"question": "Who?", "trace": list(trace), **fields}).encode() + b"\n"
+
+
+def of(line: bytes, **options: Any) -> Read | Rejected:
+    return read_line(line, "t.jsonl:3", Options(**options))
+
+
+def kept(line: bytes, **options: Any) -> tuple[tuple[Step, ...], Noted]:
+    found = of(line, **options)
+    assert isinstance(found, Read), found
+    return found.trace.steps, +found.noted
+
+
+BAD = {
+    "cut off": (row(*GOOD)[:40], "not_json", "The line has no end"),
+    "corrupt": (b'{"question": x}\n', "not_json", "Expecting value at character 14"),
+    "latin-1": ('{"question": "Caf\xe9"}\n'.encode("latin-1"), "not_utf8", "byte 0xe9 at byte 18"),
+    "a list": (b"[1, 2]\n", "not_object", "a list"),
+    "nested": (b"[" * 100_000 + b"\n", "not_json", ""),
+    "nested within": (row(*GOOD)[:-2] + b', "x": ' + b"[" * 900 + b"]" * 900 + b"}", "malf", ""),
+    "no trace": (b'{"question": "Who?"}', "no_trace", "a question and no trace"),
+    "null trace": (b'{"question": "Who?", "trace": null}', "no_trace", ""),
+    "empty trace": (row(), "no_trace", "0 steps"),
+    "only unknown": (row({"type": "plan"}), "no_trace", "1 steps"),
+    "empty contents": (row({"type": "reasoning", "content": " "}), "no_trace", ""),
+    "no form": (b'{"a": 1}', "no_form", "the row has: a"),
+    "no question": (b'{"trace": [{"type": "search", "query": "a"}]}', "no_question", ""),
+    "blank question": (row(*GOOD, question=" \n"), "no_question", ""),
+    "question a list": (row(*GOOD, question=["Who?"]), "content_not_text", "question is a list"),
+    "step a text": (row("Hm."), "step_not_object", "trace[0] is a text"),
+    "content an object": (
+        row({"type": "reasoning", "content": {"a": 1}}),
+        "content_not_text",
+        "trace[0].content is an object",
+    ),
+    "document content a list": (
+        row(LOOK, {"type": "search_result", "documents": [{"title": "A", "content": ["b"]}]}),
+        "content_not_text",
+        "trace[1].documents[0].content is a list",
+    ),
+    "documents a number": (
+        row(LOOK, {"type": "search_result", "documents": 3}),
+        "content_not_text",
+        "trace[1].documents is a number",
+    ),
+    "result first": (row(FOUND, *GOOD), "result_before_search", "step 1 answers no search"),
+    "result later": (row(*GOOD[:3], THINK, FOUND), "result_before_search", "step 5"),
+    "two answers": (row(*GOOD, {**ANSWER, "content": "d"}), "two_answers", "'c' and 'd'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_row_is_rejected_with_place_reason_and_beginning(name: str) -> None:
+    line, reason, detail = BAD[name]
+    found = of(line)
+    assert isinstance(found, Rejected), found
+    assert found.where == "t.jsonl:3"
+    assert found.reason.startswith(reason)
+    assert found.reason in REJECTED
+    assert detail in found.detail
+    assert found.row == line[:8_000].decode("utf-8", "replace").rstrip("\n")[:2_000]
+    assert found.cut == (len(line) > 2_000)
+
+
+def test_a_trace_without_results_has_a_first_reply() -> None:
+    steps, noted = kept(row(THINK, ANSWER))
+    assert steps == (Reasoning("Hm."), Answer("c"))
+    assert noted == {"without_results": 1}
+
+
+def test_a_trace_that_breaks_off_is_kept() -> None:
+    steps, noted = kept(row(*GOOD[:3], LOOK))
+    assert len(steps) == 4
+    assert noted == {"without_answer": 1, "searches_without_result": 1}
+
+
+def test_an_answer_in_the_middle_is_a_thought() -> None:
+    steps, noted = kept(row(*GOOD, THINK, LOOK, FOUND, {**ANSWER, "content": "d"}))
+    assert [type(step) for step in steps].count(Answer) == 1
+    assert steps[3] == Reasoning("c")
+    assert steps[-1] == Answer("d")
+    assert noted == {"answers_in_the_middle": 1}
+
+
+def test_an_answer_in_the_middle_and_none_at_the_end() -> None:
+    steps, noted = kept(row(*GOOD, LOOK, FOUND))
+    assert steps[3] == Reasoning("c")
+    assert noted == {"answers_in_the_middle": 1, "without_answer": 1}
+
+
+def test_the_same_answer_twice_is_one_and_what_follows_is_left_out() -> None:
+    steps, noted = kept(row(*GOOD, THINK, {**ANSWER, "content": " c"}))
+    assert steps[-1] == Answer("c")
+    assert noted == {"answers_repeated": 1, "reasoning_after_the_answer": 1}
+
+
+@pytest.mark.parametrize("result", [{}, {"documents": None}])
+def test_documents_that_are_missing_leave_an_empty_result(result: dict[str, Any]) -> None:
+    steps, noted = kept(row(LOOK, {"type": "search_result", **result}, ANSWER))
+    assert steps[1] == SearchResult(())
+    assert noted == {"documents_missing": 1}
+
+
+def test_documents_that_are_null_empty_or_huge() -> None:
+    documents = [None, {"title": "", "content": None}, {"title": "A", "content": "x" * 30}]
+    steps, noted = kept(
+        row(LOOK, {"type": "search_result", "documents": documents}, ANSWER), max_document_chars=10
+    )
+    assert steps[1] == SearchResult((Document("A", "x" * 10),))
+    assert noted == {
+        "documents_null": 1,
+        "documents_empty": 1,
+        "documents_cut": 1,
+        "characters_cut": 20,
+    }
+
+
+def test_fields_of_documents_that_are_not_read_are_named() -> None:
+    documents = [{"title": "A", "content": "b", "url": "u", "score": 1}]
+    _, noted = kept(row(LOOK, {"type": "search_result", "documents": documents}, ANSWER))
+    assert noted == {"document_fields_left_out.url": 1, "document_fields_left_out.score": 1}
+
+
+def test_numbers_become_text() -> None:
+    steps, noted = kept(row(LOOK, FOUND, {"type": "answer", "content": 42}, question=True))
+    assert steps[-1] == Answer("42", "answer")
+    assert noted == {"numbers_as_text": 2}
+
+
+def test_half_characters_and_control_characters() -> None:
+    line = row({"type": "reasoning", "content": "a\ud83d b\x00\x1bc\td\u202e\u0627\x7f"}, *GOOD)
+    steps, noted = kept(line)
+    assert steps[0] == Reasoning("a\ufffd bc\td\u202e\u0627")  # marks of direction are text
+    assert noted == {"half_characters": 1, "control_characters": 3}
+
+
+def test_raw_control_characters_and_nan_are_mended() -> None:
+    line = row(*GOOD, question="a\tb", reward=float("nan")).replace(rb"\t", b"\t")
+    found = of(line)
+    assert isinstance(found, Read)
+    assert found.trace.question == "a\tb"
+    assert found.trace.fields == {}
+    assert found.noted["not_a_number"] == 1
+
+
+def test_json_in_a_tool_output_is_cleaned_too() -> None:
+    said = json.dumps({"results": ["a\x00\ud83d"]})
+    messages = [
+        {"role": "user", "content": "Who?"},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]},
+        {"role": "tool", "content": said},
+    ]
+    steps, noted = kept(json.dumps({"messages": messages}).encode())
+    assert steps[1] == SearchResult((Document("", "a\ufffd"),))
+    assert noted["control_characters"] == noted["half_characters"] == 1
+
+
+def test_what_a_table_holds_is_read_from_text_and_odd_types() -> None:
+    import datetime
+    import decimal
+
+    values = {
+        "question": "Who?",
+        "trace": json.dumps(GOOD),
+        "day": datetime.date(2026, 1, 2),
+        "price": decimal.Decimal("1.5"),
+        "nothing": None,
+    }
+    found = read_values(values, "t.csv:2", Options())
+    assert isinstance(found, Read)
+    assert found.trace.fields == {"day": "2026-01-02", "price": "1.5"}
+
+
+def test_an_empty_search_query_and_empty_reasoning() -> None:
+    steps, noted = kept(row({"type": "reasoning"}, {"type": "search"}, FOUND, ANSWER))
+    assert steps[0] == Search("")
+    assert noted == {"reasoning_empty": 1}
+
+
+def test_repeated_rows_are_left_out_and_shared_ids_are_told_apart() -> None:
+    tally = Tally(Options(), seed=42)
+    same, other = row(*GOOD, id="a"), row(*GOOD[:3], id="a")
+    ids = []
+    for line in (same, same, other, other, row(*GOOD[1:]), row(*GOOD[1:])):
+        found = tally.add(of(line))
+        ids.append(found.id if isinstance(found, Read) else found.reason)
+    assert ids[:2] == ["a", "duplicate"]
+    assert ids[2].startswith("a~")
+    assert ids[3] == "duplicate"
+    assert len(ids[4]) == 32
+    assert ids[5] == "duplicate"
+    report = tally.report(0.5)
+    assert report["rows"] == 6
+    assert report["traces"] == 3
+    assert report["rejected"] == {"duplicate": 3}
+    assert report["noted"]["renamed"] == 1
+    assert report["questions"] == {"train": 1, "validation": 0}
+
+
+def test_an_unknown_type_can_be_refused_with_place_and_near_name() -> None:
+    tally = Tally(Options(unknown="refuse"), seed=42)
+    with pytest.raises(DataError, match=r"^t\.jsonl:3: .*'reasonin' \(did you mean 'reasoning'"):
+        tally.add(of(row({"type": "reasonin", "content": "Hm."}, *GOOD)))
+
+
+def test_too_many_rejected_rows_are_an_error_with_reasons_and_places() -> None:
+    tally = Tally(Options(), seed=42)
+    for line in [row(*GOOD)] * 3 + [row()] * 5 + [b"x"]:
+        tally.add(of(line))
+    tally.refuse_if_more(0.8)
+    with pytest.raises(DataError) as raised:
+        tally.refuse_if_more(0.1)
+    said = str(raised.value)
+    assert said.startswith("6 of 9 rows are no traces, more than --max_rejected_share 0.1")
+    assert "5 no_trace" in said
+    assert said.count("t.jsonl:3: 0 steps") == 3
+
+
+def test_without_a_single_trace_any_share_is_too_much() -> None:
+    tally = Tally(Options(), seed=42)
+    tally.add(of(b"x"))
+    with pytest.raises(DataError, match="1 of 1 rows are no traces:"):
+        tally.refuse_if_more(1)
+
+
+_LINES = st.one_of(
+    st.sampled_from([line for line, _, _ in BAD.values()]),
+    st.builds(lambda n: row(*GOOD, question=f"Who {n}?"), st.integers(0, 5)),
+    st.builds(lambda n: row(*GOOD, question="Who?", id=n), st.integers(0, 2)),
+    st.binary(max_size=30),
+)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.lists(_LINES, max_size=12))
+def test_every_row_is_a_trace_or_rejected(lines: list[bytes]) -> None:
+    tally = Tally(Options(), seed=42)
+    found = [tally.add(of(line)) for line in lines]
+    traces = [one for one in found if isinstance(one, Read)]
+    report = tally.report(0.1)
+    assert report["rows"] == len(lines)
+    assert report["traces"] == len(traces) == sum(report["forms"].values())
+    assert report["rows"] == report["traces"] + sum(report["rejected"].values())
+    assert sum(report["split_traces"].values()) == report["traces"]
+    assert len({one.id for one in traces}) == len(traces)
+    assert all(isinstance(one.trace, Trace) for one in traces)
+
+
+def test_each_reason_and_note_is_in_the_docs() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    assert not [name for name in (*REJECTED, *NOTED) if f"`{name}`" not in text]

@@ -1,0 +1,443 @@
+"""Each form of traces, read to the same typed steps."""
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_rlhf_traces.format import Format
+from hf_rlhf_traces.readers import FORMS
+from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
+from hf_rlhf_traces.trace import (
+    Answer,
+    Document,
+    Reasoning,
+    Search,
+    SearchResult,
+    Step,
+    Trace,
+    Unknown,
+    to_json,
+    turns,
+)
+
+DATA = Path(
+    os.environ.get("HF_RLHF_DATA") or Path(__file__).resolve().parents[3] / "../shared/data"
+)
+STEPS: tuple[Step, ...] = (
+    Reasoning("I look for Paris."),
+    Search("Paris"),
+    SearchResult((Document("Paris", "Paris is the capital of France."),)),
+    Reasoning("Found."),
+    Answer("France"),
+)
+
+
+def read(values: dict[str, Any], **options: Any) -> Read:
+    found = read_line(json.dumps(values).encode() + b"\n", "t.jsonl:1", Options(**options))
+    assert isinstance(found, Read), found
+    return found
+
+
+def steps_of(values: dict[str, Any], **options: Any) -> tuple[Step, ...]:
+    return read(values, **options).trace.steps
+
+
+def reasons(values: dict[str, Any], **options: Any) -> tuple[str, str]:
+    found = read_line(json.dumps(values).encode(), "t.jsonl:1", Options(**options))
+    assert isinstance(found, Rejected), found
+    return found.reason, found.detail
+
+
+SEARCH = {
+    "question": "Where is Paris?",
+    "trace": [
+        {"type": "reasoning", "content": "I look for Paris."},
+        {"type": "search", "query": "Paris"},
+        {
+            "type": "search_result",
+            "documents": [{"title": "Paris", "content": "Paris is the capital of France."}],
+        },
+        {"type": "reasoning", "content": "Found."},
+        {"type": "CorrectAnswer", "content": "France"},
+    ],
+}
+
+
+def test_the_search_form() -> None:
+    found = read({**SEARCH, "reward": 1.0, "id": 7})
+    assert found.trace == Trace("7", "Where is Paris?", STEPS, {"reward": 1.0}, "t.jsonl:1")
+    assert found.form == "search"
+    assert not +found.noted
+
+
+def test_names_near_those_of_the_search_form_are_read() -> None:
+    row = {
+        "problem": "Where is Paris?",
+        "steps": [
+            {"type": "Thought", "thought": "I look for Paris."},
+            {"type": "web_search", "queries": ["Paris", "Paris France"]},
+            {"type": "observation", "content": "Paris is the capital of France."},
+            {"type": "search results", "results": ["Paris is the capital of France.", None]},
+            {"type": "final_answer", "answer": "France"},
+        ],
+    }
+    assert steps_of(row) == (
+        Reasoning("I look for Paris."),
+        Search("Paris"),
+        Search("Paris France"),
+        SearchResult((Document("", "Paris is the capital of France."),)),
+        SearchResult((Document("", "Paris is the capital of France."),)),
+        Answer("France", "final_answer"),
+    )
+
+
+def test_unknown_types_are_kept_or_the_row_is_dropped() -> None:
+    row = {**SEARCH, "trace": [*SEARCH["trace"][:3], {"type": "reflection", "content": "Hm."}]}
+    found = read(row)
+    assert found.trace.steps[-1] == Unknown("reflection", {"type": "reflection", "content": "Hm."})
+    assert found.steps["unknown", "reflection"] == 1
+    assert reasons(row, unknown="drop_row") == ("unknown_step", "reflection")
+
+
+def call(number: int, name: str, arguments: str) -> dict[str, Any]:
+    return {
+        "type": "function_call",
+        "call_id": f"c{number}",
+        "name": name,
+        "arguments": arguments,
+    }
+
+
+def output(number: int, text: str) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": f"c{number}", "output": text}
+
+
+def responses(*items: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "responses_create_params": {
+            "input": [
+                {"role": "system", "content": "You search."},
+                {"role": "user", "content": "Question:\nWhere is Paris?"},
+            ]
+        },
+        "response": {"id": "resp_1", "model": "m", "output": list(items)},
+        "reward": 1.0,
+    }
+
+
+def test_responses_rollouts_with_parallel_calls_and_hidden_reasoning() -> None:
+    documents = [{"title": "Paris", "content": "In France.", "url": "http://p", "score": None}]
+    found = read(
+        responses(
+            {"type": "reasoning", "summary": [], "encrypted_content": "x"},
+            call(1, "web_search", '{"search_query": "Paris"}'),
+            call(2, "edgar_search", '{"q": "Paris", "n": 3}'),
+            output(2, '{"results": "[]"}'),
+            output(1, json.dumps({"results": json.dumps(documents)})),
+            {"type": "web_search_call", "id": "w"},
+            {"type": "message", "role": "assistant", "content": [{"text": "Nearly there."}]},
+            call(3, "submit_final_result", '{"final_result": "France"}'),
+            output(3, '{"results": "France"}'),
+        )
+    )
+    assert found.trace.steps == (
+        Search("Paris", "web_search"),
+        Search('{"q": "Paris", "n": 3}', "edgar_search"),
+        SearchResult(()),
+        SearchResult((Document("Paris", "url: http://p\nIn France."),)),
+        Unknown("web_search_call", {"type": "web_search_call", "id": "w"}),
+        Reasoning("Nearly there."),
+        Answer("France", "answer"),
+    )
+    assert found.trace.question == "Where is Paris?"
+    assert found.trace.id == "resp_1"
+    assert found.trace.fields["model"] == "m"
+    assert found.noted["hidden_reasoning"] == 1
+    assert found.noted["answer_echoes"] == 1
+    assert len(turns(found.trace.steps)[0].results) == 2
+
+
+def test_the_last_message_of_a_rollout_is_its_answer() -> None:
+    said = {"type": "message", "role": "assistant", "content": "France"}
+    steps = steps_of(responses(call(1, "calc", "{}"), output(1, '{"result": 3.5}'), said))
+    assert steps == (
+        Search("{}", "calc"),
+        SearchResult((Document("", "3.5"),)),
+        Answer("France", "answer"),
+    )
+
+
+def test_a_fault_of_a_rollout_names_the_item() -> None:
+    reason, detail = reasons(responses({"type": "function_call", "name": "x"}))
+    assert reason == "malformed"
+    assert "output item 1: field 'call_id'" in detail
+
+
+CHAT = [
+    {"role": "system", "content": "You search."},
+    {"role": "user", "content": "Where is Paris?"},
+]
+
+
+@pytest.mark.parametrize("arguments", ['{"query": "Paris"}', {"query": "Paris"}])
+def test_chat_messages_with_tool_calls(arguments: Any) -> None:
+    function = {"name": "search", "arguments": arguments}
+    row = {
+        "messages": [
+            *CHAT,
+            {
+                "role": "assistant",
+                "content": None,
+                "reasoning_content": "I look for Paris.",
+                "tool_calls": [{"id": "1", "type": "function", "function": function}],
+            },
+            {"role": "tool", "tool_call_id": "1", "content": "Paris is the capital of France."},
+            {"role": "assistant", "content": "<think>Found.</think>France"},
+        ],
+        "id": "a",
+    }
+    found = read(row)
+    assert found.form == "chat"
+    assert found.trace.question == "Where is Paris?"
+    assert found.trace.steps == (
+        *STEPS[:2],
+        SearchResult((Document("", "Paris is the capital of France."),)),
+        Reasoning("Found."),
+        Answer("France", "answer"),
+    )
+    assert found.trace.fields == {"input": CHAT[:1]}
+
+
+def test_the_older_function_call_and_outputs_without_ids_are_read_in_order() -> None:
+    row = {
+        "messages": [
+            *CHAT,
+            {"role": "assistant", "function_call": {"name": "search", "arguments": "{}"}},
+            {"role": "function", "name": "search", "content": [{"title": "A", "text": "b"}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "France"}]},
+        ]
+    }
+    assert steps_of(row) == (
+        Search("{}"),
+        SearchResult((Document("A", "b"),)),
+        Answer("France", "answer"),
+    )
+
+
+def test_turns_before_the_question_are_kept_beside_the_trace() -> None:
+    before = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]
+    found = read({"messages": [*before, CHAT[1], {"role": "assistant", "content": "France"}]})
+    assert found.trace.question == "Where is Paris?"
+    assert found.trace.fields == {"input": before}
+    assert found.noted["earlier_turns"] == 2
+
+
+def test_a_second_question_in_the_middle_is_rejected() -> None:
+    called = {"role": "assistant", "tool_calls": [{"function": {"name": "search"}}]}
+    messages = [*CHAT, called, {"role": "tool", "content": "x"}, CHAT[1]]
+    reason, detail = reasons({"messages": messages})
+    assert reason == "user_turn_in_the_middle"
+    assert "messages[4]" in detail
+
+
+SEARCH_R1 = (
+    "<|im_start|>user\nAnswer with <search> query </search> and <answer> Beijing </answer>. "
+    "Question: Where is Paris?<|im_end|>\n<|im_start|>assistant\n"
+    "I look for Paris.\n<search> Paris </search>\n\n"
+    '<information>Doc 1(Title: "Paris") Paris is the capital of France.\n'
+    "Doc 2(Title: Paris (Texas)) A town.\n</information>\n\n"
+    "<think>Found.</think><answer> France </answer><|im_end|>"
+)
+
+
+def test_search_r1() -> None:
+    found = read({"sequences_str": SEARCH_R1})
+    assert found.form == "tagged"
+    assert found.trace.question == "Where is Paris?"
+    assert found.trace.steps == (
+        *STEPS[:2],
+        SearchResult(
+            (
+                Document("Paris", "Paris is the capital of France."),
+                Document("Paris (Texas)", "A town."),
+            )
+        ),
+        Reasoning("Found."),
+        Answer("France", "answer"),
+    )
+
+
+DR_TULU = (
+    "<think>I look for Paris.</think>\n"
+    '<call_tool name="snippet_search" limit="2">Paris</call_tool>\n'
+    "<tool_output><snippet id=s1-0>\nTitle: Paris\nURL: http://p\nIn France.\n</snippet>\n"
+    '<webpage id="w">No title.</webpage></tool_output>\n'
+    "Found.</think>\n"
+    '<call_tool name="browse_webpage">http://p</call>'
+    "<tool_output>exceed allowed tool call requests</tool_output>"
+    '<answer>It is <cite id="s1-0">in France</cite>.</answer>'
+)
+
+
+@pytest.mark.parametrize("column", ["response", "full_traces"])
+def test_dr_tulu(column: str) -> None:
+    held: Any = {"generated_text": DR_TULU} if column == "full_traces" else DR_TULU
+    found = read({"problem": "Where is Paris?", column: held})
+    assert found.trace.steps == (
+        Reasoning("I look for Paris."),
+        Search('{"query": "Paris", "limit": "2"}', "snippet_search"),
+        SearchResult(
+            (
+                Document("Paris", "id: s1-0\nURL: http://p\nIn France."),
+                Document("", "id: w\nNo title."),
+            )
+        ),
+        Reasoning("Found."),
+        Search("http://p", "browse_webpage"),
+        SearchResult((Document("", "exceed allowed tool call requests"),)),
+        Answer('It is <cite id="s1-0">in France</cite>.', "answer"),
+    )
+
+
+def test_tags_within_messages_and_calls_as_json() -> None:
+    row = {
+        "messages": [
+            CHAT[1],
+            {
+                "role": "assistant",
+                "content": "<think>I look.</think><tool_call>"
+                '{"name": "search", "arguments": {"query_list": ["Paris"]}}</tool_call>',
+            },
+            {"role": "user", "content": '<tool_response>{"result": "In France."}</tool_response>'},
+            {"role": "assistant", "content": "<think>Found.</think><answer>France</answer>"},
+        ]
+    }
+    assert steps_of(row) == (
+        Reasoning("I look."),
+        Search("Paris"),
+        SearchResult((Document("", "In France."),)),
+        Reasoning("Found."),
+        Answer("France", "answer"),
+    )
+
+
+def test_a_thought_that_is_not_closed_ends_where_the_agent_acts() -> None:
+    text = (
+        "<think>I use <search> now.<search>a</search><result>b</result></think><answer>c</answer>"
+    )
+    steps = steps_of({"question": "q", "text": text.replace("<search> now", "search now")})
+    assert steps[:2] == (Reasoning("I use search now."), Search("a"))
+
+
+@pytest.mark.parametrize("text", ["<think>a</think><answer>cut", "<search>a</search><result>b"])
+def test_a_tag_that_is_cut_off_is_rejected(text: str) -> None:
+    assert reasons({"question": "q", "text": text})[0] == "tag_not_closed"
+
+
+def test_a_form_that_is_asked_for_is_used() -> None:
+    both = {**SEARCH, "messages": [*CHAT, {"role": "assistant", "content": "France"}]}
+    reason, detail = reasons(both)
+    assert reason == "two_forms"
+    assert detail.startswith("search, chat fit this row")
+    assert read(both, form="search").trace.steps == STEPS
+    assert read(both, form="chat").form == "chat"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_that_does_not_fit_is_a_rejection(form: str) -> None:
+    assert reasons({"question": "q", "nothing": 1}, form=form)[0] in ("no_trace", "malformed")
+
+
+def test_no_form_fits_and_what_would() -> None:
+    reason, detail = reasons({"instruction": "a", "label": 1})
+    assert reason == "no_form"
+    assert "instruction, label" in detail
+    assert "responses_create_params" in detail
+
+
+_WORDS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=20)
+_SAID = _WORDS.map(str.strip).filter(bool)
+_DOCUMENTS = st.builds(Document, _WORDS, _SAID)
+_RESULTS = st.builds(SearchResult, st.lists(_DOCUMENTS, max_size=3).map(tuple))
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    steps: list[Step] = []
+    for _ in range(draw(st.integers(0, 3))):
+        steps += draw(st.lists(st.builds(Reasoning, _SAID), max_size=2))
+        searches = draw(st.lists(st.builds(Search, _WORDS, st.sampled_from(["search", "web"]))))
+        steps += searches
+        if searches:
+            steps += draw(st.lists(_RESULTS, max_size=len(searches)))
+        steps += draw(st.lists(st.builds(Unknown, st.just("plan"), _WORDS), max_size=1))
+    steps.append(Answer(draw(_SAID), draw(st.sampled_from(["CorrectAnswer", "answer"]))))
+    fields = draw(st.dictionaries(_WORDS, st.integers(0, 9), max_size=2))
+    return Trace("t", draw(_SAID), tuple(steps), fields, "t.jsonl:1")
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(traces())
+def test_what_is_written_is_read_back_the_same(trace: Trace) -> None:
+    found = read_values(to_json(trace), "t.jsonl:1", Options())
+    assert isinstance(found, Read)
+    assert found.trace == trace
+    assert found.form == "search"
+
+
+_TAGGED = _SAID.filter(lambda text: "\\" not in text)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    question=_SAID,
+    thought=st.sampled_from(["a", "</think>", "<search>x</search>", "<information>", "‏שלום"]),
+    query=_TAGGED,
+    content=_TAGGED.filter(lambda text: not text.startswith(("[", "{"))),
+    answer=_TAGGED,
+)
+def test_text_in_our_own_tags_is_read_back(
+    question: str, thought: str, query: str, content: str, answer: str
+) -> None:
+    form = Format()
+    results = [SearchResult((Document("A title", content),))]
+    text = "\n".join(
+        [
+            form.said([Reasoning(thought), Search(query, "web")]),
+            form.found(results),
+            form.said([Answer(answer, "answer")]),
+        ]
+    )
+    found = read_values({"question": question, "text": text}, "t", Options())
+    assert isinstance(found, Read), found
+    assert found.trace.steps == (
+        Reasoning(thought),
+        Search(query, "web"),
+        *results,
+        Answer(answer, "answer"),
+    )
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"the real data is not at {DATA} (HF_RLHF_DATA)")
+def test_no_item_of_real_rollouts_is_lost() -> None:
+    items: Counter[str] = Counter()
+    read_: Counter[str] = Counter()
+    for file in sorted((DATA / "agent_rollouts").glob("*.jsonl")):
+        for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+            items.update(item["type"] for item in json.loads(line)["response"]["output"])
+            found = read_line(line, f"{file.name}:{number}", Options())
+            assert isinstance(found, Read), found
+            read_.update({kind: count for (kind, _), count in found.steps.items()})
+            read_.update({name: count for name, count in found.noted.items() if count})
+    assert sum(items.values()) > 100
+    assert read_["searches"] + read_["answers"] == items["function_call"]
+    assert read_["results"] + read_["answer_echoes"] == items["function_call_output"]
+    assert read_["hidden_reasoning"] + read_["reasoning"] == items["reasoning"]
+    assert not read_["unknown"]
+    assert not read_["documents_cut"]
