@@ -30,6 +30,16 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "read": ("read_command", "read_main", "raw files to typed traces, every row accounted for"),
     "multiturn": ("datasets_command", "multiturn_main", "build conversations, a sample each reply"),
     "steps": ("datasets_command", "steps_main", "build a sample for each result of a trace"),
+    "summarize": (
+        "summaries.command",
+        "summarize_main",
+        "summarise each sample, by a model if named",
+    ),
+    "split_summary": (
+        "summaries.command",
+        "split_summary_main",
+        "build the two datasets with summaries, and compare their tokens",
+    ),
     "eval": ("evaluation.command", "main", "measure models on held-out questions, in both tasks"),
     "push": ("push_command", "push_main", "the datasets and their card, as a dataset on the Hub"),
 }

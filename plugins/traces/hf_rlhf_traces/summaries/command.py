@@ -1,0 +1,254 @@
+"""The verbs `summarize` and `split_summary`."""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from hf_rlhf_traces.format import Format
+    from hf_rlhf_traces.summaries.summarize import How
+
+_OF_MODEL = (
+    *("base_url", "api_key_env", "revision", "temperature", "max_tokens", "seed", "extra_body"),
+    *("timeout", "patience", "retries", "max_concurrent", "requests_per_minute"),
+    *("tokens_per_minute", "price_in", "price_out", "no_cache"),
+)
+_OF_EXTRACTIVE = ("max_quote_chars", "max_reasoning_chars", "keep")
+_RENAMED = {
+    "max_concurrent": "max_concurrency",
+    "price_in": "price_per_million_input",
+    "price_out": "price_per_million_output",
+}
+"""Option -> field of `hf_rlhf.judge.text.OpenAIText`, where they differ."""
+
+
+def summarize_main(argv: Sequence[str]) -> int:
+    """Make a summary for each sample of `steps`."""
+    chosen = _summarize_parser().parse_args(argv)
+    _refuse_mixed(chosen)
+
+    from hf_rlhf_traces.format_options import store_format
+    from hf_rlhf_traces.store import Store
+    from hf_rlhf_traces.summaries.summarize import Again, summarize
+
+    store = Store.open(chosen.folder)
+    store.report("steps")
+    form = store_format(store)
+    again = Again(chosen.retry_failed, chosen.max_tries, chosen.max_failure_rate, chosen.limit)
+    report = summarize(store, form, _how(chosen, form), again, overwrite=chosen.overwrite)
+    print(f"summarize: {'done already. ' * ('done_before' in report)}{described(report)}")
+    print(store.folder / "summaries")
+    return 0
+
+
+def _how(chosen: argparse.Namespace, form: "Format") -> "How":
+    from hf_rlhf_traces.summaries.summarize import Extracted, Written
+
+    if chosen.model is None:
+        from hf_rlhf_traces.summaries.extractive import Extractive, Limits
+
+        given = {name: getattr(chosen, name) for name in _OF_EXTRACTIVE}
+        limits = Limits(**{name: value for name, value in given.items() if value is not None})
+        return Extracted(Extractive(form, limits))
+    from hf_rlhf.judge.text import OpenAIText
+
+    given = {_RENAMED.get(name, name): getattr(chosen, name) for name in _OF_MODEL}
+    no_cache = given.pop("no_cache")
+    fields = {name: value for name, value in given.items() if value is not None}
+    if fields.get("temperature") == "none":
+        fields["temperature"] = None
+    writer = OpenAIText(chosen.model, cache=not no_cache, called="summariser", **fields)
+    return Written(writer, form)
+
+
+def _refuse_mixed(chosen: argparse.Namespace) -> None:
+    """Raise ConfigError for options of the summariser that was not chosen."""
+    who = "a model; name it with --model"
+    if chosen.model is not None:
+        who = "the extractive summariser; leave --model out"
+    odd: Sequence[str] = _OF_MODEL if chosen.model is None else _OF_EXTRACTIVE
+    given = [name for name in odd if getattr(chosen, name) is not None]
+    if given:
+        raise ConfigError([Problem(f"--{name}", f"is an option of {who}.") for name in given])
+
+
+def split_summary_main(argv: Sequence[str]) -> int:
+    """Build the datasets `summary_prefix` and `summary_only`."""
+    chosen = _split_parser().parse_args(argv)
+
+    from hf_rlhf_traces.format_options import store_format
+    from hf_rlhf_traces.store import Store
+    from hf_rlhf_traces.summaries.split_summary import ONLY, PREFIX, Filter, split_summary
+
+    chosen_rows = Filter(chosen.min_verbatim, not chosen.keep_unverbatim)
+    store = Store.open(chosen.folder)
+    store.report("summarize")
+    report = split_summary(store, store_format(store), chosen_rows, overwrite=chosen.overwrite)
+    print(f"split_summary: {'done already. ' * ('done_before' in report)}{split_described(report)}")
+    _show_tokens(store, chosen.tokenizer)
+    for name in (PREFIX, ONLY):
+        print(store.folder / "datasets" / name)
+    return 0
+
+
+def _show_tokens(store: Any, tokenizer: str) -> None:
+    """Print the tokens of both datasets, and tell them to the card."""
+    from rich.console import Console
+
+    from hf_rlhf_traces.dataset_card import write_card
+    from hf_rlhf_traces.summaries.split_summary import ONLY, PREFIX
+    from hf_rlhf_traces.token_table import measured, token_table
+
+    if tokenizer != "none":
+        Console().print(token_table(measured(store, (PREFIX, ONLY), tokenizer)))
+    write_card(store)
+
+
+def described(report: Mapping[str, Any]) -> str:
+    """Return what came of `summarize` in a few sentences."""
+    failed = ", ".join(f"{count:,} {reason}" for reason, count in report["failed"].items())
+    text = (
+        f"{report['samples']:,} samples = {report['summarised']:,} summarised + "
+        f"{sum(report['failed'].values()):,} failed{f' ({failed})' if failed else ''} + "
+        f"{report['missing']:,} not tried. {_quoted(report)}"
+    )
+    this = report["this_call"]
+    if this.get("requests") and "done_before" not in report:
+        tokens = this["prompt_tokens"] + this["completion_tokens"]
+        text += (
+            f" This call: {this['requests']:,.0f} requests, {this['cached']:,.0f} from the cache, "
+            f"{tokens:,.0f} tokens, cost {this['cost']:,.2f}, {this['seconds']:,.0f} s."
+        )
+    return text
+
+
+def split_described(report: Mapping[str, Any]) -> str:
+    """Return what came of `split_summary` in a few sentences."""
+    samples = report["samples"]
+    return (
+        f"{report['steps']:,} samples = {sum(samples.values()):,} rows of each dataset "
+        f"({samples['train']:,} train, {samples['validation']:,} validation) + "
+        f"{report['filtered']['min_verbatim']:,} under --min_verbatim + "
+        f"{sum(report['failed'].values()):,} failed + {report['missing']:,} not summarised. "
+        f"{_quoted(report)} {report['dropped_quotes']:,} quotes left out, "
+        f"{report['without_quotes']:,} summaries without any."
+    )
+
+
+def _quoted(report: Mapping[str, Any]) -> str:
+    if not report["quotes"]:
+        return "No quotes."
+    share = report["verbatim"] / report["quotes"]
+    return f"{report['quotes']:,} quotes, {share:.1%} word for word."
+
+
+def _summarize_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hf-rlhf traces summarize",
+        description="A summary of each sample of `steps`: question, reasoning so far, and quotes "
+        "of the results. Without --model by sentences of the context, with it by a model behind an "
+        "OpenAI-compatible API. The same command goes on where it was stopped.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("folder", type=Path, metavar="DIR", help="what `read` and `steps` wrote")
+    add("--model", metavar="NAME", help="as the server knows it; default: extractive")
+    add("--limit", type=_count, metavar="N", help="make at most so many in this call")
+    add("--overwrite", action="store_true", help="make anew what was made with other settings")
+    add(
+        "--retry_failed",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="try samples again that failed before; default: yes",
+    )
+    add("--max_tries", type=_count, default=3, metavar="N", help="in so many calls; default: 3")
+    add(
+        "--max_failure_rate",
+        type=float,
+        default=0.5,
+        metavar="SHARE",
+        help="stop when more of the last 100 samples failed; default: 0.5",
+    )
+    _add_model_options(parser)
+    group = parser.add_argument_group("without a model")
+    group.add_argument("--max_quote_chars", type=_count, metavar="N", help="of all; default: 2000")
+    group.add_argument("--max_reasoning_chars", type=_count, metavar="N", help="default: 1000")
+    group.add_argument(
+        "--keep",
+        type=float,
+        metavar="SHARE",
+        help="quote sentences that score this share of a result's best; default: 0.7",
+    )
+    return parser
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("with a model").add_argument
+    add("--base_url", metavar="URL", help="default: http://localhost:8000/v1")
+    add("--api_key_env", metavar="NAME", help="the variable with the key; default: OPENAI_API_KEY")
+    add("--revision", metavar="TEXT", help="which weights are served, for the record")
+    add("--temperature", type=_number_or_none, metavar="T", help="default: 0; none leaves it out")
+    add("--max_tokens", type=_count, metavar="N", help="of a reply; default: 2048")
+    add("--seed", type=int, metavar="N", help="default: 0")
+    add("--extra_body", type=_fields, metavar="JSON", help="further fields of each request")
+    add("--timeout", type=float, metavar="S", help="seconds for a request; default: 300")
+    add("--patience", type=float, metavar="S", help="to wait for a server that is down; 900")
+    add("--retries", type=int, metavar="N", help="of a request that fails; default: 5")
+    add("--max_concurrent", type=_count, metavar="N", help="requests at once; default: 100")
+    add("--requests_per_minute", type=_count, metavar="N", help="cap of this machine")
+    add("--tokens_per_minute", type=_count, metavar="N", help="cap of this machine")
+    add("--price_in", type=float, metavar="P", help="of a million prompt tokens, for the cost")
+    add("--price_out", type=float, metavar="P", help="of a million tokens of replies")
+    add("--no_cache", action="store_true", default=None, help="do not keep texts in the cache")
+
+
+def _split_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hf-rlhf traces split_summary",
+        description="The datasets summary_prefix (full context to summary and reply) and "
+        "summary_only (summary to reply), and how many tokens the one saves over the other.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("folder", type=Path, metavar="DIR", help="what `summarize` wrote")
+    add(
+        "--min_verbatim",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="leave out rows of which a smaller share of quotes is word for word; default: 0",
+    )
+    add("--keep_unverbatim", action="store_true", help="keep quotes that are not word for word")
+    add(
+        "--tokenizer",
+        default="package://hf_rlhf_traces/tiny_base",
+        metavar="MODEL",
+        help="to count tokens with; none to leave that; default: %(default)s",
+    )
+    add("--overwrite", action="store_true", help="make anew what was made with other settings")
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _number_or_none(text: str) -> float | str:
+    return text if text == "none" else float(text)
+
+
+def _fields(text: str) -> dict[str, Any]:
+    try:
+        read = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"is no JSON ({error})") from error
+    if not isinstance(read, dict):
+        raise argparse.ArgumentTypeError('is no object of fields, such as {"top_p": 0.9}')
+    return read

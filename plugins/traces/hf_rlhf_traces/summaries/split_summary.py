@@ -1,0 +1,168 @@
+"""The step `split_summary`: the datasets `summary_prefix` and `summary_only`, of the summaries.
+
+Every sample of `steps` is a row of both, or is counted under the reason why not.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hf_rlhf.errors import ConfigError, DataError, Problem
+from hf_rlhf_traces.format import Format
+from hf_rlhf_traces.rows import Chat, Origin, Split, Summarised
+from hf_rlhf_traces.store import Store
+from hf_rlhf_traces.summaries import summarize
+from hf_rlhf_traces.summaries.kept import FOLDER, failures_of, summaries_of
+from hf_rlhf_traces.summaries.summary import Quote, Summary, render
+from hf_rlhf_traces.writing import dataset_written
+
+STEP = "split_summary"
+PREFIX, ONLY = "summary_prefix", "summary_only"
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which summaries are trained on, and which of their quotes."""
+
+    min_verbatim: float = 0.0
+    """Leave out rows of which a smaller share of the quotes stands in the context."""
+    drop_unverbatim: bool = True
+    """Leave quotes out of a summary that do not stand in the context."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a share that is none."""
+        if not 0 <= self.min_verbatim <= 1:
+            what = f"is {self.min_verbatim:g}."
+            raise ConfigError([Problem("--min_verbatim", what, "Give a share from 0 to 1.")])
+
+
+def split_summary(
+    store: Store, form: Format, chosen: Filter, *, overwrite: bool = False
+) -> Mapping[str, Any]:
+    """Write both datasets, and return the report.
+
+    Raises RunFolderError where samples or summaries are not made, DataError where no row is left.
+    """
+    made_by = store.settings(summarize.STEP)
+    store.report(summarize.STEP)
+    settings = asdict(chosen)
+    if store.check(STEP, settings, overwrite=overwrite) == "done":
+        return {**store.report(STEP), "done_before": True}
+    after = ("read", "format", "steps", summarize.STEP)
+    with store.making(STEP, settings, after=after) as report, ExitStack() as writing:
+        folders = {name: store.folder / "datasets" / name for name in (PREFIX, ONLY)}
+        prefix, only = (
+            writing.enter_context(dataset_written(folder, name)) for name, folder in folders.items()
+        )
+        counts: Counter[str] = Counter()
+        failed: Counter[str] = Counter()
+        failures = failures_of(store.folder / FOLDER)
+        for side, row, summary in _matched(store):
+            counts["steps"] += 1
+            if summary is None:
+                reason = failures.get(row["id"])
+                failed.update([reason] if reason else [])
+                counts["missing"] += reason is None
+            elif (share := _share(summary)) < chosen.min_verbatim:
+                counts["min_verbatim"] += 1
+            else:
+                kept = _summary(summary, chosen, counts)
+                counts[side] += 1
+                prefix[side].add(prefix_row(row, kept, share, form))
+                only[side].add(only_row(row, kept, share, form))
+        if not counts["train"] + counts["validation"]:
+            raise DataError(
+                f"{store.folder}: no row is left of {counts['steps']} samples: "
+                f"{counts['min_verbatim']} under --min_verbatim {chosen.min_verbatim:g}, "
+                f"{failed.total()} failed, {counts['missing']} not summarised."
+            )
+        report.update(_report(counts, failed, made_by))
+    return report
+
+
+def _report(
+    counts: Counter[str], failed: Counter[str], made_by: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "steps": counts["steps"],
+        "samples": {side: counts[side] for side in ("train", "validation")},
+        "filtered": {"min_verbatim": counts["min_verbatim"]},
+        "failed": dict(sorted(failed.items())),
+        "missing": counts["missing"],
+        "quotes": counts["quotes"],
+        "verbatim": counts["verbatim"],
+        "dropped_quotes": counts["dropped_quotes"],
+        "without_quotes": counts["without_quotes"],
+        "summarised_by": dict(made_by),
+    }
+
+
+def _matched(store: Store) -> Iterator[tuple[Split, dict[str, Any], Mapping[str, Any] | None]]:
+    """Yield each sample with its split and its summary, which stand in the same order."""
+    summaries = summaries_of(store.folder / FOLDER)
+    waiting = next(summaries, None)
+    for side, row in summarize.steps_rows(store):
+        if waiting is not None and waiting["id"] == row["id"]:
+            yield side, row, waiting
+            waiting = next(summaries, None)
+        else:
+            yield side, row, None
+    if waiting is not None:
+        raise DataError(
+            f"{store.folder / FOLDER}: the summary of {waiting['id']!r} is not in its place, or of "
+            f"no sample of steps. Make them anew: hf-rlhf traces summarize {store.folder} "
+            "--overwrite"
+        )
+
+
+def _share(summary: Mapping[str, Any]) -> float:
+    found = [quote["verbatim"] for quote in summary["quotes"]]
+    return sum(found) / len(found) if found else 1.0
+
+
+def _summary(line: Mapping[str, Any], chosen: Filter, counts: Counter[str]) -> Summary:
+    quotes = line["quotes"]
+    kept = [one for one in quotes if one["verbatim"] or not chosen.drop_unverbatim]
+    counts["quotes"] += len(quotes)
+    counts["verbatim"] += sum(one["verbatim"] for one in quotes)
+    counts["dropped_quotes"] += len(quotes) - len(kept)
+    counts["without_quotes"] += not kept
+    found = tuple(Quote(one["text"], one["title"]) for one in kept)
+    return Summary(line["question"], line["reasoning"], found)
+
+
+def prefix_row(row: Mapping[str, Any], summary: Summary, share: float, form: Format) -> Summarised:
+    """Return the row that leads from the full context to the summary and the reply."""
+    text = render(summary, form)
+    task = form.ask(form.summary_prefix, row["prompt"])
+    return _row(row, task, f"{text}\n{row['answer']}", text, share, form)
+
+
+def only_row(row: Mapping[str, Any], summary: Summary, share: float, form: Format) -> Summarised:
+    """Return the row that leads from the summary to the reply."""
+    text = render(summary, form)
+    return _row(row, form.ask(form.summary_only, text), row["answer"], text, share, form)
+
+
+def _row(
+    row: Mapping[str, Any], task: str, reply: str, summary: str, share: float, form: Format
+) -> Summarised:
+    system: list[Chat] = [{"role": "system", "content": form.ask(form.system, "")}]
+    origin: Origin = {
+        "id": row["id"],
+        "trace": row["trace"],
+        "question_key": row["question_key"],
+        "step": row["step"],
+        "steps": row["steps"],
+        "question": row["question"],
+    }
+    return {
+        **origin,
+        "prompt": [*(system if form.system else []), {"role": "user", "content": task}],
+        "completion": [{"role": "assistant", "content": reply}],
+        "summary": summary,
+        "answer": row["answer"],
+        "verbatim": share,
+    }
