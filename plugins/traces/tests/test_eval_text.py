@@ -1,0 +1,133 @@
+"""How alike two texts are."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_rlhf_traces.evaluation.text import (
+    exact_match,
+    normalise,
+    recall,
+    rouge_l,
+    searches_alike,
+    token_f1,
+    words,
+)
+from hf_rlhf_traces.trace import Search
+
+SOME = st.sampled_from(
+    ["the", "a", "Kira", "U.S.", "x_y", "東京", "สวัสดี", "नमस्ते", "ß", "+", "\u200f"]
+)
+TEXT = st.lists(SOME | st.text(max_size=4), max_size=8).map(" ".join)
+
+
+@given(TEXT, TEXT)
+def test_f1_is_symmetric_and_a_share(one: str, other: str) -> None:
+    for measure in (token_f1, rouge_l):
+        assert measure(one, other) == measure(other, one)
+        assert 0 <= measure(one, other) <= 1
+
+
+@given(TEXT, TEXT)
+def test_an_exact_match_has_f1_of_1(one: str, other: str) -> None:
+    if exact_match(one, other):
+        assert token_f1(one, other) == 1
+    assert exact_match(one, one) == token_f1(one, one) == 1
+    assert rouge_l(one, one) == float(bool(words(one)))
+
+
+@given(TEXT)
+def test_what_is_normalised_stays_so(text: str) -> None:
+    assert exact_match(normalise(text), text) == 1
+
+
+@given(
+    st.lists(st.sampled_from("abcde"), max_size=12), st.lists(st.sampled_from("abcde"), max_size=12)
+)
+def test_rouge_l_is_of_the_longest_common_subsequence(one: list[str], other: list[str]) -> None:
+    table = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
+    for i, x in enumerate(one, start=1):
+        for j, y in enumerate(other, start=1):
+            longer = max(table[i - 1][j], table[i][j - 1])
+            table[i][j] = table[i - 1][j - 1] + 1 if x == y else longer
+    common = table[-1][-1]
+    expected = 2 * common / (len(one) + len(other)) if one and other else 0
+    assert rouge_l(" ".join(one), " ".join(other)) == pytest.approx(expected)
+
+
+def test_rouge_l_is_that_of_the_package_rouge_score() -> None:
+    """Given by rouge-score 0.1.2, rougeL without a stemmer."""
+    for one, other, given_there in ROUGE:
+        assert rouge_l(one, other) == pytest.approx(given_there)
+
+
+ROUGE = [
+    (
+        "The quick brown fox jumps over the lazy dog.",
+        "A quick brown dog jumps on the log.",
+        8 / 17,
+    ),
+    ("U.S. GDP grew 3.14% in Q2", "GDP of the U.S. grew by 3 percent", 8 / 17),
+    ("x_y don't", "x y don t", 1.0),
+    ("one two", "three", 0.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("The  cat.", "cat"),
+        ("U.S.", "us"),
+        ("Straße", "STRASSE"),
+        ("①", "1"),
+        ("«Кира»", "кира"),
+        ("e\u0301t\u00e9", "\u00e9te\u0301"),
+        ("\u202eKira\u202c\u200b", "kira"),
+        ("東京。", "東京"),
+    ],
+)
+def test_answers_that_are_the_same(one: str, other: str) -> None:
+    assert exact_match(one, other) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("+", "-"), ("The", "A"), ("", "the"), ("1.5", "1,6"), ("Kira", "Kiro")]
+)
+def test_answers_that_are_not(one: str, other: str) -> None:
+    assert exact_match(one, other) == 0
+    assert token_f1(one, other) == 0
+
+
+def test_scripts_without_spaces_are_compared_by_character() -> None:
+    assert token_f1("東京都", "東京") == pytest.approx(0.8)
+    assert rouge_l("東京都にいる", "東京にいる") > 0.9
+    assert words("東京 Kira") == ["東", "京", "kira"]
+    assert words("नमस्ते") == ["नमस्ते"]
+
+
+def test_words_are_wanted_as_often_as_they_stand() -> None:
+    assert recall(["the sea"], ["the sea, the sky"]) == 0.5
+    assert recall([], ["x"]) == 0
+    assert recall(["x"], []) is None
+
+
+def test_queries_are_paired_with_the_nearest() -> None:
+    one, other = Search("capital of France"), Search("mayor of Paris")
+    assert searches_alike([other, one], [one, other]) == (1, 1)
+    assert searches_alike([one], [one, other]) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    # Guessing more queries than are wanted gains nothing.
+    assert searches_alike([one, one, one], [one]) == (0.5, 0.5)
+    assert searches_alike([], [one]) == (0, 0)
+
+
+def test_queries_of_different_tools_have_nothing_in_common() -> None:
+    assert searches_alike([Search("x", "edgar")], [Search("x")]) == (0, 0)
+
+
+SEARCHES = st.lists(st.builds(Search, TEXT, st.sampled_from(["search", "edgar"])), max_size=4)
+
+
+@given(SEARCHES, SEARCHES)
+def test_searches_alike_is_a_share(one: list[Search], other: list[Search]) -> None:
+    assert all(0 <= value <= 1 for value in searches_alike(one, other))
+    assert all(value == pytest.approx(1) for value in searches_alike(one, one) if one)
