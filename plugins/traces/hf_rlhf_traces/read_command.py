@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import orjson
 
-from hf_rlhf.errors import DataError
+from hf_rlhf.errors import ConfigError, DataError, Problem, RunFolderError
 from hf_rlhf_traces.decontamination import evaluation_set
 from hf_rlhf_traces.outcomes import NOTED, REJECTED
 from hf_rlhf_traces.readers import FORMS
@@ -70,8 +70,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--validation_ratio", type=float, default=0.1, metavar="SHARE")
     parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--max_document_chars", type=_positive, default=100_000, metavar="N")
-    parser.add_argument("--max_row_mb", type=_positive, default=64, metavar="MB")
+    parser.add_argument("--max_document_chars", type=positive, default=100_000, metavar="N")
+    parser.add_argument("--max_row_mb", type=positive, default=64, metavar="MB")
     parser.add_argument(
         "--decontaminate",
         metavar="FILE",
@@ -89,7 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """Read a whole number above 0."""
     number = int(text)
     if number < 1:
         raise ValueError(text)
@@ -113,7 +114,8 @@ def read(
     folder holds something else, and ConfigError for a ratio that leaves a side empty.
     """
     check_ratio(validation_ratio)
-    files = files_of(sources)
+    _check_share(max_rejected_share)
+    files = files_of(sources, out)
     settings = {
         "files": [_named(file) for file in files],
         **asdict(options),
@@ -125,7 +127,7 @@ def read(
     store = Store.make(out)
     found = [_seen(file) for file in (*files, *filter(None, [options.decontaminate]))]
     state = store.check("read", settings, overwrite=overwrite)
-    if state == "done" and (noted := store.report("read"))["sources"] == found:
+    if state == "done" and _is_there(noted := store.report("read"), out, found):
         return {**noted, "done_before": True}
     with store.making("read", settings) as report:
         began = time.monotonic()
@@ -143,6 +145,19 @@ def read(
         report["bytes"] = (out / TRACES).stat().st_size
         report["seconds"] = round(time.monotonic() - began, 3)
     return store.report("read")
+
+
+def _check_share(share: float) -> None:
+    if not 0 <= share <= 1:
+        fix = "Give a share between 0 and 1, such as 0.05."
+        raise ConfigError([Problem("--max_rejected_share", f"is {share:g}.", fix)])
+
+
+def _is_there(report: Mapping[str, Any], out: Path, found: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether what a report tells of was made of these files, and still lies there."""
+    traces = out / TRACES
+    there = traces.is_file() and traces.stat().st_size == report["bytes"]
+    return there and (out / REJECTS).is_file() and report["sources"] == found
 
 
 def _named(file: str) -> str:
@@ -203,6 +218,11 @@ def _written(out: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
                 os.fsync(file.fileno())
         for name, path in temporary.items():
             os.replace(path, out / name)
+    except OSError as error:
+        raise RunFolderError(
+            f"{out} cannot be written: {error.strerror or error}. Free space, or choose another "
+            "--out; what was there stands."
+        ) from error
     finally:
         for path in temporary.values():
             path.unlink(missing_ok=True)

@@ -22,15 +22,18 @@ _LINES = (".jsonl", ".ndjson")
 _PIECE = 1 << 20
 
 
-def files_of(sources: Sequence[str]) -> list[str]:
+def files_of(sources: Sequence[str], out: Path) -> list[str]:
     """Return the files to read, in order: a folder's are those with a known suffix, by name.
 
-    What is no path stays as it is, for the Hub. Raises DataError where nothing is to be read.
+    What is no path stays as it is, for the Hub. Raises DataError where nothing is to be read, and
+    where the next reading would read what this one writes to `out`.
     """
     found: list[str] = []
     for source in sources:
         path = Path(source).expanduser()
         if path.is_dir():
+            if out.resolve().is_relative_to(path.resolve()):
+                raise DataError(f"{source}: --out {out} lies in it. Choose a folder elsewhere.")
             inside = [file for file in sorted(path.rglob("*")) if _readable(file, path)]
             if not inside:
                 raise DataError(
@@ -42,8 +45,11 @@ def files_of(sources: Sequence[str]) -> list[str]:
                 f"{source}: {_suffix(path) or 'a name without suffix'} is not read here. Expected "
                 f"one of {', '.join(READERS)}; all but Parquet may be gzipped (.gz)."
             )
+        elif path.exists():
+            found.append(str(path))
         else:
-            found.append(str(path) if path.exists() else source)
+            read_rows(source)  # no file: a dataset of the Hub, or an error with near names
+            found.append(source)
     if twice := sorted({file for file in found if found.count(file) > 1}):
         raise DataError(f"{', '.join(twice)}: given twice. Name each file once.")
     return found

@@ -91,6 +91,8 @@ class Tally:
 
         Repeated rows and those of an evaluation file do not count: nothing is wrong with them.
         """
+        if not self.rows:
+            raise DataError("there is no row in what was to be read. Expected at least one.")
         bad = self.rejected.total() - self.rejected["duplicate"] - self.rejected["contaminated"]
         if bad <= share * self.rows and self.traces:
             return

@@ -1,0 +1,300 @@
+"""`hf-rlhf traces read`: files of every kind and state, into a folder that other verbs use."""
+
+import gzip
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_rlhf.errors import ConfigError, DataError, RunFolderError
+from hf_rlhf_traces.command import command
+from hf_rlhf_traces.read_command import read
+from hf_rlhf_traces.reading import Options
+from hf_rlhf_traces.split import Split, rank
+from hf_rlhf_traces.store import Store
+from hf_rlhf_traces.trace import from_json
+
+
+def row(number: int, **fields: Any) -> dict[str, Any]:
+    documents = [{"title": f"Title {number}", "content": "Some text."}]
+    trace = [
+        {"type": "search", "query": "a"},
+        {"type": "search_result", "documents": documents},
+        {"type": "CorrectAnswer", "content": str(number)},
+    ]
+    return {"id": f"t{number}", "question": f"Question {number}?", "trace": trace, **fields}
+
+
+def lines(*numbers: int) -> bytes:
+    return b"".join(json.dumps(row(number)).encode() + b"\n" for number in numbers)
+
+
+def done(file: Path, out: Path, share: float = 1.0, **options: Any) -> dict[str, Any]:
+    return dict(read([str(file)], out, Options(**options), max_rejected_share=share))
+
+
+def rejects(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
+
+
+def ids(out: Path) -> list[str]:
+    return [json.loads(line)["id"] for line in (out / "traces.jsonl").read_text().splitlines()]
+
+
+def test_corrupt_and_truncated_lines_are_rejected_by_number_and_the_rest_is_read(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_bytes(
+        b"\xef\xbb\xbf" + lines(1) + b"{broken\n\n" + lines(2) + b"\xff\n \r\n" + lines(3)[:-20]
+    )
+    report = done(file, tmp_path / "out")
+    assert (report["rows"], report["traces"]) == (5, 2)
+    assert report["rejected"] == {"not_json": 2, "not_utf8": 1}
+    assert report["noted"] == {"blank_lines": 2}
+    found = rejects(tmp_path / "out")
+    assert [one["where"] for one in found] == [f"{file}:{number}" for number in (2, 5, 7)]
+    assert found[0]["row"] == "{broken"
+    assert "The line has no end" in found[2]["detail"]
+    assert ids(tmp_path / "out") == ["t1", "t2"]
+    line = (tmp_path / "out" / "traces.jsonl").read_bytes().splitlines()[1]
+    trace = from_json(json.loads(line))
+    assert trace.where == f"{file}:4"
+
+
+def test_gzip_json_parquet_and_csv_are_read_alike(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = [row(number) for number in range(4)]
+    folder = tmp_path / "in" / "deep"
+    folder.mkdir(parents=True)
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress(lines(0)))
+    (folder / "b.json").write_text(json.dumps(rows[1:2]))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows[2:3]), folder / "c.parquet")
+    with (folder / "d.csv").open("w", newline="") as file:
+        import csv
+
+        writer = csv.DictWriter(file, rows[3])
+        writer.writeheader()
+        writer.writerow({**rows[3], "trace": json.dumps(rows[3]["trace"])})
+    (folder / "e.json").write_bytes(lines(4))
+    (folder / "notes.md").write_text("not data")
+    report = done(tmp_path / "in", tmp_path / "out", 0)
+    assert report["traces"] == 5
+    assert ids(tmp_path / "out") == ["t0", "t1", "t2", "t3", "t4"]
+    read_back = [
+        json.loads(line) for line in (tmp_path / "out" / "traces.jsonl").read_text().splitlines()
+    ]
+    for number, found in enumerate(read_back):
+        assert found["trace"] == row(number)["trace"]
+        assert found["fields"] == {}
+
+
+def test_what_is_left_of_a_damaged_file_is_one_rejection(tmp_path: Path) -> None:
+    import random
+
+    noise = "".join(random.Random(0).choices("abcdefgh", k=60_000))
+    whole = gzip.compress(lines(1) + json.dumps(row(2, noise=noise)).encode() + b"\n")
+    (tmp_path / "a.jsonl.gz").write_bytes(whole[:-2_000])
+    (tmp_path / "b.json").write_text(json.dumps([row(3), row(4)])[:-30])
+    (tmp_path / "c.parquet").write_bytes(b"PAR1 and nothing")
+    (tmp_path / "d.jsonl").write_bytes(lines(5))
+    report = done(tmp_path, tmp_path.parent / "damaged")
+    assert report["traces"] == 3
+    assert report["rejected"] == {"file_damaged": 3}
+    places = [one["where"] for one in rejects(tmp_path.parent / "damaged")]
+    assert places == [
+        f"{tmp_path}/a.jsonl.gz:2",
+        f"{tmp_path}/b.json, row 2",
+        f"{tmp_path}/c.parquet, row 1",
+    ]
+
+
+def test_a_row_that_is_too_large_is_rejected_with_its_place_in_little_memory(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "t.jsonl"
+    with file.open("wb") as written:
+        written.write(lines(1) + b'{"question": "')
+        for _ in range(100):
+            written.write(b"x" * 1_000_000)
+        written.write(b'"}\n' + lines(2))
+    tracemalloc.start()
+    report = done(file, tmp_path / "out", max_row_mb=4)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert report["rejected"] == {"too_large": 1}
+    assert ids(tmp_path / "out") == ["t1", "t2"]
+    (found,) = rejects(tmp_path / "out")
+    assert found["where"] == f"{file}:2"
+    assert found["detail"] == "100.0 MB, more than --max_row_mb 4"
+    assert found["cut"]
+    assert len(found["row"]) == 2_000
+    assert peak < 30e6
+
+
+def test_too_many_rejected_rows_stop_the_reading_and_leave_the_rejects(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_bytes(lines(*range(9)) + b"x\n")
+    out = tmp_path / "out"
+    with pytest.raises(DataError, match=r"1 of 10 rows(?s:.*)t\.jsonl:10: Expecting value"):
+        done(file, out, 0.05)
+    assert len(rejects(out)) == 1
+    assert not (out / "traces.jsonl").exists()
+    assert Store.open(out).state("read") == "to do"
+    assert done(file, out, 0.1)["traces"] == 9
+
+
+def test_a_file_without_any_trace_is_given_up_early(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_bytes(b'{"a": 1}\n' * 5_000)
+    with pytest.raises(DataError, match="1,000 of 1,000 rows are no traces"):
+        done(file, tmp_path / "out")
+
+
+def test_the_same_reading_is_not_done_again_and_a_changed_file_is(tmp_path: Path) -> None:
+    file, out = tmp_path / "t.jsonl", tmp_path / "out"
+    file.write_bytes(lines(1, 2))
+    first = done(file, out)
+    assert "done_before" not in first
+    assert done(file, out)["done_before"]
+    with pytest.raises(RunFolderError, match=r"unknown: 'keep' -> 'drop_row'"):
+        done(file, out, unknown="drop_row")
+    file.write_bytes(lines(1, 2, 3))
+    assert done(file, out)["traces"] == 3
+    (out / "traces.jsonl").unlink()
+    assert "done_before" not in done(file, out)
+    assert ids(out) == ["t1", "t2", "t3"]
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_bytes(lines(*range(30)) + b"x\n")
+    made = []
+    for name in ("a", "b"):
+        done(file, tmp_path / name)
+        made.append(
+            [(tmp_path / name / one).read_bytes() for one in ("traces.jsonl", "rejects.jsonl")]
+        )
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("ratio", [0, 1, -0.1, 1.5, float("nan")])
+def test_a_ratio_that_leaves_a_side_empty_is_refused(tmp_path: Path, ratio: float) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_bytes(lines(1))
+    with pytest.raises(ConfigError, match=r"--validation_ratio.*between 0 and 1"):
+        read([str(file)], tmp_path / "out", Options(), validation_ratio=ratio)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_read_is_said_before_anything_is_made(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "t.txt").write_text("x")
+    (tmp_path / "t.jsonl").write_bytes(lines(1))
+    (tmp_path / "empty").mkdir()
+    for sources, said in [
+        (["missing.jsonl"], "no such file"),
+        ([str(tmp_path / "t.txt")], r"\.txt is not read here"),
+        ([str(tmp_path / "empty")], "holds no data files"),
+        ([str(tmp_path / "t.jsonl")] * 2, "given twice"),
+        ([str(tmp_path)], "lies in it"),
+    ]:
+        with pytest.raises(DataError, match=said):
+            read(sources, out, Options())
+    assert not out.exists()
+
+
+def test_an_empty_or_utf16_file_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    for content, said in [(b"", "no row"), (b"\xff\xfe{\x00", "is UTF-16")]:
+        file.write_bytes(content)
+        with pytest.raises(DataError, match=said):
+            done(file, tmp_path / "out")
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    file, out = tmp_path / "t.jsonl", tmp_path / "out"
+    file.write_bytes(lines(1))
+    out.mkdir()
+    (out / "mine.txt").write_text("x")
+    with pytest.raises(RunFolderError, match=r"has no traces\.json"):
+        done(file, out)
+    (out / "mine.txt").unlink()
+    (out / ".lock").touch()  # of a process that was killed at once
+    assert done(file, out)["traces"] == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", '{"schema": 9, "steps": {}}', '{"schema": 1}', '{"schema":1,"steps":{"read":1}}'],
+)
+def test_a_damaged_manifest_is_said(tmp_path: Path, content: str) -> None:
+    (tmp_path / "traces.json").write_text(content)
+    with pytest.raises(RunFolderError, match=r"traces\.json cannot be read"):
+        Store.open(tmp_path)
+
+
+def test_steps_know_what_they_were_made_from(tmp_path: Path) -> None:
+    store = Store.make(tmp_path / "store")
+    with (
+        pytest.raises(RunFolderError, match="read is not made yet"),
+        store.making("steps", {}, after=["read"]),
+    ):
+        pytest.fail("a step began without its source")
+    with store.making("read", {"seed": 1}) as report:
+        report["share"] = float("nan")
+    with store.making("steps", {}, after=["read"]):
+        pass
+    assert store.report("read") == {"share": None}
+    assert store.state("steps") == "done"
+    other = Store.open(store.folder)
+    with store.making("read", {"seed": 2}):
+        with pytest.raises(RunFolderError, match="in use by"), other.making("read", {}):
+            pytest.fail("two processes worked in one folder")
+    assert store.state("steps") == "stale"
+    with pytest.raises(RunFolderError, match="changed since"):
+        store.report("steps")
+
+
+def test_a_step_that_fails_is_not_noted(tmp_path: Path) -> None:
+    store = Store.make(tmp_path / "store")
+    with pytest.raises(ZeroDivisionError), store.making("read", {}):
+        raise ZeroDivisionError
+    assert store.state("read") == "to do"
+
+
+def test_the_verb_ends_with_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_bytes(lines(*range(20)) + b"x\n")
+    asked = ["read", str(file), "--out", str(tmp_path / "out"), "--seed", "3"]
+    assert command(asked) == 0
+    assert command(asked) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "rejected: not_json │ 1 │" in said
+    assert "of 18 training and 2 validation questions" in said
+    assert "nothing to do" in said
+
+
+def test_questions_are_parted_by_rank_whatever_the_order(tmp_path: Path) -> None:
+    keys = [f"{number:016x}" for number in range(500)]
+    ranks = [rank(key, 42) for key in keys]
+    split = Split.choose(ranks, 0.1, 42)
+    sides = [split.of(key) for key in keys]
+    assert sides.count("validation") == 50
+    assert Split.choose(reversed(ranks * 2), 0.1, 42) == split
+    assert [split.of(key) for key in reversed(keys)] == sides[::-1]
+    assert Split.choose([rank(key, 43) for key in keys], 0.1, 43).cut != split.cut
+    assert Split.of_report({"split": json.loads(json.dumps(split.settings()))}) == split
+
+
+@pytest.mark.parametrize(("questions", "validation"), [(0, 0), (1, 0), (2, 1), (3, 1), (15, 2)])
+def test_each_side_has_a_question_where_there_are_two(questions: int, validation: int) -> None:
+    keys = [f"{number:016x}" for number in range(questions)]
+    split = Split.choose([rank(key, 1) for key in keys], 0.1, 1)
+    assert [split.of(key) for key in keys].count("validation") == validation
+    split = Split.choose([rank(key, 1) for key in keys], 0.999, 1)
+    assert [split.of(key) for key in keys].count("train") == min(questions, 1)
