@@ -320,3 +320,13 @@ def _text(value: Any) -> str:
         shown = repr(value)
     kind = " (text)" if isinstance(value, str) else ""
     return f"`{shown if len(shown) <= 60 else shown[:57] + '...'}`{kind}"
+
+
+def annotations_of(classes: Sequence[type]) -> dict[str, Any]:
+    """Return the settings that dataclasses take, with their types; the first class counts."""
+    return {item.name: item.type for cls in reversed(classes) for item in fields(cls) if item.init}
+
+
+def accepted_by(target: Callable[..., Any]) -> frozenset[str]:
+    """Return the names of the parameters of a component."""
+    return frozenset(inspect.signature(target).parameters)

@@ -30,8 +30,18 @@ FACTS_SHOWN = 24
 
 
 def settings_of(record: Record) -> dict[str, Any]:
-    """Return every setting of the trainer and the model: those asked for over the defaults."""
-    return {**record["defaults"], **record["config"]}
+    """Return every setting of the trainer and the model: those asked for over the defaults.
+
+    Of a run in phases, one that differs between them is `first → second → ...`.
+    """
+    config = record["config"]
+    settings = {**record["defaults"], **config}
+    phases = [one for one in config.get("phases") or () if isinstance(one, Mapping)]
+    for key in dict.fromkeys(key for one in phases for key in one if key != "name"):
+        values = [_short(one.get(key, config.get(key))) for one in phases]
+        if not any(isinstance(one.get(key), Mapping | list) for one in phases):
+            settings[key] = phases[0].get(key) if len({*values}) == 1 else " → ".join(values)
+    return settings
 
 
 def setup(record: Record) -> list[tuple[str, str]]:

@@ -50,8 +50,18 @@ def hub_rules(key: str) -> frozenset[str]:
 
 
 def algorithm_of(record: Mapping[str, Any]) -> str | None:
-    """Return the algorithm that the plugin is named after: `refiner_grpo` -> `grpo`."""
-    words = re.split(r"[^a-z0-9]+", (record["plugin"]["name"] or "").lower())
+    """Return the algorithm that the plugin is named after: `refiner_grpo` -> `grpo`.
+
+    Of one that is not, it is that of the trainer which it trains by.
+    """
+    trainers = [one["name"] for one in record["components"] if one["kind"] == "trainers"]
+    # The first of them is the plugin itself.
+    found = (_named_after(name) for name in (record["plugin"]["name"], *trainers[1:]))
+    return next((algorithm for algorithm in found if algorithm), None)
+
+
+def _named_after(name: str | None) -> str | None:
+    words = re.split(r"[^a-z0-9]+", (name or "").lower())
     if "iterative_dpo" in "_".join(words):
         return "iterative_dpo"
     return next((word for word in reversed(words) if word in ALGORITHMS), None)

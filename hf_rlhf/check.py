@@ -5,10 +5,9 @@ A row is `ok`, `note` (worth reading) or `FAIL`; any FAIL gives exit status 1.
 
 import argparse
 import asyncio
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from hf_rlhf.card_text import duration
@@ -18,6 +17,7 @@ from hf_rlhf.estimate import disk_need, parameters_of, planned_steps
 from hf_rlhf.preflight import advice, model_config, prompt_lengths
 from hf_rlhf.processes import planned, processes
 from hf_rlhf.run import Run, choose_run_file, told_as_shipped
+from hf_rlhf.speed import flops_per_second
 
 ROWS_TRIED = 4
 
@@ -52,16 +52,17 @@ def check_main(argv: Sequence[str]) -> int:
     file = choose_run_file(chosen.plugin, chosen.run, own or chosen.config).override(overrides)
     from hf_rlhf.card import render_card
     from hf_rlhf.noise import ignore_old_names
-    from hf_rlhf.prepare import prepare
+    from hf_rlhf.prepare_chain import prepare_all
     from hf_rlhf.run_record import opening
 
     ignore_old_names(file.values)
     with planned(_count(file.values.get("expect_world_size"))):
         with told_as_shipped(file, not (own or chosen.config)):
-            run = prepare(file, plugin=chosen.plugin)
+            run, phases = prepare_all(file, chosen.plugin)
         render_card(opening(run, []))
         said = f"{run.spec.name}: every name and value resolves"
-        findings = [Finding("configuration", "ok", said), *check(run)]
+        findings = [Finding("configuration", "ok", said)]
+        findings += _in_phases(run, phases) if phases else check(run)
     _show(findings)
     return int(any(finding.status == "FAIL" for finding in findings))
 
@@ -69,6 +70,22 @@ def check_main(argv: Sequence[str]) -> int:
 def _count(value: Any) -> int:
     """Return a number of processes; what is none is reported with the rest of the run file."""
     return value if isinstance(value, int) and value > 0 else 1
+
+
+def _in_phases(run: Run, phases: Mapping[str, Run]) -> list[Finding]:
+    """Return what a dry run of each phase finds; what they have in common once."""
+    found = {name: check(one) for name, one in phases.items()}
+    first, *others = found.values()
+    common = [finding for finding in first if all(finding in other for other in others)]
+    own = [
+        replace(finding, what=f"{name}: {finding.what}")
+        for name, findings in found.items()
+        for finding in findings
+        if finding not in common
+    ]
+    hub = [] if run.spec.publish.repo_id is None else [*_hub(run)]
+    common = [finding for finding in common if not (hub and finding.what == "hub")]
+    return sorted([*common, *own, *hub], key=lambda finding: finding.status != "FAIL")
 
 
 def check(run: Run) -> list[Finding]:
@@ -229,24 +246,10 @@ def _seconds(run: Run, parameters: int, completions: int) -> float:
     micro = run.training.per_device_train_batch_size * run.training.gradient_accumulation_steps
     width = getattr(model_config(run), "hidden_size", 1024)
     device = str(run.training.device)
-    decoding = completions * answer * parameters * 2 / _flops_per_second(device, micro, width)
+    decoding = completions * answer * parameters * 2 / flops_per_second(device, micro, width)
     tokens = sum(lengths) / len(lengths) + answer
-    rest = completions * tokens * parameters * 8 * 3 / _flops_per_second(device, 2048, 1024)
+    rest = completions * tokens * parameters * 8 * 3 / flops_per_second(device, 2048, 1024)
     return float(decoding + rest) / processes()
-
-
-def _flops_per_second(device: str, rows: int, width: int) -> float:
-    import torch
-
-    dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    batch = torch.ones(rows, width, dtype=dtype, device=device)
-    weight = torch.ones(width, width, dtype=dtype, device=device)
-    best = math.inf
-    for _ in range(32):
-        began = time.perf_counter()
-        float((batch @ weight)[0, 0])  # reading a number waits for the device
-        best = min(best, time.perf_counter() - began)
-    return 2 * rows * width * width / best
 
 
 def _disk(run: Run, steps: int) -> Iterator[Finding]:

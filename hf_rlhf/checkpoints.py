@@ -39,19 +39,34 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 
 def seal(checkpoint: Path) -> None:
     """Make a complete checkpoint valid: flush its files to disk, then write its manifest."""
-    found = {}
     for path in sorted(_files(checkpoint)):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        name = path.relative_to(checkpoint).as_posix()
-        found[name] = {"size": path.stat().st_size, "crc": checksum(path)}
+    found = contents(checkpoint)
     for folder in {path.parent for path in _files(checkpoint)}:
         sync_folder(folder)
     atomic_write_text(checkpoint / MANIFEST, json.dumps(found, indent=1))
     sync_folder(checkpoint.parent)
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """Return the files of a folder with their sizes and checksums, as a manifest has them."""
+    return {
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "crc": checksum(path)}
+        for path in sorted(_files(folder))
+    }
+
+
+def changed(folder: Path, content: Mapping[str, Any]) -> list[str]:
+    """Return the files that no longer hold what `contents` found; reads them all."""
+    return [name for name, saved in content.items() if not _is(_whole, folder / name, saved)]
+
+
+def _whole(path: Path, saved: Any) -> bool:
+    return bool(path.stat().st_size == saved["size"] and checksum(path) == saved["crc"])
 
 
 def is_valid(checkpoint: Path) -> bool:

@@ -113,6 +113,13 @@ class Trainer(Protocol):
 
     * `default_run: str`: the shipped run file that its name alone means.
     * `task: Task`: what the saved model is; `text-generation` if not said.
+    * `variant_of: str`: the trainer by that name is what it trains by; the record and the card name
+      both, with the packages that offer them.
+    * `chain_of: str`: it is a chain of runs of the trainer so named, one for each entry of the run
+      file's `phases`, each begun with what the one before has made (`hf_rlhf.chain`). Its own
+      `Config` is then for `hf-rlhf describe`, and its `from_run` is not called.
+    * `tokens(run) -> Mapping[str, int]` (classmethod): `tokens` of the training rows as they are
+      trained, in one epoch, and `trained`, those of them with a loss; for the plan of a dry run.
     * `columns: frozenset[str]`: the dataset columns that it cannot do without.
     * `preflight(run) -> Iterable[Problem]` (classmethod): its own checks, before weights load.
       `Problem.where` is a top-level key of the run file.

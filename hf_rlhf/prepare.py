@@ -4,15 +4,14 @@ All problems are reported at once. A step whose ground is missing (the dataset o
 adapter, say) is left out, so that one mistake is not reported as five.
 """
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hf_rlhf import registry
-from hf_rlhf.binding import bind, check_settings
+from hf_rlhf.binding import accepted_by, annotations_of, bind, check_settings
 from hf_rlhf.compose import ComposedReward, Part
 from hf_rlhf.config import GateSpec, RewardSpec, RunFile, RunSpec, keys_of
 from hf_rlhf.contracts import Loaded
@@ -27,7 +26,7 @@ from hf_rlhf.errors import (
     RewardError,
 )
 from hf_rlhf.estimate import disk_problems
-from hf_rlhf.policy import find_adapter
+from hf_rlhf.policy import adapter_problems, find_adapter
 from hf_rlhf.preflight import problems_of
 from hf_rlhf.processes import is_planned, rank
 from hf_rlhf.record import RECORD_NAME
@@ -38,6 +37,14 @@ from hf_rlhf.specs import OWNED
 def prepare(file: RunFile, *, plugin: str | None = None) -> Run:
     """Resolve and check a whole run. Raises ConfigError with every problem found."""
     return _Preparation(file, plugin).run()
+
+
+def begun_from(run: Run, file: RunFile) -> Run:
+    """Return a checked run with `file`, which differs in its start only; no row is read again.
+
+    Raises ConfigError for a start that is not there or unfit.
+    """
+    return _Preparation(file, None).begun_from(run)
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ class _Preparation:
     def run(self) -> Run:
         trainer_class = self._trainer()
         classes = self._config_classes(trainer_class)
-        spec, problems = self.file.spec(known_settings=_annotations(classes), plugin=self.plugin)
+        spec, problems = self.file.spec(known_settings=annotations_of(classes), plugin=self.plugin)
         self.problems += problems
         if spec is None:
             raise ConfigError(list(dict.fromkeys(self.problems)))
@@ -110,6 +117,24 @@ class _Preparation:
             raise ConfigError(found)
         return run
 
+    def begun_from(self, run: Run) -> Run:
+        classes = self._config_classes(run.trainer_class)
+        spec, problems = self.file.spec(known_settings=annotations_of(classes))
+        self.problems += problems
+        assert spec is not None, "it was checked with another start"
+        training, model = self._settings(spec, classes)
+        path, tokenizer = self._tokenizer(model, training, spec.pad_token)
+        new = {"spec": spec, "training": training, "model": model, "model_path": path}
+        begun = replace(run, **new, tokenizer=tokenizer, adapter=self._adapter(spec))
+        if not self.problems:
+            self.problems += [
+                replace(one, where=self.file.where_key(one.where))
+                for one in adapter_problems(begun)
+            ]
+        if self.problems:
+            raise ConfigError(list(dict.fromkeys(self.problems)))
+        return begun
+
     def scoring(self, tokenizer: Any) -> Scoring:
         spec, problems = self.file.spec(known_settings={}, plugin=self.plugin)
         self.problems += problems
@@ -135,6 +160,8 @@ class _Preparation:
                     f"trainer {self.plugin!r} has no {' and no '.join(lacks)}, which every trainer "
                     "has (docs/plugins.md)."
                 )
+            if other := getattr(trainer, "variant_of", None):
+                self._load("trainers", other, other, {})
             return trainer
         except PluginError as error:
             unseen = "Until it loads, its settings are not checked."
@@ -219,7 +246,7 @@ class _Preparation:
         self.problems += problems
         if problems or not build:
             return None
-        accepted = _accepted(target)
+        accepted = accepted_by(target)
         arguments |= {key: value for key, value in injected.items() if key in accepted}
         try:
             return target(**arguments)
@@ -281,7 +308,7 @@ class _Preparation:
     def _misplaced_judge(self, spec: RewardSpec | GateSpec, labels: Sequence[str]) -> bool:
         """Report a judge for a reward that takes none, or none chosen of several for one."""
         try:
-            takes = "judge" in _accepted(registry.load("rewards", spec.name))
+            takes = "judge" in accepted_by(registry.load("rewards", spec.name))
         except PluginError:
             return False  # reported where it is built
         where = self.file.where((*spec.path, "judge"))
@@ -368,18 +395,6 @@ class _Preparation:
 
 def _inside(file: RunFile, path: Sequence[str | int], key: str) -> str:
     return file.where((*path, key))
-
-
-def _accepted(target: Callable[..., Any]) -> frozenset[str]:
-    return frozenset(inspect.signature(target).parameters)
-
-
-def _annotations(classes: Sequence[type]) -> dict[str, Any]:
-    def each() -> Iterator[tuple[str, Any]]:
-        for cls in reversed(classes):
-            yield from ((item.name, item.type) for item in fields(cls) if item.init)
-
-    return dict(each())
 
 
 def _first_line(error: Exception) -> str:

@@ -38,6 +38,7 @@ FIRST_PARTY: dict[Kind, dict[str, str]] = {
         **dict.fromkeys(
             ("sft", "reward", "dpo", "iterative_dpo", "ppo", "grpo"), "hf-rlhf-classic"
         ),
+        **dict.fromkeys(("traces_prefix", "traces_only", "traces_progressive"), "hf-rlhf-traces"),
     },
     "rewards": {
         **dict.fromkeys(

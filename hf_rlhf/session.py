@@ -64,14 +64,16 @@ from hf_rlhf.trackers import one_run, track_new_steps
 class Session:
     """One process's way through a run. Collective calls are made by all processes alike."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, stopping: Stopping | None = None) -> None:
+        """Take a run, and who is asked to stop where that is another: the chain it is part of."""
         if not sys.stderr.isatty():
             logging.disable_progress_bar()
             disable_progress_bars()
         self.run = run
         self.state = PartialState()
         self.recorder = Recorder(run, self.state)
-        self.stopping = Stopping(run.spec.stop_grace)
+        self.stopping = stopping or Stopping(run.spec.stop_grace)
+        self._listens = stopping is None
         self.agreed = False
         """Whether all processes stop at the same place."""
         self.pushes: CheckpointPushes | None = None
@@ -92,7 +94,9 @@ class Session:
 
         Raises Terminated when the process was asked to end.
         """
-        with ExitStack() as held, self.stopping:
+        with ExitStack() as held:
+            if self._listens:
+                held.enter_context(self.stopping)
             main_does(lambda: held.enter_context(claimed(self.run.folder)))
             self.recorder.open(argv)
             finished = self.record["status"] == "finished"

@@ -16,7 +16,7 @@ from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, HfRlhfError
 from hf_rlhf.estimate import disk_need, planned_steps
 from hf_rlhf.files import atomic_write_json
-from hf_rlhf.prepare import prepare
+from hf_rlhf.prepare_chain import prepare_all
 from hf_rlhf.run import Run, choose_run_file
 
 
@@ -40,7 +40,7 @@ def checked(base: RunFile, plugin: str | None, arguments: list[str]) -> dict[str
     names of what the trainer measures itself, null where it does not tell.
     """
     try:
-        run = prepare(base.override(arguments), plugin=plugin)
+        run, phases = prepare_all(base.override(arguments), plugin)
     except ConfigError as error:
         return {"problems": [[one.where, one.what, one.fix] for one in error.problems]}
     except HfRlhfError as error:
@@ -48,9 +48,10 @@ def checked(base: RunFile, plugin: str | None, arguments: list[str]) -> dict[str
     if run.spec.evaluation is None:
         fix = "Add an `evaluation` section; it may be as short as `evaluation: {rows: 100}`."
         return {"problems": [["evaluation", "is missing: a sweep compares what it measures.", fix]]}
-    steps = planned_steps(run)
+    runs = list(phases.values()) or [run]
+    steps = sum(planned_steps(one) for one in runs)
     try:
-        size = disk_need(run, steps).total
+        size = sum(disk_need(one, planned_steps(one)).total for one in runs)
     except ValueError:  # no causal language model, whose size is not known beforehand
         size = 0
     own = _own(run.trainer_class)

@@ -5,6 +5,7 @@ taken up, and log again the steps that are done again.
 """
 
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -50,6 +51,16 @@ def track_new_steps(trainer: Any, folder: Path) -> None:
     for cls in get_reporting_integration_callbacks(trainer.args.report_to):
         if (tracker := trainer.pop_callback(cls)) is not None:
             trainer.add_callback(NewSteps(tracker, folder / TRACKED_NAME))
+
+
+def end_runs() -> None:
+    """End what a tracker still holds open, so that the next training has a run of its own.
+
+    Weights & Biases keeps its run until the process ends; the others end theirs with training.
+    """
+    wandb = sys.modules.get("wandb")
+    if wandb is not None and getattr(wandb, "run", None) is not None:
+        wandb.finish()
 
 
 class NewSteps:

@@ -7,13 +7,13 @@ checkpoint, skips what is finished, and publishes what is not published.
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 from hf_rlhf.errors import HfRlhfError, PublishError
-from hf_rlhf.processes import few_threads, rank
+from hf_rlhf.processes import few_threads, planned, processes, rank
 from hf_rlhf.scrub import scrub
 from hf_rlhf.stopping import Terminated
 
@@ -45,13 +45,66 @@ def train(
         HfRlhfError: as listed in `hf_rlhf.errors`; what was done by then is kept in the folder.
     """
     few_threads()
+    from hf_rlhf.disk import disk_errors_told
+    from hf_rlhf.run import told_as_shipped
+
+    file, shipped = _asked(plugin, run, config, overrides, settings)
+    if settings or isinstance(config, Mapping):
+        # No command line says this; the run folder, and so a published repository, does.
+        argv = ["--config", "config.yaml"]
+    else:
+        argv = _argv(plugin, run, os.fspath(config) if config else None, overrides)
+    with disk_errors_told(Path.cwd()):
+        with told_as_shipped(file, shipped):
+            session = _session(file, plugin, settings)
+        record: dict[str, Any] = session.go(argv)
+        return record
+
+
+def dry_run(
+    plugin: str | None = None,
+    *,
+    run: str | None = None,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> list[dict[str, Any]]:
+    """Print what `train` would do with these arguments, phase by phase, and return it.
+
+    Everything is checked, rows are counted in tokens, nothing is written. On several processes the
+    first one prints, and `[]` is returned on the others.
+
+    Raises:
+        HfRlhfError: as `train` would, before weights load.
+    """
+    few_threads()
+    from hf_rlhf.run import told_as_shipped
+
+    file, shipped = _asked(plugin, run, config, overrides, settings)
+    expected = file.values.get("expect_world_size")
+    count = processes() if processes() > 1 or not isinstance(expected, int) else expected
+    with planned(max(count, 1)), told_as_shipped(file, shipped):
+        from hf_rlhf.plan import lines, plan
+
+        found = plan(file, plugin, list(settings))
+    if rank() == 0:
+        print("\n".join(lines(found, plugin or file.plugin or "")), flush=True)
+    return [one.as_json() for one in found] if rank() == 0 else []
+
+
+def _asked(
+    plugin: str | None,
+    run: str | None,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None,
+    overrides: Sequence[str],
+    settings: Mapping[str, Any],
+) -> tuple[Any, bool]:
+    """Return the run file that is asked for, with all that is put over it, and if it is shipped."""
     from hf_rlhf.card_section import own_card
     from hf_rlhf.config import RunFile
-    from hf_rlhf.disk import disk_errors_told
     from hf_rlhf.noise import ignore_old_names
     from hf_rlhf.overrides import merged
-    from hf_rlhf.prepare import prepare
-    from hf_rlhf.run import choose_run_file, told_as_shipped
+    from hf_rlhf.run import choose_run_file
 
     shipped = None
     if isinstance(config, Mapping):
@@ -66,18 +119,24 @@ def train(
         file, left_out = own_card(file, shipped, settings.get("card") or ())
         if left_out and rank() == 0:
             print(f"note: {left_out}", flush=True)
-    if settings or isinstance(config, Mapping):
-        # No command line says this; the run folder, and so a published repository, does.
-        argv = ["--config", "config.yaml"]
-    else:
-        argv = _argv(plugin, run, os.fspath(config) if config else None, overrides)
     ignore_old_names(file.values)
-    with disk_errors_told(Path.cwd()):
-        with told_as_shipped(file, shipped is not None):
-            prepared = prepare(file, plugin=plugin)
+    return file, shipped is not None
+
+
+def _session(file: Any, plugin: str | None, given: Collection[str]) -> Any:
+    """Return the session of a run file, which may be one of several runs."""
+    from hf_rlhf.chain import chain_of
+    from hf_rlhf.prepare import prepare
+
+    if (chain := chain_of(file, plugin, given)) is None:
+        run = prepare(file, plugin=plugin)
         from hf_rlhf.session import Session
 
-        return Session(prepared).go(argv)
+        return Session(run)
+    from hf_rlhf.chain_session import ChainSession
+    from hf_rlhf.prepare_chain import prepare_chain
+
+    return ChainSession(chain, *prepare_chain(chain))
 
 
 def _argv(
@@ -100,6 +159,11 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--plugin", help="the trainer; alone it means its default run file")
     result.add_argument("--run", help="another run file that the trainer's package ships")
     result.add_argument("--config", help="a run file of your own")
+    result.add_argument(
+        "--dry_run",
+        action="store_true",
+        help="print what would be done (rows, tokens, steps, estimated time) and train nothing",
+    )
     return result
 
 
@@ -107,13 +171,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train as the command line says; return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen, overrides = parser().parse_known_args(arguments)
+    do = dry_run if chosen.dry_run else train
     try:
-        train(
-            chosen.plugin,
-            run=chosen.run,
-            config=chosen.config,
-            overrides=overrides,
-        )
+        do(chosen.plugin, run=chosen.run, config=chosen.config, overrides=overrides)
     except PublishError as error:
         return _ended(error, f"trained, but not published: {error}", 3)
     except HfRlhfError as error:

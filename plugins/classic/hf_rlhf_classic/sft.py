@@ -75,6 +75,19 @@ class SupervisedTrainer(SFTTrainer):  # type: ignore[misc]
         return unlearned(run, encoder(run))
 
     @classmethod
+    def tokens(cls, run: Run) -> Mapping[str, int]:
+        """Return the tokens of the training rows within `max_length`, and those with a loss."""
+        encode, training = encoder(run), run.training
+        cut = [
+            encode(row).cut(training.max_length, training.truncation_mode)
+            for row in run.dataset["train"]
+        ]
+        return {
+            "tokens": sum(len(one.ids) for one in cut),
+            "trained": sum(sum(one.counted) for one in cut),
+        }
+
+    @classmethod
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes; this is where the weights are loaded."""
         run.training.assistant_only_loss = assistant_only(run)

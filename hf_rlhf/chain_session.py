@@ -1,0 +1,160 @@
+"""One process's way through a chain: each phase a run of its own, the end that of the last.
+
+The chain's folder is a run folder like any other, with one record, one card and the weights that
+the last phase made; `phases/1-NAME` and so on are the run folders of the phases.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from hf_rlhf.chain import Chain, Link
+from hf_rlhf.chain_record import composed
+from hf_rlhf.errors import DiskError
+from hf_rlhf.files import atomic_write_bytes, whole_folder
+from hf_rlhf.measured import Evaluation, Measured
+from hf_rlhf.measuring import measure, measured_before, without_revision
+from hf_rlhf.phase_start import note_saved, phase_start, starting_from
+from hf_rlhf.prepare import begun_from
+from hf_rlhf.progress import SAMPLES_NAME, evenly, read_samples
+from hf_rlhf.record import RECORD_NAME, load_record
+from hf_rlhf.run import Run
+from hf_rlhf.run_folder import previous_record
+from hf_rlhf.run_record import evaluation_section, samples_section
+from hf_rlhf.session import Session
+from hf_rlhf.together import main_does
+from hf_rlhf.trackers import end_runs
+
+_OF_WEIGHTS = ("num_labels", "parameters", "trainable_parameters", "dtype", "adapter")
+_MEASURED_AFTER = {"text": "after.json", "own": "after_held_out.json"}
+
+
+class ChainSession(Session):
+    """Does the phases that are not done, then what a session does with what they have made."""
+
+    def __init__(self, chain: Chain, face: Run, runs: Sequence[Run]) -> None:
+        super().__init__(face)
+        self.chain = chain
+        self.runs = runs
+        self._argv: Sequence[str] = ()
+        self._current: Link | None = None
+
+    def go(self, argv: Sequence[str]) -> dict[str, Any]:
+        """Do what is left to do of the chain, and return its record. `argv` repeats it."""
+        self._argv = argv
+        return super().go(argv)
+
+    def _train_and_measure(self) -> None:
+        face = self.run
+        kwargs = without_revision(face.model_kwargs())
+        names = " -> ".join(link.name for link in self.chain.links)
+        self._say(f"training {self.chain.plugin} in {face.folder}: {names}")
+        before = measured_before(face, self._say)
+        self.record["evaluation"] = evaluation_section(face, before, Measured())
+        try:
+            for place in range(len(self.chain.links)):
+                self._phase(place)
+        finally:
+            if self.main:
+                self._compose()
+            trained = evenly(read_samples(self.chain.links[-1].folder / SAMPLES_NAME), 6)
+            self.record["samples"] = samples_section(before, Measured(), trained)
+        main_does(self._take_over)
+        after = measure(
+            face, "after", face.folder / "merged", kwargs, self._say, self._measured_after()
+        )
+        self.record["evaluation"] = evaluation_section(face, before, after)
+        self.record["samples"] = samples_section(before, after, trained)
+        self.recorder.gather_usage()
+        main_does(lambda: self.recorder.close("finished"))
+
+    def _phase(self, place: int) -> None:
+        """Run one phase, or see that it is done."""
+        link = self._current = self.chain.links[place]
+        title = f"phase {link.number} of {len(self.chain.links)}, {link.name}"
+        before = self.chain.links[place - 1] if place else None
+        adapted = self.runs[place].model.use_peft
+        start = phase_start(link, before, adapted, self._say)
+        run = (
+            self.runs[place]
+            if start is None
+            else begun_from(self.runs[place], starting_from(link.file, start, adapted))
+        )
+        record = previous_record(run)
+        # Every process must have looked before the main one writes.
+        self.state.wait_for_everyone()
+        if record is not None and record["status"] == "finished":
+            self._say(f"{title}: done already")
+        else:
+            self._say(f"{title}: from {start or run.model.model_name_or_path}")
+            inner = _PhaseSession(run, self.stopping)
+            try:
+                inner.go(self._argv)
+            except BaseException:
+                self.agreed = inner.agreed
+                raise
+            finally:
+                end_runs()
+        main_does(partial(note_saved, link.folder, adapted))
+        self._current = None
+        main_does(self._compose)
+        self.recorder.write()
+
+    def _compose(self) -> None:
+        """Make the record of the phases' records."""
+        records = [
+            load_record(link.folder) if (link.folder / RECORD_NAME).exists() else None
+            for link in self.chain.links
+        ]
+        self.record["training"] = composed(self.chain, self.runs, records)
+        known = [record["model"] for record in records if record is not None]
+        if known:
+            self.record["model"] |= {key: known[-1][key] for key in _OF_WEIGHTS}
+            self.record["model"]["identity"] = known[0]["identity"]
+
+    def _take_over(self) -> None:
+        """Put what the last phase made into the chain's own folder, without a second copy."""
+        made, folder = self.chain.links[-1].folder, self.run.folder
+        for name in ("adapter", "merged"):
+            if not (made / name).is_dir():
+                continue
+            with whole_folder(folder / name, overwrite=True) as new:
+                shutil.copytree(made / name, new, copy_function=_linked, dirs_exist_ok=True)
+        for name in (SAMPLES_NAME, *(f"evaluation/{one}" for one in _MEASURED_AFTER.values())):
+            if (made / name).exists():
+                atomic_write_bytes(folder / name, (made / name).read_bytes())
+
+    def _measured_after(self) -> dict[str, Evaluation]:
+        folder = self.run.folder / "evaluation"
+        return {
+            part: Evaluation.load(folder / name)
+            for part, name in _MEASURED_AFTER.items()
+            if (folder / name).exists()
+        }
+
+    def _how_to_go_on(self) -> str:
+        if self._current is None:
+            return super()._how_to_go_on()
+        return f"It was in phase {self._current.name}, {self._current.number} of {len(self.runs)}."
+
+    def _disk_error(self, error: BaseException) -> DiskError | None:
+        # The phase has said what is safe.
+        return None if isinstance(error, DiskError) else super()._disk_error(error)
+
+
+class _PhaseSession(Session):
+    """The session of a phase: only its end is published, and a phase only if it asks for it."""
+
+    def _publish(self) -> None:
+        if self.run.spec.publish.repo_id is not None:
+            super()._publish()
+
+
+def _linked(source: str, target: str) -> None:
+    """Give a file a second name, or copy it where the disk has none."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -1,0 +1,43 @@
+"""Supervised fine-tuning on traces: the trainer `sft`, whichever package offers it, by its name."""
+
+from typing import Any
+
+from hf_rlhf import registry
+
+# Unknown, it is said with the command that installs it.
+_Supervised: Any = registry.load("trainers", "sft")
+
+
+class PrefixTrainer(_Supervised):  # type: ignore[misc]
+    """Supervised fine-tuning on whole contexts: summarise what was found, then go on from that.
+
+    The trainer `sft` on `dataset: {name: traces, form: summary_prefix}`: the prompt is the question
+    with all that was searched and found, the completion a summary of it and the next steps.
+    """
+
+    default_run = "tiny"
+    variant_of = "sft"
+
+
+class OnlyTrainer(_Supervised):  # type: ignore[misc]
+    """Supervised fine-tuning on summaries alone: go on from a summary, without what it sums up.
+
+    The trainer `sft` on `dataset: {name: traces, form: summary_only}`: the prompt is a summary, the
+    completion the next steps. Samples are short; that what it trains cannot summarise is likely.
+    """
+
+    default_run = "tiny"
+    variant_of = "sft"
+
+
+class ProgressiveTrainer(_Supervised):  # type: ignore[misc]
+    """Supervised fine-tuning in phases: multi-turn traces, then summaries alone, then both.
+
+    A chain of runs of the trainer `sft`, one for each entry of the run file's `phases`, each begun
+    with what the one before has made. The same command goes on in the phase and step where it
+    was; an option holds for all phases (`--learning_rate 1e-5`) or for one
+    (`--phases.multiturn.learning_rate 5e-6`); `--dry_run` prints the plan.
+    """
+
+    default_run = "tiny"
+    chain_of = "sft"

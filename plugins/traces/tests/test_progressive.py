@@ -1,0 +1,244 @@
+"""Phases begun with what the one before has made: killed, damaged, on two processes, pushed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hf_rlhf.launch import launch_configs
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+LORA = {
+    **{"use_peft": True, "lora_r": 4, "lora_target_modules": ["q_proj", "v_proj"]},
+    "lora_dropout": 0.1,
+}
+RUN = {
+    **{"schema": 1, "plugin": "traces_progressive"},
+    "model_name_or_path": "package://hf_rlhf_classic/tiny_base",
+    "dataset": {"name": "tastes", "form": "sft", "train_rows": 64, "test_rows": 8},
+    "evaluation": {"rows": 8, "batch_size": 8, "samples": 0},
+    "phases": [
+        {"name": "first", "max_steps": 4},
+        {"name": "second", "max_steps": 8, "dataset": {"train_rows": 48}},
+        {"name": "third", "max_steps": 4, "learning_rate": 5e-4, "dataset": {"train_rows": 32}},
+    ],
+    **{"per_device_train_batch_size": 8, "learning_rate": 1e-3, "max_length": 128},
+    **{"use_cpu": True, "bf16": False, "activation_checkpointing": False},
+    **{"dataloader_pin_memory": False, "logging_steps": 1, "save_steps": 2, "seed": 42},
+    "card": {"title": "In phases", "license": "apache-2.0"},
+}
+
+
+def run_file(folder: Path, **settings: Any) -> Path:
+    file = folder / "run.yaml"
+    content = {**RUN, "output_dir": str(folder / "out"), **settings}
+    file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    return file
+
+
+def command(file: Path, *options: str, launch: tuple[str, ...] = ()) -> list[str]:
+    start = ("-m", "accelerate.commands.launch", "--main_process_port", "0", *launch)
+    train = ("-m", "hf_rlhf.train", "--config", str(file))
+    return [sys.executable, *(start if launch else ()), *train, *options]
+
+
+def environment(**given: str) -> dict[str, str]:
+    left_out = ("ACCELERATE_", "MASTER_", "HF_TOKEN")
+    own = {key: value for key, value in os.environ.items() if not key.startswith(left_out)}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}"
+    return {**own, "PATH": path, **given}
+
+
+def train(*arguments: Any, status: int = 0, env: dict[str, str] | None = None, **given: Any) -> str:
+    done = subprocess.run(
+        command(*arguments, **given),
+        env=env or environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout + done.stderr
+
+
+def record(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    return found
+
+
+def kill_when(file: Path, seen: Path, number: signal.Signals) -> None:
+    """Start the run and end it as soon as a checkpoint is whole."""
+    with subprocess.Popen(
+        command(file), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        while not seen.exists():
+            assert process.poll() is None, "it ended before it was killed"
+            time.sleep(0.02)
+        process.send_signal(number)
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    from safetensors.torch import load_file
+
+    found, expected = load_file(one), load_file(other)
+    return found.keys() == expected.keys() and all(
+        found[name].equal(tensor) for name, tensor in expected.items()
+    )
+
+
+@pytest.fixture(scope="module", params=["full", "lora"])
+def unbroken(request: pytest.FixtureRequest, tmp_path_factory: Any) -> tuple[str, Path]:
+    folder = tmp_path_factory.mktemp(request.param)
+    train(run_file(folder, **(LORA if request.param == "lora" else {})))
+    return request.param, folder / "out"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_killed_in_a_phase_it_goes_on_there_and_ends_with_the_same_weights(
+    number: signal.Signals, unbroken: tuple[str, Path], tmp_path: Path
+) -> None:
+    kind, whole = unbroken
+    file = run_file(tmp_path, **(LORA if kind == "lora" else {}))
+    out = tmp_path / "out"
+    kill_when(file, out / "phases/2-second/checkpoints/checkpoint-4/manifest.json", number)
+    assert not (out / "phases/3-third/run.json").exists()
+    before = (out / "phases/1-first/run.json").stat().st_mtime_ns
+    said = train(file)
+    assert "phase 1 of 3, first: done already" in said
+    assert "resuming from " + str(out / "phases/2-second/checkpoints/checkpoint-") in said
+    assert (out / "phases/1-first/run.json").stat().st_mtime_ns == before
+    assert same_weights(out / "merged/model.safetensors", whole / "merged/model.safetensors")
+    if kind == "lora":
+        name = "adapter/adapter_model.safetensors"
+        assert same_weights(out / name, whole / name)
+    found, expected = record(out)["training"], record(whole)["training"]
+    assert (found["steps"], found["planned_steps"]) == (16, 16)
+    assert [one.get("loss") for one in found["history"]] == [
+        one.get("loss") for one in expected["history"]
+    ]
+    again = train(file)
+    assert "is finished: nothing is left to train" in again
+
+
+def test_one_record_and_one_card_tell_of_all_phases(unbroken: tuple[str, Path]) -> None:
+    kind, out = unbroken
+    found = record(out)
+    assert found["model"]["base"] == "package://hf_rlhf_classic/tiny_base"
+    assert found["model"]["identity"]["base"] == "package://hf_rlhf_classic/tiny_base"
+    assert (found["model"]["adapter"] is not None) == (kind == "lora")
+    assert [entry["step"] for entry in found["training"]["history"]] == list(range(1, 17))
+    rows = found["training"]["report"]["Phases"]
+    assert [(row["phase"], row["rows"], row["steps"]) for row in rows] == [
+        ("1 first", 64, 4),
+        ("2 second", 48, 8),
+        ("3 third", 32, 4),
+    ]
+    phases = [record(folder) for folder in sorted((out / "phases").iterdir())]
+    means = [(one["evaluation"]["before"], one["evaluation"]["after"]) for one in phases]
+    # What a phase begins with is what the one before ended with; the chain began with the base.
+    assert means[0][1]["loss"] == pytest.approx(means[1][0]["loss"], rel=1e-4)
+    assert found["evaluation"]["before"]["loss"] == pytest.approx(means[0][0]["loss"], rel=1e-4)
+    assert found["evaluation"]["after"] == means[2][1]
+    assert found["evaluation"]["after"]["loss"]["mean"] < means[0][0]["loss"]["mean"]
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "learning_rate = 0.001 → 0.001 → 0.0005" in card
+    assert "| 2 second | train\\_rows 48 | 48 |" in card
+    assert "hf-rlhf-classic==" in card
+
+
+@pytest.mark.parametrize("harm", ["gone", "other bytes"])
+def test_a_phase_begins_with_a_checkpoint_where_the_saved_model_is_not_as_it_was(
+    harm: str, unbroken: tuple[str, Path], tmp_path: Path
+) -> None:
+    kind, whole = unbroken
+    shutil.copytree(whole, tmp_path / "out")
+    out = tmp_path / "out"
+    file = run_file(tmp_path, **(LORA if kind == "lora" else {}))
+    # As if it had been stopped between the first phase and the second.
+    for name in ("2-second", "3-third"):
+        shutil.rmtree(out / "phases" / name)
+    for name in ("run.json", "README.md", "config.yaml", "training_curves.png"):
+        (out / name).unlink()
+    for name in ("evaluation", "merged", "adapter"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    for path in out.rglob("phases/1-first/*.json"):
+        path.write_text(path.read_text().replace(str(whole), str(out)))
+    text = (out / "phases/1-first/config.yaml").read_text().replace(str(whole), str(out))
+    (out / "phases/1-first/config.yaml").write_text(text)
+    saved = out / "phases/1-first" / ("adapter" if kind == "lora" else "merged")
+    if harm == "gone":
+        shutil.rmtree(saved)
+    else:
+        weights = next(saved.glob("*.safetensors"))
+        content = bytearray(weights.read_bytes())
+        content[-1] ^= 1
+        weights.write_bytes(content)
+    said = train(file)
+    assert f"{saved} is not as phase first left it" in said
+    assert "beginning with " + str(out / "phases/1-first/checkpoints/checkpoint-4") in said
+    assert same_weights(out / "merged/model.safetensors", whole / "merged/model.safetensors")
+
+
+def test_two_processes_do_the_phases_as_one_does(tmp_path: Path) -> None:
+    ends = []
+    for count in (1, 2):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        batch = {"per_device_train_batch_size": 8 // count}
+        file = run_file(folder, **{**LORA, "lora_dropout": 0.0}, **batch)
+        cpu = ("--config_file", str(launch_configs()["cpu_ddp"]))
+        train(file, launch=cpu if count == 2 else ())
+        ends.append(record(folder / "out"))
+    one, two = ends
+    assert (one["training"]["world_size"], two["training"]["world_size"]) == (1, 2)
+    assert two["evaluation"]["after"]["loss"]["mean"] == pytest.approx(
+        one["evaluation"]["after"]["loss"]["mean"], rel=1e-3
+    )
+    assert two["training"]["steps"] == one["training"]["steps"] == 16
+
+
+def test_what_the_last_phase_lacks_is_said_before_the_first_begins(tmp_path: Path) -> None:
+    phases = [*RUN["phases"][:2], {"name": "third", "dataset": {"form": "nothing"}}]
+    said = train(run_file(tmp_path, phases=phases), status=2)
+    assert "phase third: run.yaml:" in said
+    assert "nothing" in said
+    assert not (tmp_path / "out/phases/1-first/run.json").exists()
+    mixed = [{**RUN["phases"][0], "use_peft": True, "lora_target_modules": ["q_proj"]}]
+    said = train(run_file(tmp_path, phases=[*mixed, RUN["phases"][1]]), status=2)
+    assert "`use_peft` is not alike in all phases" in said
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Any]:
+    local_hub = pytest.importorskip("hf_rlhf_local_hub")
+    with local_hub.serve(tmp_path / "hub") as running:
+        yield running
+
+
+def test_the_end_is_published_with_one_card_and_the_phases_are_not(
+    hub: Any, tmp_path: Path
+) -> None:
+    from hf_rlhf.hub import connect
+
+    publish = {"repo_id": "demo/phased", "base_model": "demo/base", "push_base": True}
+    own = environment(HF_ENDPOINT=hub.url, HF_TOKEN="any", HF_HOME=str(tmp_path / "home"))
+    train(run_file(tmp_path, publish=publish, **LORA), env=own)
+    api = connect(hub.url, "t").api
+    files = set(api.list_repo_files("demo/phased"))
+    assert {"adapter/adapter_model.safetensors", "model.safetensors", "README.md"} <= files
+    assert not [name for name in files if "phases" in name]
+    assert {one.id for one in api.list_models()} == {"demo/phased", "demo/base"}
+    card = Path(api.hf_hub_download("demo/phased", "README.md", cache_dir=tmp_path / "c"))
+    head = yaml.safe_load(card.read_text(encoding="utf-8").split("---")[1])
+    assert head["base_model"] == "demo/base"
+    assert "sft" in head["tags"]
+    assert "| 1 first |" in card.read_text(encoding="utf-8")
