@@ -252,9 +252,9 @@ def test_steps_know_what_they_were_made_from(tmp_path: Path) -> None:
     assert store.report("read") == {"share": None}
     assert store.state("steps") == "done"
     other = Store.open(store.folder)
-    with store.making("read", {"seed": 2}):
-        with pytest.raises(RunFolderError, match="in use by"), other.making("read", {}):
-            pytest.fail("two processes worked in one folder")
+    in_use = pytest.raises(RunFolderError, match="in use by")
+    with store.making("read", {"seed": 2}), in_use, other.making("read", {}):
+        pytest.fail("two processes worked in one folder")
     assert store.state("steps") == "stale"
     with pytest.raises(RunFolderError, match="changed since"):
         store.report("steps")
