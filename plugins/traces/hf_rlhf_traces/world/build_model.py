@@ -5,19 +5,22 @@ depends on the processor and the number of threads; one is used). What it reads 
 """
 
 import argparse
+import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf_traces.world.reading import Passage, passages
+from hf_rlhf_traces.world.reading import passages
 from hf_rlhf_traces.world.tokenizer import LENGTH, build_tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORED = -100
+_POOL = 8
+"""Batches that are sorted by length at a time, so that little of them is padding."""
 
 
 def architecture(hidden: int, layers: int) -> dict[str, Any]:
@@ -31,6 +34,8 @@ def architecture(hidden: int, layers: int) -> dict[str, Any]:
         "head_dim": 16,
         "max_position_embeddings": LENGTH,
         "tie_word_embeddings": True,
+        "initializer_range": 0.06,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
     }
 
 
@@ -57,18 +62,17 @@ class Builder:
         """Take AdamW steps on fresh passages; the rate warms up, and decays in the last half."""
         import torch
 
-        texts = passages(self.seed, stage)
+        batches = self._batches(stage, batch)
 
         optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01
         )
         started, smooth = time.perf_counter(), 0.0
         for step in range(1, steps + 1):
-            rate = min(1.0, step / 50, max(0.02, 2 * (1 - step / steps)))
+            rate = min(1.0, step / 50, max(0.02, 2 * (1 - step / steps)) if stage else 1.0)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate * rate
-            ids, labels = self._batch([next(texts) for _ in range(batch)])
-            loss = self.model(input_ids=ids, labels=labels).loss
+            loss = self._loss(*next(batches))
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             optimizer.step()
@@ -79,21 +83,35 @@ class Builder:
                 seconds = time.perf_counter() - started
                 print(f"stage {stage} step {step} loss {smooth:.3f} {seconds:.0f} s", flush=True)
 
-    def _batch(self, rows: Sequence[Passage]) -> tuple["Tensor", "Tensor"]:
-        """Return ids and labels, padded on the right, where causal attention needs no mask."""
+    def _batches(self, stage: int, size: int) -> Iterator[tuple["Tensor", "Tensor"]]:
+        """Yield ids and labels of passages of about the same length, padded on the right."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
-        ids, labels = [], []
-        for seen, continued in rows:
-            head, whole = (self.tokenizer(text).input_ids for text in (seen, seen + continued))
-            ids.append(torch.tensor(whole))
-            labels.append(torch.tensor([IGNORED] * len(head) + whole[len(head) :]))
+        texts, rng = passages(self.seed, stage), random.Random(f"batches/{self.seed}/{stage}")
         pad = self.tokenizer.pad_token_id
-        return (
-            pad_sequence(ids, batch_first=True, padding_value=pad),
-            pad_sequence(labels, batch_first=True, padding_value=IGNORED),
-        )
+        while True:
+            rows = sorted((self._encoded(*next(texts)) for _ in range(_POOL * size)), key=_length)
+            batches = [rows[start : start + size] for start in range(0, len(rows), size)]
+            rng.shuffle(batches)
+            for batch in batches:
+                sides = zip(*batch, strict=True)
+                ids, labels = ([torch.tensor(one) for one in side] for side in sides)
+                yield pad_sequence(ids, True, pad), pad_sequence(labels, True, IGNORED)
+
+    def _encoded(self, seen: str, continued: str) -> tuple[list[int], list[int]]:
+        head, whole = (self.tokenizer(text).input_ids for text in (seen, seen + continued))
+        return whole, [IGNORED] * len(head) + whole[len(head) :]
+
+    def _loss(self, ids: "Tensor", labels: "Tensor") -> "Tensor":
+        """Return the mean loss; logits are made only where there is a label, which is seldom."""
+        from torch.nn.functional import cross_entropy
+
+        # Causal attention needs no mask for what is padded on the right.
+        hidden = self.model.model(input_ids=ids).last_hidden_state[:, :-1]
+        wanted = labels[:, 1:]
+        here = wanted != IGNORED
+        return cross_entropy(self.model.lm_head(hidden[here]), wanted[here])
 
     def save(self, folder: Path) -> None:
         """Write weights (float32 safetensors), config, generation config and tokenizer."""
@@ -102,6 +120,10 @@ class Builder:
         generation.pad_token_id = self.tokenizer.pad_token_id
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+
+
+def _length(row: tuple[list[int], list[int]]) -> int:
+    return len(row[0])
 
 
 def main(arguments: Sequence[str]) -> int:

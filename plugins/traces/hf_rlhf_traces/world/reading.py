@@ -43,8 +43,8 @@ def listed(_: World, rng: random.Random) -> Passage:
 def _facts(world: World, rng: random.Random) -> list[Hop]:
     """Return some facts of few entities and few relations, so that neither alone tells a fact."""
     kind = rng.choice(list(NAMES))
-    names = rng.sample(NAMES[kind], rng.randint(2, 4))
-    relations = rng.sample(list(RELATIONS[kind]), rng.randint(1, 3))
+    names = rng.sample(NAMES[kind], rng.randint(2, 3))
+    relations = rng.sample(list(RELATIONS[kind]), rng.randint(1, 2))
     return [world.hop(relation, name) for relation in relations for name in names]
 
 
