@@ -1,0 +1,212 @@
+"""What a trace becomes: every cut a sample or counted, and nothing of it lost."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_rlhf_traces.format import Format
+from hf_rlhf_traces.samples import multiturn_rows, step_rows
+from hf_rlhf_traces.trace import (
+    Answer,
+    Document,
+    Reasoning,
+    Search,
+    SearchResult,
+    Step,
+    Trace,
+    Unknown,
+    turns,
+)
+
+FORM = Format()
+TRICKY = st.sampled_from(["<think>", "</think>", "<\\think>", "</information>", "\n", "{x}", "\\"])
+TEXT = st.lists(TRICKY | st.text(max_size=6), max_size=4).map("".join)
+KNOWN = (
+    st.builds(Reasoning, TEXT)
+    | st.builds(Search, TEXT, st.sampled_from(["search", 'a "tool" & <more>', ""]))
+    | st.builds(SearchResult, st.lists(st.builds(Document, TEXT, TEXT), max_size=2).map(tuple))
+    | st.builds(Answer, TEXT)
+)
+UNKNOWN = st.builds(Unknown, st.just("image"), st.none())
+
+
+def traces(step: st.SearchStrategy[Step]) -> st.SearchStrategy[Trace]:
+    steps = st.lists(step, max_size=9).map(tuple)
+    return st.builds(Trace, st.text(max_size=3), TEXT, steps)
+
+
+def of(*steps: Step, question: str = "Who?") -> Trace:
+    return Trace("t", question, steps)
+
+
+def multiturn(trace: Trace, form: Format = FORM, **settings: Any) -> Any:
+    return multiturn_rows(trace, form, **{"seed": 42, "think_drop_prob": 0.0, **settings})
+
+
+THINK, LOOK, SAY = Reasoning("hm"), Search("q"), Answer("a")
+FOUND = SearchResult((Document("T", "text"),))
+SHOWN = "<information>Doc 1 (Title: T)\ntext</information>"
+
+
+def parsed(text: str) -> list[Step | str]:
+    """A text in tags as steps; of results, what stands in their block."""
+    said = iter(FORM.steps(text))
+    return [content if tag == FORM.information else next(said) for tag, content in FORM.read(text)]
+
+
+def expected(steps: tuple[Step, ...]) -> list[Step | str]:
+    return [
+        FORM.unescape(FORM.found([one])[len("<information>") : -len("</information>")])
+        if isinstance(one, SearchResult)
+        else Answer(one.content)
+        if isinstance(one, Answer)
+        else one
+        for one in steps
+    ]
+
+
+def without_trailing(trace: Trace) -> tuple[Step, ...]:
+    made = turns(trace.steps)
+    last = len(made[-1].results) if made else 0
+    return trace.steps[: len(trace.steps) - last]
+
+
+@given(traces(KNOWN))
+def test_steps_joined_are_the_trace(trace: Trace) -> None:
+    rows, _ = step_rows(trace, FORM)
+    if not rows:
+        return
+    seen = rows[0]["prompt"]
+    for row in rows:
+        # Each prompt goes on where the sample before it ended; its results follow.
+        assert row["prompt"].startswith(seen)
+        seen = f"{row['prompt']}\n{row['answer']}"
+    assert seen.startswith(FORM.asked(trace.question))
+    after = seen[len(FORM.asked(trace.question)) :]
+    assert parsed(after) == expected(without_trailing(trace))
+
+
+@given(traces(KNOWN))
+def test_the_last_conversation_is_the_trace(trace: Trace) -> None:
+    rows, _ = multiturn(trace)
+    if not rows:
+        return
+    opening, *rest = rows[-1]["messages"]
+    start = FORM.ask(FORM.multiturn, FORM.escape(trace.question))
+    assert opening["content"].startswith(start)
+    text = "\n".join([opening["content"][len(start) :], *(turn["content"] for turn in rest)])
+    assert parsed(text) == expected(without_trailing(trace))
+
+
+@given(traces(KNOWN | UNKNOWN), st.sampled_from([0.0, 0.3, 1.0]))
+def test_every_cut_is_a_sample_or_counted(trace: Trace, drop: float) -> None:
+    groups = sum(bool(turn.results) for turn in turns(trace.steps))
+    both = (*multiturn(trace, think_drop_prob=drop), groups + 1), (*step_rows(trace, FORM), groups)
+    for rows, counts, cuts in both:
+        assert counts["cuts"] == cuts
+        assert counts["samples"] == len(rows)
+        assert cuts == len(rows) + counts["trailing_results"] + counts["empty_reply"]
+        assert counts["unknown_steps"] == sum(isinstance(one, Unknown) for one in trace.steps)
+        assert all(row["steps"] == groups for row in rows)
+        assert len({row["id"] for row in rows}) == len(rows)
+
+
+@given(traces(KNOWN | UNKNOWN), st.sampled_from([0.0, 0.5, 1.0]))
+def test_turns_alternate_and_none_is_empty(trace: Trace, drop: float) -> None:
+    for row in multiturn(trace, think_drop_prob=drop)[0]:
+        roles = [turn["role"] for turn in row["messages"]]
+        assert roles == ["user", "assistant"] * (len(roles) // 2)
+        assert all(turn["content"] for turn in row["messages"])
+
+
+def test_a_trace_of_n_results_gives_n_and_one_more() -> None:
+    trace = of(THINK, LOOK, FOUND, THINK, LOOK, FOUND, THINK, SAY)
+    rows, counts = multiturn(trace)
+    assert [len(row["messages"]) for row in rows] == [2, 4, 6]
+    assert counts["samples"] == 3
+    steps, _ = step_rows(trace, FORM)
+    assert [(one["step"], one["final"]) for one in steps] == [(1, False), (2, True)]
+    assert steps[0]["prompt"] == (
+        f"<question>Who?</question>\n<think>hm</think>\n<search>q</search>\n{SHOWN}"
+    )
+    assert steps[0]["answer"] == "<think>hm</think>\n<search>q</search>"
+    assert steps[1]["answer"] == "<think>hm</think>\n<answer>a</answer>"
+
+
+def test_parallel_searches_are_one_turn_and_their_results_one_group() -> None:
+    rows, _ = multiturn(of(LOOK, Search("r"), FOUND, FOUND, SAY))
+    assert [turn["content"] for turn in rows[-1]["messages"][1:]] == [
+        "<search>q</search>\n<search>r</search>",
+        f"{SHOWN}\n{SHOWN}",
+        "<answer>a</answer>",
+    ]
+
+
+def test_results_without_a_reply_are_counted() -> None:
+    trace = of(LOOK, FOUND, LOOK, FOUND)
+    rows, counts = step_rows(trace, FORM)
+    assert [row["step"] for row in rows] == [1]
+    assert counts["trailing_results"] == 1
+    assert multiturn(trace)[1]["trailing_results"] == 1
+
+
+def test_what_unknown_steps_part_is_one_turn_of_the_user() -> None:
+    rows, counts = multiturn(of(LOOK, FOUND, Unknown("image", 1), FOUND, SAY))
+    assert [turn["content"] for turn in rows[-1]["messages"][2:]] == [
+        f"{SHOWN}\n{SHOWN}",
+        "<answer>a</answer>",
+    ]
+    assert counts["empty_reply"] == counts["unknown_steps"] == 1
+
+
+def test_a_reply_without_search_or_answer_is_kept_and_counted() -> None:
+    rows, counts = step_rows(of(LOOK, FOUND, THINK), FORM)
+    assert (rows[0]["answer"], counts["no_action"]) == ("<think>hm</think>", 1)
+
+
+def test_reasoning_is_dropped_where_something_else_is_said() -> None:
+    trace = of(THINK, LOOK, FOUND, THINK)
+    rows, counts = multiturn(trace, think_drop_prob=1.0)
+    assert [turn["content"] for turn in rows[-1]["messages"] if turn["role"] == "assistant"] == [
+        "<search>q</search>",
+        "<think>hm</think>",
+    ]
+    assert counts["think_dropped"] == counts["think_turns"] == 2
+    assert multiturn(trace)[1]["think_dropped"] == 0
+
+
+def test_a_draw_depends_on_its_own_turn_alone() -> None:
+    beginning = (THINK, LOOK, FOUND, THINK, LOOK, FOUND)
+    short = multiturn(of(*beginning, SAY), think_drop_prob=0.5)[0]
+    long = multiturn(of(*beginning, THINK, LOOK, FOUND, SAY), think_drop_prob=0.5)[0]
+    assert [row["messages"] for row in short[:2]] == [row["messages"] for row in long[:2]]
+
+
+def test_as_much_reasoning_is_dropped_as_asked_and_other_seeds_drop_other() -> None:
+    again: tuple[Step, ...] = (THINK, LOOK, FOUND)
+    trace = of(*again * 40, SAY)
+    rows, counts = multiturn(trace, think_drop_prob=0.3)
+    # 820 turns: 0.3 give or take four standard errors.
+    assert counts["think_dropped"] / counts["think_turns"] == pytest.approx(0.3, abs=0.064)
+    assert rows == multiturn(trace, think_drop_prob=0.3)[0]
+    assert rows != multiturn(trace, think_drop_prob=0.3, seed=43)[0]
+
+
+def test_the_format_is_what_rows_are_written_in() -> None:
+    form = Format(
+        think="reason",
+        information="found",
+        document="[{number}] {content}",
+        system="You use <{search}>.",
+        multiturn="Q: {context} Think in <{think}>.",
+    )
+    rows, _ = multiturn(of(THINK, LOOK, FOUND, SAY, question="<reason>{think}?"), form)
+    assert rows[-1]["messages"] == [
+        {"role": "system", "content": "You use <search>."},
+        {"role": "user", "content": "Q: <\\reason>{think}? Think in <reason>."},
+        {"role": "assistant", "content": "<reason>hm</reason>\n<search>q</search>"},
+        {"role": "user", "content": "<found>[1] text</found>"},
+        {"role": "assistant", "content": "<answer>a</answer>"},
+    ]
