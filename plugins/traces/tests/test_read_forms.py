@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from hf_rlhf_traces.trace import (
 DATA = Path(
     os.environ.get("HF_RLHF_DATA") or Path(__file__).resolve().parents[3] / "../shared/data"
 )
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "traces-data.md"
 STEPS: tuple[Step, ...] = (
     Reasoning("I look for Paris."),
     Search("Paris"),
@@ -441,3 +443,15 @@ def test_no_item_of_real_rollouts_is_lost() -> None:
     assert read_["hidden_reasoning"] + read_["reasoning"] == items["reasoning"]
     assert not read_["unknown"]
     assert not read_["documents_cut"]
+
+
+def test_the_examples_of_the_docs_are_read_by_the_form_they_stand_under() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    examples = re.findall(r"### `(\w+)`[^`]*```json\n(.*?)\n```", text, re.DOTALL)
+    assert [form for form, _ in examples] == list(FORMS)
+    for form, example in examples:
+        found = read(json.loads(example))
+        assert found.form == form
+        assert found.trace.question == "Where is Paris?"
+        assert found.trace.answer == "France"
+        assert not found.noted["searches_without_result"]
