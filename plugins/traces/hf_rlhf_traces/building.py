@@ -3,14 +3,22 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import DataError
+from hf_rlhf_traces.columns import Batch, Part
+from hf_rlhf_traces.engine import Block, blocks, in_order, unreadable
+from hf_rlhf_traces.rows import Split as Side
 from hf_rlhf_traces.split import Split
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.trace import Trace, from_json
-from hf_rlhf_traces.writing import dataset_written
+from hf_rlhf_traces.writing import SPLITS, dataset_written
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 TRACES = "traces.jsonl"
 SKIPPED = ("trailing_results", "empty_reply")
@@ -22,26 +30,29 @@ def build(
     dataset: str,
     settings: Mapping[str, Any],
     make: Callable[[Trace], MadeRows],
+    *,
+    jsonl: bool = True,
+    workers: int | None = None,
 ) -> Mapping[str, Any]:
     """Write a dataset of a store anew, and note what came of it; return that report.
 
-    `make` gives the rows of a trace, and counts as `hf_rlhf_traces.samples` has them. Raises
-    RunFolderError where the traces are not read, DataError where none gives a sample.
+    `make` gives the rows of a trace, and counts as `hf_rlhf_traces.samples` has them; it is pure,
+    and is sent to `workers` processes (None: one for each core), whose number changes nothing of
+    what is written. Raises RunFolderError where the traces are not read, DataError where none gives
+    a sample.
     """
     split = Split.of_report(store.report("read"))
     counts: Counter[str] = Counter()
     with (
         store.making(dataset, settings, after=("read", "format")) as report,
-        dataset_written(store.folder / "datasets" / dataset, dataset) as writers,
+        dataset_written(store.folder / "datasets" / dataset, dataset, jsonl=jsonl) as writers,
+        _shown_blocks(store.folder / TRACES, dataset) as coming,
     ):
-        for trace in read_traces(store.folder / TRACES, title=dataset):
-            side = split.of(trace.key)
-            rows, more = make(trace)
-            counts.update(more)
-            counts[f"traces {side}"] += 1
-            counts["traces_without_samples"] += not rows
-            for row in rows:
-                writers[side].add(row)
+        for made in in_order(Built(dataset, make, split, jsonl), coming, workers=workers):
+            counts.update(made.counts)
+            for side, parts in made.parts.items():
+                for part in parts:
+                    writers[side].append(part)
         if not counts["samples"]:
             raise DataError(
                 f"{store.folder / TRACES}: no trace gives a sample of {dataset}, which needs a "
@@ -49,6 +60,44 @@ def build(
             )
         report.update(_report(counts, {side: one.rows for side, one in writers.items()}))
     return report
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a block of traces gives."""
+
+    parts: Mapping[Side, list[Part]]
+    counts: Counter[str]
+
+
+@dataclass(frozen=True)
+class Built:
+    """Blocks of traces.jsonl to rows as they stand in files; a worker's part of `build`."""
+
+    dataset: str
+    make: Callable[[Trace], MadeRows]
+    split: Split
+    jsonl: bool
+
+    def __call__(self, block: Block) -> Made:
+        """Build the rows of a block. Raises DataError for a line that is no trace."""
+        counts: Counter[str] = Counter()
+        batches = {side: Batch(self.dataset, jsonl=self.jsonl) for side in SPLITS}
+        parts: dict[Side, list[Part]] = {side: [] for side in SPLITS}
+        for number, line in block.lines():
+            trace = trace_of(line, f"{block.path}:{number}")
+            side = self.split.of(trace.key)
+            rows, more = self.make(trace)
+            counts.update(more)
+            counts[f"traces {side}"] += 1
+            counts["traces_without_samples"] += not rows
+            for row in rows:
+                if batches[side].add(row):
+                    parts[side].append(batches[side].take())
+        for side, batch in batches.items():
+            if batch.rows:
+                parts[side].append(batch.take())
+        return Made(parts, counts)
 
 
 def _shown(counts: Counter[str]) -> str:
@@ -67,12 +116,6 @@ def _report(counts: Counter[str], samples: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def read_traces(path: Path, *, title: str = "") -> Iterator[Trace]:
-    """Yield the traces that `read` wrote. Raises DataError, with the line, for what it did not."""
-    for number, line in enumerate(lines_shown(path, title), start=1):
-        yield trace_of(line, f"{path}:{number}")
-
-
 def trace_of(line: bytes, where: str) -> Trace:
     """Return the trace of a line. Raises DataError, naming `where`, if it is none."""
     import orjson
@@ -87,14 +130,47 @@ def trace_of(line: bytes, where: str) -> Trace:
 
 
 def lines_shown(path: Path, title: str) -> Iterator[bytes]:
-    """Yield the lines of a file; how far it has been read is shown in a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
+    """Yield the lines of a file; how far it has been read is shown in a terminal.
 
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not sys.stderr.isatty()) as progress:
+    Where JSON Lines were not written, the rows of the Parquet file beside are given as lines.
+    """
+    beside = path.with_suffix(".parquet")
+    if not path.exists() and beside.exists():
+        yield from _rows_as_lines(beside)
+        return
+    with _progress() as progress:
         try:
             with progress.open(path, "rb", description=title) as file:
                 yield from file
         except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error}.") from error
+            raise unreadable(path, error) from error
+
+
+def _rows_as_lines(path: Path) -> Iterator[bytes]:
+    import orjson
+    import pyarrow.parquet as pq
+
+    for batch in pq.ParquetFile(path).iter_batches(256):
+        for row in batch.to_pylist():
+            yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+
+
+@contextmanager
+def _shown_blocks(path: Path, title: str) -> Iterator[Iterator[Block]]:
+    """Give the blocks of a file; how many have been taken is shown in a terminal."""
+
+    def coming() -> Iterator[Block]:
+        for block in blocks(path):
+            progress.advance(task, block.size)
+            yield block
+
+    with _progress() as progress:
+        task = progress.add_task(title, total=path.stat().st_size)
+        yield coming()
+
+
+def _progress() -> "Progress":
+    from rich.console import Console
+    from rich.progress import Progress
+
+    return Progress(console=Console(stderr=True), disable=not sys.stderr.isatty())

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf_traces.engine import add_workers_option
 from hf_rlhf_traces.format_options import add_format_options, asked_format, store_format
 from hf_rlhf_traces.store import Store
 
@@ -54,13 +55,23 @@ def _built(
     from hf_rlhf_traces.dataset_card import write_card
 
     asked, name = asked_format(chosen), chosen.dataset
+    if chosen.only_parquet:
+        settings = {**settings, "only_parquet": True}
     store = Store.open(chosen.folder)
     store.report("read")
     form = store_format(store, asked, overwrite=chosen.overwrite)
     if store.check(name, settings, overwrite=chosen.overwrite) == "done":
         print(f"{name}: done already. {described(store.report(name))}")
     else:
-        print(f"{name}: {described(build(store, name, settings, partial(make, form=form)))}")
+        report = build(
+            store,
+            name,
+            settings,
+            partial(make, form=form),
+            jsonl=not chosen.only_parquet,
+            workers=chosen.workers,
+        )
+        print(f"{name}: {described(report)}")
     print(f"{store.folder / 'datasets' / name}, and its card: {write_card(store)}")
     return 0
 
@@ -88,6 +99,10 @@ def _parser(dataset: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--overwrite", action="store_true", help="make anew what was made with other settings"
     )
+    parser.add_argument(
+        "--only_parquet", action="store_true", help="no JSON Lines beside: a fifth of the disk"
+    )
+    add_workers_option(parser)
     add_format_options(parser)
     return parser
 

@@ -5,6 +5,8 @@ alone, so that nothing that is made of them depends on how many workers there ar
 machine they are. Memory holds a few blocks for each worker, whatever the size of the file.
 """
 
+import argparse
+import gc
 import multiprocessing
 import os
 import signal
@@ -26,6 +28,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 BLOCK = 8 << 20
 """Bytes after which a block ends, at the end of the line it is in."""
+_GARBAGE = 200_000
 _AHEAD = 2
 """Blocks that may be done, or be worked on, beyond one for each worker."""
 
@@ -130,6 +133,16 @@ def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
         theirs.close()
 
 
+def add_workers_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--workers`."""
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes; default: one for each core. What is written does not depend on it",
+    )
+
+
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -138,6 +151,7 @@ def cores() -> int:
 def _started(lifeline: Connection) -> None:
     """Leave Ctrl-C to the process that started this one, and end when it lets go of its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.set_threshold(_GARBAGE)  # rows have no cycles; to look for them takes a third of the time
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
 
 

@@ -1,35 +1,32 @@
 """Datasets on disk: rows as they come, as JSON Lines and Parquet, whole or not at all.
 
-A batch is what is written at once, and a row group of the Parquet file. Where batches end depends
-on the rows alone, so that the same rows give the same bytes.
+A part is what is written at once, and a row group of the Parquet file. Where parts end depends on
+what they are made from alone, so that the same input gives the same bytes.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 
-from hf_rlhf.errors import DataError
 from hf_rlhf.files import whole_folder
-from hf_rlhf_traces.rows import Split, arrow_schema
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+from hf_rlhf_traces.columns import Batch, Part
+from hf_rlhf_traces.parquet_parts import PartsFile
+from hf_rlhf_traces.rows import Split
 
 SPLITS: tuple[Split, ...] = ("train", "validation")
-BATCH_BYTES = 32 << 20
-"""Of JSON; a row group holds more only if one row does."""
-COMPRESSION = "zstd"
 
 
 @contextmanager
-def dataset_written(folder: Path, dataset: str) -> Iterator[Mapping[Split, "SplitWriter"]]:
-    """Give a writer for each split; `folder` is replaced when the block ends without an error."""
+def dataset_written(
+    folder: Path, dataset: str, *, jsonl: bool = True
+) -> Iterator[Mapping[Split, "SplitWriter"]]:
+    """Give a writer for each split; `folder` is replaced when the block ends without an error.
+
+    Without `jsonl`, Parquet alone is written.
+    """
     with whole_folder(folder, overwrite=True) as made, ExitStack() as closing:
-        schema = arrow_schema(dataset)
-        writers = {split: SplitWriter(made, split, schema) for split in SPLITS}
+        writers = {split: SplitWriter(made, split, Batch(dataset, jsonl=jsonl)) for split in SPLITS}
         for writer in writers.values():
             closing.callback(writer.abandon)
         yield writers
@@ -37,59 +34,36 @@ def dataset_written(folder: Path, dataset: str) -> Iterator[Mapping[Split, "Spli
             writer.close()
 
 
-@dataclass
 class SplitWriter:
     """Writes one split of a dataset."""
 
-    folder: Path
-    split: Split
-    schema: "pa.Schema"
-    rows: int = 0
-    _waiting: list[Mapping[str, Any]] = field(default_factory=list)
-    _size: int = 0
-    _lines: IO[bytes] = field(init=False)
-    _parquet: "pq.ParquetWriter" = field(init=False)
-
-    def __post_init__(self) -> None:
-        import pyarrow.parquet as pq
-
-        self._lines = (self.folder / f"{self.split}.jsonl").open("wb")
-        target = self.folder / f"{self.split}.parquet"
-        self._parquet = pq.ParquetWriter(target, self.schema, compression=COMPRESSION)
+    def __init__(self, folder: Path, split: Split, batch: Batch) -> None:
+        self.rows = 0
+        self._batch = batch
+        self._lines = (folder / f"{split}.jsonl").open("wb") if batch.jsonl else None
+        self._parquet = PartsFile((folder / f"{split}.parquet").open("wb"))
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Write a row, in the end. Raises DataError for text that UTF-8 cannot hold."""
-        import orjson
+        if self._batch.add(row):
+            self.append(self._batch.take())
 
-        try:
-            line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
-        except TypeError as error:
-            raise DataError(
-                f"sample {row['id']!r} cannot be written: {error}. Read the traces anew: what "
-                "Unicode does not have is replaced or rejected there."
-            ) from error
-        self._lines.write(line)
-        self._waiting.append(row)
-        self._size += len(line)
-        self.rows += 1
-        if self._size >= BATCH_BYTES:
-            self._flush()
+    def append(self, part: Part) -> None:
+        """Write rows that a worker has put into their form."""
+        if self._lines is not None:
+            self._lines.write(part.lines)
+        self._parquet.add(part.parquet)
+        self.rows += part.rows
 
     def close(self) -> None:
-        """Write what is left."""
-        self._flush()
-        self._lines.close()
+        """Write what is left; a file without rows has its columns."""
+        if self._batch.rows or not self.rows:
+            self.append(self._batch.take())
         self._parquet.close()
+        self.abandon()
 
     def abandon(self) -> None:
         """Let go of the files, if they are open still."""
-        self._lines.close()
-        if self._parquet.is_open:
-            self._parquet.close()
-
-    def _flush(self) -> None:
-        import pyarrow as pa
-
-        if self._waiting:
-            self._parquet.write_batch(pa.RecordBatch.from_pylist(self._waiting, self.schema))
-        self._waiting, self._size = [], 0
+        if self._lines is not None:
+            self._lines.close()
+        self._parquet.file.close()

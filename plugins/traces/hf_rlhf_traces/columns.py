@@ -1,0 +1,217 @@
+"""Rows to the bytes of a dataset's files: JSON Lines, and a Parquet row group.
+
+Contexts grow: the prompt of a step begins with the prompt of the step before it, and a
+conversation repeats the one before. What is repeated is held once, as Arrow views on one buffer,
+and the Parquet pages are compressed by zstd, which finds it again at little cost.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+
+from hf_rlhf.errors import DataError
+from hf_rlhf_traces.rows import arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_BYTES = 32 << 20
+"""Of text; a row group holds more only by its last row."""
+_INLINE = 12
+"""Bytes that an Arrow view holds itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows as they stand in files. Small, to be sent by a worker."""
+
+    rows: int
+    lines: bytes
+    """JSON Lines; b"" where they are not asked for."""
+    parquet: bytes
+    """A Parquet file."""
+
+
+class _Column(Protocol):
+    @property
+    def size(self) -> int: ...
+
+    def add(self, value: Any) -> None: ...
+
+    def array(self) -> "pa.Array": ...
+
+
+class Batch:
+    """Rows of one dataset and split, until they are taken as a part."""
+
+    def __init__(self, dataset: str, *, jsonl: bool) -> None:
+        self.schema = arrow_schema(dataset)
+        self.jsonl = jsonl
+        self._begin()
+
+    def add(self, row: Mapping[str, Any]) -> bool:
+        """Add a row, and return whether the batch is full.
+
+        Raises DataError for text that UTF-8 cannot hold.
+        """
+        try:
+            if self.jsonl:
+                self.lines.append(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+            for name, column in self.columns.items():
+                column.add(row[name])
+        except (TypeError, UnicodeEncodeError) as error:
+            raise DataError(
+                f"sample {row['id']!r} cannot be written: {error}. Read the traces anew: what "
+                "Unicode does not have is replaced or rejected there."
+            ) from error
+        self.rows += 1
+        return sum(column.size for column in self.columns.values()) >= BATCH_BYTES
+
+    def take(self) -> Part:
+        """Return the rows as a part, and begin anew."""
+        part = Part(self.rows, b"".join(self.lines), self._parquet())
+        self._begin()
+        return part
+
+    def _begin(self) -> None:
+        self.rows = 0
+        self.lines: list[bytes] = []
+        self.columns = {one.name: _column(one.type) for one in self.schema}
+
+    def _parquet(self) -> bytes:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        arrays = [column.array() for column in self.columns.values()]
+        fields = [one.with_type(a.type) for one, a in zip(self.schema, arrays, strict=True)]
+        schema, made = pa.schema(fields), BytesIO()
+        plain = [one.name for one in self.schema if not pa.types.is_nested(one.type)]
+        # Dictionaries are for values that repeat, long texts outgrow theirs; the stored schema
+        # would have readers make views of them, too.
+        with pq.ParquetWriter(
+            made,
+            schema,
+            compression="zstd",
+            use_dictionary=False,
+            write_statistics=[name for name in plain if name not in ("prompt", "answer")],
+            store_schema=False,
+        ) as writer:
+            if self.rows:
+                writer.write_batch(pa.record_batch(arrays, schema=schema))
+        return made.getvalue()
+
+
+def _column(kind: "pa.DataType") -> _Column:
+    import pyarrow as pa
+
+    if pa.types.is_string(kind):
+        return _Texts()
+    if pa.types.is_list(kind):
+        return _Chats(kind)
+    return _Plain(kind)
+
+
+@dataclass
+class _Plain:
+    kind: "pa.DataType"
+    size: int = 0
+    values: list[Any] = field(default_factory=list)
+
+    def add(self, value: Any) -> None:
+        self.values.append(value)
+        self.size += 8
+
+    def array(self) -> "pa.Array":
+        import pyarrow as pa
+
+        return pa.array(self.values, self.kind)
+
+
+@dataclass
+class _Texts:
+    """Texts as views on one buffer. One that begins with the text before it shares its place."""
+
+    size: int = 0
+    views: list[bytes] = field(default_factory=list)
+    parts: list[bytes] = field(default_factory=list)
+    end: int = 0
+    """Of what is in the buffer."""
+    text: str = ""
+    view: bytes = bytes(16)
+    """The last text, and its view."""
+    begin: int = 0
+    """Where it begins in the buffer; at `end` if it is not there."""
+
+    def add(self, text: str) -> None:
+        if text == self.text:
+            pass
+        elif self.begin < self.end and text.startswith(self.text):
+            more = text[len(self.text) :].encode()
+            self.view = self._appended(more, self.view[4:8])
+            self.text = text
+        else:
+            self.view = self.new(text)
+        self.put(self.view)
+
+    def put(self, view: bytes) -> None:
+        """Add the text of a view."""
+        self.size += int.from_bytes(view[:4], "little")
+        self.views.append(view)
+
+    def new(self, text: str) -> bytes:
+        """Put a text into the buffer, and return its view."""
+        encoded = text.encode()
+        self.text, self.begin = text, self.end
+        if len(encoded) <= _INLINE:
+            return struct.pack("<i12s", len(encoded), encoded)
+        return self._appended(encoded, encoded[:4])
+
+    def _appended(self, more: bytes, first: bytes) -> bytes:
+        self.parts.append(more)
+        self.end += len(more)
+        return struct.pack("<i4sii", self.end - self.begin, first, 0, self.begin)
+
+    def array(self) -> "pa.Array":
+        import pyarrow as pa
+
+        buffers = [None, pa.py_buffer(b"".join(self.views)), pa.py_buffer(b"".join(self.parts))]
+        return pa.Array.from_buffers(pa.string_view(), len(self.views), buffers)
+
+
+@dataclass
+class _Chats:
+    """Lists of turns; a text that comes again is held once."""
+
+    kind: "pa.DataType"
+    offsets: list[int] = field(default_factory=lambda: [0])
+    roles: list[str] = field(default_factory=list)
+    contents: _Texts = field(default_factory=_Texts)
+    known: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return self.contents.size
+
+    def add(self, turns: list[dict[str, str]]) -> None:
+        for turn in turns:
+            text = turn["content"]
+            if (view := self.known.get(text)) is None:
+                view = self.known[text] = self.contents.new(text)
+            self.contents.put(view)
+            self.roles.append(turn["role"])
+        self.offsets.append(len(self.roles))
+
+    def array(self) -> "pa.Array":
+        import pyarrow as pa
+
+        role, content = self.kind.value_type
+        fields = [role, content.with_type(pa.string_view())]
+        turns = pa.StructArray.from_arrays(
+            [pa.array(self.roles, pa.string()), self.contents.array()], fields=fields
+        )
+        kind = pa.list_(self.kind.value_field.with_type(turns.type))
+        return pa.ListArray.from_arrays(pa.array(self.offsets, pa.int32()), turns, type=kind)
