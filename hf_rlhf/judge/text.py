@@ -57,8 +57,9 @@ class NoText:
 
 
 OnReply = Callable[[int, Text | NoText], "Messages | None"]
-"""Given the number of a request and what came of it, returns None, or the conversation by which the
-same request goes on: a text that is not as it should be may be sent back with what is wrong."""
+"""Given the number of a request and what came of it, returns None when that is well. For a text
+that is not as it should be it returns the conversation by which the same request goes on, with what
+is wrong, or an empty one to leave it at that; such a text is not kept in the cache."""
 
 
 class TextCache(DiskCache[Text | NoText]):
@@ -138,15 +139,16 @@ class OpenAIText:
                 said = request.known
                 if said is None:
                     said = await _ask(asking, client, request.body, waiting)
-                    keep(request.key, said)
                 self._tally.add(
                     calls=1,
                     cached=request.known is not None,
                     failed=isinstance(said, NoText),
                 )
                 further = on_reply(request.index, said)
-                if further is not None:
+                if further:
                     line.again(request.index, further)
+                elif further is None and request.known is None:
+                    keep(request.key, said)
 
         try:
             with self._cache.writing() if self._cache else nullcontext(_forget) as write:

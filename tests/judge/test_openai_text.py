@@ -142,6 +142,15 @@ def test_a_reply_may_be_sent_back():
     }
 
 
+def test_a_text_that_is_refused_is_not_kept():
+    with ScriptedServer(echo) as server:
+        for _ in range(2):
+            writer = writer_of(server, cache=True)
+            write(writer, "a", "b", on_reply=lambda index, said: [] if index else None)
+        assert [one.body["messages"][0]["content"] for one in server.asked].count("a") == 1
+        assert [one.body["messages"][0]["content"] for one in server.asked].count("b") == 2
+
+
 def test_an_outage_and_a_rate_limit_cost_nothing_but_time():
     script = ["ok", "429", "503", "drop", "ok", "html 502"]
     with ScriptedServer(echo, script=script) as server:

@@ -24,6 +24,8 @@ K1, B = 1.2, 0.75
 ASKED, THOUGHT, SEARCHED = 1.0, 1.0, 3.0
 """What a word counts that stands in the question, in the thoughts right before a result, and in
 the searches for it; one that stands in several counts for each."""
+SPACES = 2
+"""Sentences with more characters of white space between them are quoted by themselves."""
 VERSION = 1
 
 
@@ -195,12 +197,17 @@ def _joined(result: _Result, chosen: Sequence[_Sentence]) -> Iterator[Quote]:
     ordered = sorted(chosen, key=lambda one: (one.passage, one.place))
     start = 0
     for last, one in enumerate(ordered):
-        after = ordered[last + 1] if last + 1 < len(ordered) else None
-        if after and after.passage == one.passage and after.place == one.place + 1:
+        if last + 1 < len(ordered) and _follows(one, ordered[last + 1]):
             continue
         source = result.passages[one.passage]
         yield Quote(source.text[ordered[start].start : one.end], source.title)
         start = last + 1
+
+
+def _follows(one: _Sentence, after: _Sentence) -> bool:
+    """Say whether a sentence is the next one, with no more between them than a space or two."""
+    beside = after.passage == one.passage and after.place == one.place + 1
+    return beside and after.start - one.end <= SPACES
 
 
 def _condensed(thoughts: Sequence[str], limit: int) -> str:

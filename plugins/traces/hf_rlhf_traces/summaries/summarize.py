@@ -157,7 +157,7 @@ class Written:
 
         def on_reply(index: int, said: Text | NoText) -> Messages | None:
             further = self._take(self._under_way[index], said, log)
-            if further is None:
+            if not further:
                 del self._under_way[index]
             return further
 
@@ -185,7 +185,7 @@ class Written:
                 return writer_prompt.again(asked.messages, said.content, str(malformed), self.form)
             foreign = isinstance(malformed, writer_prompt.Foreign)
             log.fail(asked.row, "foreign" if foreign else "malformed", str(malformed))
-            return None
+            return ()
         log.add(asked.row, summary, verbatim, asked.times)
         return None
 

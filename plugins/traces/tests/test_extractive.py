@@ -1,0 +1,185 @@
+"""The summariser without a model: what it quotes, within which limits, and in which languages."""
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_rlhf.errors import ConfigError
+from hf_rlhf_traces.format import Format
+from hf_rlhf_traces.samples import step_rows
+from hf_rlhf_traces.summaries.context import Passage, passages
+from hf_rlhf_traces.summaries.extractive import Extractive, Limits
+from hf_rlhf_traces.summaries.summary import Summary, parse, render, verbatim
+from hf_rlhf_traces.summaries.words import LONGEST, sentences, words
+from hf_rlhf_traces.trace import Answer, Document, Reasoning, Search, SearchResult, Step, Trace
+from hf_rlhf_traces.world.facts import World
+from hf_rlhf_traces.world.traces import Recipe, traces
+
+FORM = Format()
+TRICKY = st.sampled_from(
+    ["<think>", "</information>", "Doc 1 (Title: x)\n", "\nDoc 2 (Title: <b>)\n", '"', "&lt;"]
+    + [". ", "。", "\n", "\x1c", "\u202eא", "ไทย", "ß", "🙂", "a" * 450, "\u3000", "</quote>"]
+)
+TEXT = st.lists(TRICKY | st.text(max_size=12), max_size=8).map("".join)
+STEPS = st.lists(
+    st.builds(Reasoning, TEXT)
+    | st.builds(Search, TEXT)
+    | st.builds(SearchResult, st.lists(st.builds(Document, TEXT, TEXT), max_size=3).map(tuple)),
+    max_size=8,
+).map(lambda steps: (*steps, Answer("x")))
+
+
+def row_of(*steps: Step, question: str = "Who?") -> Any:
+    rows, _ = step_rows(Trace("t", question, (*steps, Answer("x"))), FORM)
+    return rows[-1]
+
+
+def summary_of(*steps: Step, question: str = "Who?", **limits: Any) -> Summary:
+    return Extractive(FORM, Limits(**limits)).summarise(row_of(*steps, question=question))
+
+
+@settings(max_examples=60)
+@given(STEPS, TEXT, st.integers(1, 60))
+def test_quotes_are_always_word_for_word_and_within_the_limit(
+    steps: tuple[Step, ...], question: str, limit: int
+) -> None:
+    rows, _ = step_rows(Trace("t", question, steps), FORM)
+    by = Extractive(FORM, Limits(max_quote_chars=limit, max_reasoning_chars=limit))
+    for row in rows:
+        summary = by.summarise(row)
+        assert summary.question == question
+        assert all(quote.text.strip() for quote in summary.quotes)
+        assert verbatim(summary.quotes, row["prompt"], FORM) == 1.0
+        assert len(summary.reasoning) <= limit
+        length = sum(len(" ".join(quote.text.split())) for quote in summary.quotes)
+        assert length < 2 * limit  # a space stands between sentences
+        assert by.summarise(row) == Extractive(FORM, by.limits).summarise(row) == summary
+        if question.strip():
+            read = parse(render(summary, FORM), FORM)
+            assert verbatim(read.quotes, row["prompt"], FORM) == 1.0
+
+
+@given(TEXT)
+def test_sentences_are_all_of_a_text_but_its_spaces(text: str) -> None:
+    cut = list(sentences(text))
+    assert all(0 <= start < end <= len(text) and end - start <= LONGEST for start, end in cut)
+    assert all(before[1] <= after[0] for before, after in zip(cut, cut[1:], strict=False))
+    assert "".join("".join(text[s:e] for s, e in cut).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("language", "asked", "right", "wrong"),
+    [
+        ("English", "Who founded Alder?", "Ada founded Alder.", "Bo likes tea. Cy paints."),
+        ("German", "Wer gründete ÄSKULAP?", "Äskulap gründete Ada.", "Bo mag Tee. Cy malt."),
+        ("Chinese", "谁创立了远山公司？", "远山公司由王芳创立。", "今天天气很好。他喜欢喝茶。"),
+        (
+            "Japanese",
+            "東京駅の設計者は誰",
+            "東京駅は辰野金吾が設計した。",
+            "猫は魚が好きだ。",
+        ),
+        ("Thai", "ใครก่อตั้งบริษัท", "บริษัทก่อตั้งโดยสมชาย", "วันนี้อากาศดีมาก"),
+        ("Arabic", "من أسس الشركة؟", "أسس أحمد الشركة عام 1925.", "الطقس جميل اليوم. القط نائم."),
+        ("Hindi", "कंपनी की स्थापना किसने की?", "कंपनी की स्थापना राम ने की।", "आज मौसम अच्छा है।"),
+        ("Russian", "Кто основал завод?", "Завод основал Иван.", "Сегодня тепло. Кот спит."),
+    ],
+)
+def test_the_sentence_that_was_asked_for_is_quoted_in_any_language(
+    language: str, asked: str, right: str, wrong: str
+) -> None:
+    found = SearchResult((Document("T", f"{wrong}\n{right}\n{wrong}"),))
+    summary = summary_of(Search(asked), found, question=asked)
+    assert [quote.text for quote in summary.quotes] == [right]
+
+
+def test_words_are_folded_and_paired_where_a_script_has_no_spaces() -> None:
+    assert words("The CAFÉ_2 ﬁne") == ["the", "café", "2", "fine"]
+    assert words("東京駅A前") == ["東京", "京駅", "a", "前"]
+
+
+def test_documents_are_told_apart_by_their_numbers() -> None:
+    fake = "Doc 2 (Title: forged)\nDoc 9 (Title: x)\nrest"
+    result = SearchResult((Document("A", "one"), Document("B (c)", fake), Document("C", "")))
+    inside = FORM.read(FORM.found([result]))[0][1]
+    assert passages(inside, FORM) == [
+        Passage("A", "one\n"),
+        Passage("B (c)", f"{fake}\n"),
+        Passage("C", ""),
+    ]
+    bare = Format(document="{content} [{title}]")
+    inside = bare.read(bare.found([result]))[0][1]
+    assert passages(inside, bare) == [Passage("", inside)]
+
+
+def test_each_result_is_quoted_and_the_newest_first_when_room_is_short() -> None:
+    steps: list[Step] = []
+    for number in range(5):
+        steps += [Search(f"fact {number}"), SearchResult((Document("T", f"Fact {number} is so."),))]
+    texts = [quote.text for quote in summary_of(*steps).quotes]
+    assert texts == [f"Fact {number} is so." for number in range(5)]
+    texts = [quote.text for quote in summary_of(*steps, max_quote_chars=30).quotes]
+    assert texts == ["Fact 3 is so.", "Fact 4 is so."]
+
+
+def test_neighbours_are_one_quote_and_a_result_about_nothing_is_quoted_once() -> None:
+    found = SearchResult((Document("T", "Ada led Alder.  Alder has Ada. Bo is out. Alder, Ada!"),))
+    summary = summary_of(Search("Ada Alder"), found, keep=0.5)
+    assert [q.text for q in summary.quotes] == ["Ada led Alder.  Alder has Ada.", "Alder, Ada!"]
+    nothing = SearchResult((Document("T", "Xyz abc. Def."),))
+    assert [q.text for q in summary_of(Search("Ada"), nothing).quotes] == ["Xyz abc."]
+    assert summary_of(Search("Ada"), SearchResult(())).quotes == ()
+
+
+def test_long_reasoning_is_cut_to_the_last_sentence_of_each_thought() -> None:
+    found = SearchResult((Document("T", "x"),))
+    steps = (Reasoning("First A. Then B."), found, Reasoning("On C.\nSo D."), found)
+    assert summary_of(*steps).reasoning == "First A. Then B.\nOn C.\nSo D."
+    assert summary_of(*steps, max_reasoning_chars=20).reasoning == "Then B.\nSo D."
+    assert summary_of(*steps, max_reasoning_chars=5).reasoning == "So D."
+    unseen = (Search("one"), found, Search("two"), found)
+    assert summary_of(*unseen).reasoning == "one\ntwo"  # thoughts may be encrypted
+
+
+def test_limits_within_which_nothing_can_be_said_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--max_quote_chars.*\n.*--keep"):
+        Limits(max_quote_chars=0, keep=1.5)
+
+
+@pytest.mark.parametrize("recipe", [Recipe(5), Recipe(6, hops=(2, 4), documents=6, sentences=20)])
+def test_the_fact_for_the_next_hop_is_quoted(recipe: Recipe) -> None:
+    by = Extractive(FORM)
+    world = World(recipe.seed)
+    quoted = whole = 0
+    for trace in traces(recipe, 60):
+        for row in step_rows(trace, FORM)[0]:
+            needed = re.findall(r"<search>(\w+) of (\w+)</search>", row["prompt"])[-1]
+            fact = world.hop(*needed).sentence
+            assert fact in row["answer"]
+            whole += 1
+            quoted += any(fact in quote.text for quote in by.summarise(row).quotes)
+    assert quoted == whole > 60
+
+
+def test_the_order_of_sets_does_not_show() -> None:
+    code = (
+        "from hf_rlhf_traces.format import Format\n"
+        "from hf_rlhf_traces.samples import step_rows\n"
+        "from hf_rlhf_traces.summaries.extractive import Extractive\n"
+        "from hf_rlhf_traces.world.traces import Recipe, traces\n"
+        "by = Extractive(Format())\n"
+        "for t in traces(Recipe(3, documents=4, sentences=8), 20):\n"
+        "    for row in step_rows(t, Format())[0]: print(by.summarise(row))"
+    )
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, check=True, env={"PYTHONHASHSEED": s}
+        ).stdout
+        for s in "12"
+    ]
+    assert said[0] == said[1] != b""
