@@ -40,7 +40,13 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "split_summary_main",
         "build the two datasets with summaries, and compare their tokens",
     ),
+    "train": ("train_command", "train_main", "train in phases, or by one strategy alone"),
     "eval": ("evaluation.command", "main", "measure models on held-out questions, in both tasks"),
+    "analyze": (
+        "evaluation.analyze_command",
+        "main",
+        "where they do well and badly: tables, pictures, worst cases",
+    ),
     "push": ("push_command", "push_main", "the datasets and their card, as a dataset on the Hub"),
 }
 """Verb -> module, function, and what it does. In the order in which they are used."""

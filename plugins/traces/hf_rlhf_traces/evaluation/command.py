@@ -23,8 +23,10 @@ def main(argv: Sequence[str]) -> int:
     labelled = models_of(chosen.model) or newest_run(store)
 
     from hf_rlhf.noise import ignore_old_names
-    from hf_rlhf_traces.evaluation.evaluate import FOLDER, RESULTS, TABLE, Options, evaluate
+    from hf_rlhf_traces.evaluation.evaluate import TABLE, Options, evaluate
     from hf_rlhf_traces.evaluation.generating import Sampling
+    from hf_rlhf_traces.evaluation.recording import record_results
+    from hf_rlhf_traces.evaluation.results import FOLDER, RESULTS
 
     ignore_old_names()
     quiet_libraries()
@@ -41,12 +43,15 @@ def main(argv: Sequence[str]) -> int:
         use_cpu=chosen.use_cpu,
     )
     results = evaluate(store, labelled, options, ["hf-rlhf", "traces", "eval", *argv])
+    recorded = record_results(results) if chosen.record else []
     if chosen.json:
         print(json.dumps(results, indent=2, ensure_ascii=False))
         return 0
     show(results)
     folder = store.folder / FOLDER
     print(f"written: {folder / RESULTS}, {folder / TABLE}")
+    for run in recorded:
+        print(f"recorded: {run / 'run.json'} and its card")
     print(f"next: hf-rlhf traces analyze {store.folder}")
     return 0
 
@@ -155,6 +160,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar='"TASK METRIC: LABEL > LABEL"',
         help="a statement to be decided by its interval; repeatable",
     )
+    add("--record", action="store_true", help="put the table on the card of each run, too")
     add("--use_cpu", action="store_true", help="also where there is a GPU")
     add("--json", action="store_true", help="print the results as JSON instead of tables")
     return parser

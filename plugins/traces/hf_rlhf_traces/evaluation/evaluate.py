@@ -15,6 +15,8 @@ from hf_rlhf_traces.evaluation.intervals import ALL_EQUAL, METHOD
 from hf_rlhf_traces.evaluation.metrics import METRICS, TASKS, Task
 from hf_rlhf_traces.evaluation.results import (
     EXPECTED,
+    FOLDER,
+    RESULTS,
     Scored,
     as_json,
     differences,
@@ -31,8 +33,6 @@ from hf_rlhf_traces.evaluation.scoring import (
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.store import Store
 
-FOLDER = "eval"
-RESULTS = "results.json"
 TABLE = "results.md"
 SCHEMA = 1
 

@@ -8,6 +8,9 @@ from hf_rlhf_traces.evaluation.claims import Claim
 from hf_rlhf_traces.evaluation.intervals import FEW, Estimate, estimates
 from hf_rlhf_traces.evaluation.metrics import METRICS, Task, metrics_of
 
+FOLDER = "eval"
+"""In the store."""
+RESULTS = "results.json"
 EXPECTED = "expected"
 """In the place of a model: the replies of the training data, as if a model had given them."""
 

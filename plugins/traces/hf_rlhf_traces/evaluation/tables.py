@@ -113,14 +113,14 @@ def _markdown(results: Mapping[str, Any]) -> Iterator[str]:
             f"{data['samples']} of {data['rows']} rows of the split `{data['split']}`, of "
             f"{data['questions']} questions.\n"
         )
-        yield from _lines(task_table(results, task))
+        yield from lines_of(task_table(results, task))
         if results["differences"]:
             yield f"Paired differences from `{results['baseline']}`:\n"
-            yield from _lines(difference_table(results, task))
+            yield from lines_of(difference_table(results, task))
         yield "By step (groups of results seen before the reply):\n"
-        yield from _lines(group_table(results, task, "by_step"))
+        yield from lines_of(group_table(results, task, "by_step"))
         yield "By depth (groups of results of the whole trace):\n"
-        yield from _lines(group_table(results, task, "by_depth"))
+        yield from lines_of(group_table(results, task, "by_depth"))
     if results["claims"]:
         yield "## Claims\n"
         for line in claim_lines(results):
@@ -132,7 +132,8 @@ def _markdown(results: Mapping[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def _lines(table: tuple[Row, list[Row]]) -> Iterator[str]:
+def lines_of(table: tuple[Row, list[Row]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table."""
     headings, rows = table
     for row in (headings, ["---"] * len(headings), *rows):
         yield "| " + " | ".join(one.replace("|", "\\|") for one in row) + " |"
