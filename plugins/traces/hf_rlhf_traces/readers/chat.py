@@ -15,13 +15,12 @@ from typing import Any
 
 from hf_rlhf.rollouts import Call, Message, Other, Output, Reasoning, Rollout, Step
 from hf_rlhf_traces.readers import tagged
-from hf_rlhf_traces.readers.messages import messages_of
+from hf_rlhf_traces.readers.messages import ASKED, messages_of
 from hf_rlhf_traces.readers.rollout_steps import steps_of
 from hf_rlhf_traces.readers.rough import BadRow, Noted, Rough, kind_of, own_id, rest, text_of
 
 REASONING = ("reasoning_content", "reasoning", "thinking")
 _THINKS = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
-ASKED = ("system", "developer", "user")
 
 
 def fits(values: Mapping[str, Any]) -> bool:

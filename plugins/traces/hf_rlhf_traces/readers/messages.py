@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MESSAGES = ("messages", "conversation", "conversations")
+ASKED = ("system", "developer", "user")
+"""Roles that speak before the agent does."""
 
 
 def messages_of(values: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:

@@ -17,10 +17,18 @@ from typing import Any
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.readers.clean import json_in
 from hf_rlhf_traces.readers.documents import documents_said, documents_tagged
-from hf_rlhf_traces.readers.messages import messages_of
+from hf_rlhf_traces.readers.messages import ASKED, messages_of
 from hf_rlhf_traces.readers.rollout_steps import ANSWER, search
-from hf_rlhf_traces.readers.rough import BadRow, Noted, Rough, own_id, rest, text_of
-from hf_rlhf_traces.trace import SEARCH_TOOL, Answer, Reasoning, Search, SearchResult, Step
+from hf_rlhf_traces.readers.rough import BadRow, Noted, Rough, kind_of, own_id, rest, text_of
+from hf_rlhf_traces.trace import (
+    SEARCH_TOOL,
+    Answer,
+    Reasoning,
+    Search,
+    SearchResult,
+    Step,
+    Unknown,
+)
 
 TEXTS = (
     *("response", "output", "completion", "trace", "trajectory", "generated_text", "full_traces"),
@@ -104,22 +112,38 @@ def _of_messages(values: Mapping[str, Any], noted: Noted) -> Rough:
     if not messages:
         names = ", ".join(TEXTS)
         raise BadRow("no_trace", f"no text with tags in {names}, nor in messages")
-    question, steps = "", list[Step]()
+    question, steps, before = "", list[Step](), list[Any]()
     for at, message in enumerate(messages):
         path = f"{held}[{at}]"
-        text = text_of(message.get("content"), f"{path}.content", noted)
+        if not isinstance(message, Mapping):
+            raise BadRow("step_not_object", f"{path} is {kind_of(message)}, expected an object")
         role = message.get("role")
-        if role == "assistant" or (role == "user" and steps and _OPEN.match(text.lstrip())):
-            steps += steps_in(text, noted)
-        elif role == "user" and not steps:
-            question = _unframed(text)
-        elif role in ("tool", "function"):
-            steps.append(SearchResult(documents_said(text, noted)))
-        elif role == "user":
-            detail = f"{path}: a question after the agent's first turn: {text:.80}"
-            raise BadRow("user_turn_in_the_middle", detail)
+        if not steps and role in ASKED:
+            before.append(dict(message))
+            if role == "user":
+                text = text_of(message.get("content"), f"{path}.content", noted)
+                question = _unframed(text)
+        else:
+            steps += _said(message, path, noted)
     asked = text_of(values.get("question"), "question", noted) or question
-    return Rough(asked, steps, rest(values, (held, "question", "id")), own_id(values))
+    fields = rest(values, (held, "question", "id"))
+    if [one.get("content") for one in before] != [asked]:
+        fields.setdefault("input", before)
+    return Rough(asked, steps, fields, own_id(values))
+
+
+def _said(message: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
+    """Return the steps of a message behind the question."""
+    role = message.get("role")
+    text = text_of(message.get("content"), f"{path}.content", noted)
+    if role in ("tool", "function"):
+        return [SearchResult(documents_said(text, noted))]
+    if role == "assistant" or (role == "user" and _OPEN.match(text.lstrip())):
+        return list(steps_in(text, noted))
+    if role == "user":
+        detail = f"{path}: a question after the agent's first turn: {text:.80}"
+        raise BadRow("user_turn_in_the_middle", detail)
+    return [Unknown(f"message of {role}", dict(message))]
 
 
 def steps_in(text: str, noted: Noted) -> Iterator[Step]:
