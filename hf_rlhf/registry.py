@@ -53,6 +53,7 @@ FIRST_PARTY: dict[Kind, dict[str, str]] = {
     },
     "datasets": {
         **dict.fromkeys(("refiner_rows", "judged_rollouts", "tiny_world"), "hf-rlhf-refiner"),
+        **dict.fromkeys(("traces", "traces_multihop"), "hf-rlhf-traces"),
         **dict.fromkeys(
             ("sft", "preference", "prompts", "arithmetic", "tastes"), "hf-rlhf-classic"
         ),
@@ -61,6 +62,7 @@ FIRST_PARTY: dict[Kind, dict[str, str]] = {
         "hub": "hf-rlhf-local-hub",
         "eval": "hf-rlhf-classic",
         "roles": "hf-rlhf-roles",
+        "traces": "hf-rlhf-traces",
     },
 }
 

@@ -1,0 +1,185 @@
+"""`hf-rlhf traces train`: train on the datasets of a store, by one of three strategies."""
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hf_rlhf.errors import ConfigError, HfRlhfError, Problem, RunFolderError
+from hf_rlhf_traces.rows import MADE_BY
+from hf_rlhf_traces.store import Store
+
+STRATEGIES: Mapping[str, Sequence[str]] = {
+    "progressive": ("multiturn", "summary_only", "summary_prefix"),
+    "prefix": ("summary_prefix",),
+    "only": ("summary_only",),
+}
+"""Strategy -> the datasets that it trains on as it is shipped."""
+
+
+def train_main(argv: Sequence[str]) -> int:
+    """Write the run file of a strategy into the store, and train by it; or say what it would do."""
+    parser = _parser()
+    chosen, overrides = parser.parse_known_args(argv)
+    _check_options(overrides)
+    store = Store.open(chosen.folder)
+    for dataset in STRATEGIES[chosen.strategy]:
+        store.report(MADE_BY[dataset])
+    values = run_values(store, chosen)
+    if chosen.dry_run:
+        with TemporaryDirectory() as folder:
+            return _launched(chosen, Path(folder), values, [*overrides, "--dry_run"])
+    step, settings = f"train_{chosen.strategy}", {"run": values, "overrides": overrides}
+    out = store.folder / "runs" / chosen.strategy
+    if _to_be_made_anew(store, step, settings, out, overwrite=chosen.overwrite):
+        print(f"{out}: deleted, to be trained anew", flush=True)
+        shutil.rmtree(out)
+    status = _launched(chosen, out.parent, values, overrides)
+    if status == 0:
+        after = tuple(dict.fromkeys(MADE_BY[one] for one in STRATEGIES[chosen.strategy]))
+        if store.state(step, settings) != "done":
+            with store.making(step, settings, after=after) as report:
+                report["run"] = str(out)
+        print(f"{chosen.strategy}: {out / 'merged'}", flush=True)
+    return status
+
+
+def run_values(store: Store, chosen: argparse.Namespace) -> dict[str, Any]:
+    """Return the run file: that of the strategy, on the datasets of the store."""
+    from hf_rlhf.run import choose_run_file
+
+    file = choose_run_file(f"traces_{chosen.strategy}", chosen.run, None)
+    # What its `card` says is of the data that it is shipped for.
+    values = {key: value for key, value in file.values.items() if key != "card"}
+    shipped = values["dataset"]
+    # Of another adapter only the form means something here.
+    kept = shipped if shipped["name"] == "traces" else {"form": shipped.get("form")}
+    kept = {key: value for key, value in kept.items() if value is not None}
+    values["dataset"] = {**kept, "name": "traces", "path": str(store.folder)}
+    values["output_dir"] = str(store.folder / "runs" / chosen.strategy)
+    if chosen.model is not None:
+        values["model_name_or_path"] = chosen.model
+    if chosen.repo_id is not None:
+        values["publish"] = _publish(chosen.repo_id, str(values["model_name_or_path"]))
+    return values
+
+
+def _publish(repo_id: str, model: str) -> dict[str, Any]:
+    """Return where to publish; a base that is not on the Hub goes there too, to be loaded."""
+    if not model.startswith("package://") and not Path(model).exists():
+        return {"repo_id": repo_id}
+    return {"repo_id": repo_id, "base_model": f"{repo_id}-base", "push_base": True}
+
+
+def _check_options(overrides: Sequence[str]) -> None:
+    """Raise ConfigError for what would take the run away from the store."""
+    wrong = {
+        "--config": "Train by it itself: accelerate launch -m hf_rlhf.train --config FILE.",
+        "--plugin": "Choose by --strategy.",
+        "--output_dir": "The run lies in DIR/runs/STRATEGY, where the other verbs look for it.",
+    }
+    names = [word.partition("=")[0] for word in overrides]
+    if found := [name for name in names if name in wrong]:
+        problems = [
+            Problem(name, "is not for `hf-rlhf traces train`.", wrong[name]) for name in found
+        ]
+        raise ConfigError(problems)
+
+
+def _to_be_made_anew(
+    store: Store, step: str, settings: Mapping[str, Any], out: Path, *, overwrite: bool
+) -> bool:
+    """Return whether the run that is there is of other data, or of other settings and replaced.
+
+    Raises RunFolderError, with the difference, for other settings that are not to be replaced.
+    """
+    plain = {**settings, "run": {k: v for k, v in settings["run"].items() if k != "publish"}}
+    known = store.settings(step)
+    if known:
+        known = {**known, "run": {k: v for k, v in known["run"].items() if k != "publish"}}
+    if not out.exists():
+        return False
+    if not known:
+        return overwrite  # it has not ended; what differs is for the run itself to say
+    if known == plain:
+        return store.state(step) == "stale"
+    if not overwrite:
+        store.check(step, settings)
+    return True
+
+
+def _launched(
+    chosen: argparse.Namespace, folder: Path, values: Mapping[str, Any], options: Sequence[str]
+) -> int:
+    """Train by a run file written into `folder`: in this process, or as it is asked to launch."""
+    from hf_rlhf.config import RunFile
+    from hf_rlhf.files import atomic_write_text
+
+    file = folder / f"{chosen.strategy}.yaml"
+    atomic_write_text(file, RunFile.from_mapping(values).to_yaml())
+    words = ["--config", str(file), *options]
+    if chosen.launch is None:
+        from hf_rlhf.train import main
+
+        return main(words)
+    command = [*launcher(chosen.launch), "-m", "hf_rlhf.train", *words]
+    try:
+        # A run ends with what has launched it.
+        environment = {**os.environ, "HF_RLHF_LAUNCHED_BY": str(os.getpid())}
+        return subprocess.run(command, check=False, env=environment).returncode
+    except OSError as error:
+        raise HfRlhfError(f"--launch: {command[0]}: {error.strerror}.") from error
+
+
+def launcher(text: str) -> list[str]:
+    """Return the words that launch: of a command, a launch configuration, or the name of one."""
+    from hf_rlhf.launch import launch_configs
+
+    accelerate = [sys.executable, "-m", "accelerate.commands.launch"]
+    if text in (configs := launch_configs()):
+        return [*accelerate, "--config_file", str(configs[text])]
+    words = shlex.split(text)
+    if len(words) == 1 and Path(text).suffix in (".yaml", ".yml"):
+        if not Path(text).exists():
+            known = ", ".join(configs)
+            raise RunFolderError(f"--launch {text}: there is no such file. By name: {known}.")
+        return [*accelerate, "--config_file", text]
+    if words[:2] == ["accelerate", "launch"]:
+        return [*accelerate, *words[2:]]
+    return words
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hf-rlhf traces train",
+        description="Train on the datasets of DIR; the run lies in DIR/runs/STRATEGY. The same "
+        "command goes on where it stopped.",
+        epilog="Any key of the run file is an option too: --learning_rate 1e-5 for all phases, "
+        "--phases.multiturn.learning_rate 1e-5 for one. `hf-rlhf describe traces_progressive`.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of the other verbs")
+    parser.add_argument(
+        "--strategy",
+        choices=list(STRATEGIES),
+        default="progressive",
+        help="conversations, then summaries, then both; or one alone (default: %(default)s)",
+    )
+    parser.add_argument("--model", metavar="ID", help="a Hub id, folder, or package://…")
+    parser.add_argument("--run", metavar="NAME", help="the shipped run file: tiny, qwen2_5_7b")
+    parser.add_argument(
+        "--launch",
+        metavar="CONFIG",
+        help="an accelerate configuration, the name of one (`hf-rlhf launch-configs`), or a whole "
+        "command in quotes (default: one process)",
+    )
+    parser.add_argument("--repo_id", metavar="YOU/NAME", help="where the model is pushed to")
+    parser.add_argument("--dry_run", action="store_true", help="print the plan, train nothing")
+    parser.add_argument("--overwrite", action="store_true", help="train anew what differs")
+    return parser
