@@ -144,6 +144,7 @@ def main(arguments: Sequence[str]) -> int:
     builder = Builder(chosen.seed, chosen.hidden, chosen.layers)
     print(f"{builder.model.num_parameters()} parameters", flush=True)
     builder.read(0, chosen.copy_steps, chosen.learning_rate, chosen.batch)
+    builder.save(chosen.out)
     builder.read(1, chosen.steps, chosen.learning_rate, chosen.batch)
     builder.save(chosen.out)
     return 0

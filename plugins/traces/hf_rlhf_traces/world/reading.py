@@ -21,7 +21,7 @@ _PASSAGES_OF_A_WORLD = 100
 
 
 def passages(seed: int, stage: int = 1) -> Iterator[Passage]:
-    """Yield passages for ever, the same for the same seed; stage 0 has lists and copies only."""
+    """Yield passages for ever, the same for the same seed; stage 0 has lists and pairs only."""
     rng = random.Random(f"reading/{seed}/{stage}")
     number = _FIRST_WORLD * (seed + 1)
     kinds = _STAGES[stage]
@@ -40,11 +40,19 @@ def listed(_: World, rng: random.Random) -> Passage:
     return f"{text}\n", text
 
 
+def paired(_: World, rng: random.Random) -> Passage:
+    """Say of names who or what they are, and then again in another order."""
+    names = rng.sample([*NAMES["town"], *NAMES["person"]], 2 * rng.randint(2, 7))
+    pairs = [f"{one} is {other}." for one, other in zip(names[::2], names[1::2], strict=True)]
+    again = rng.sample(pairs, len(pairs))
+    return f"{' '.join(pairs)}\n", " ".join(again)
+
+
 def _facts(world: World, rng: random.Random) -> list[Hop]:
     """Return some facts of few entities and few relations, so that neither alone tells a fact."""
     kind = rng.choice(list(NAMES))
-    names = rng.sample(NAMES[kind], rng.randint(2, 3))
-    relations = rng.sample(list(RELATIONS[kind]), rng.randint(1, 2))
+    relations = rng.sample(list(RELATIONS[kind]), rng.randint(1, 3))
+    names = rng.sample(NAMES[kind], rng.randint(2, 6 // len(relations)))
     return [world.hop(relation, name) for relation in relations for name in names]
 
 
@@ -94,7 +102,7 @@ def titled(world: World, rng: random.Random) -> Passage:
 
 
 _STAGES: Sequence[dict[Callable[[World, random.Random], Passage], int]] = (
-    {listed: 2, copied: 1},
-    {listed: 1, recalled: 4, copied: 1, followed: 2, asked_first: 2, titled: 1},
+    {listed: 1, paired: 3},
+    {listed: 1, paired: 2, recalled: 4, copied: 1, followed: 2, asked_first: 2, titled: 1},
 )
 """What is read in each stage -> how often."""
