@@ -275,6 +275,34 @@ def test_search_r1() -> None:
     )
 
 
+def test_a_reply_with_the_marks_of_its_chat_template_is_parted_into_turns() -> None:
+    framed = "Reason in <think> first.\nQuestion: Where is Paris?\n\nThen <search> in tags."
+    row = {
+        "prompt": f"<|im_start|>system\nHelp.<|im_end|>\n<|im_start|>user\n{framed}<|im_end|>\n",
+        "response": "I look for Paris.\n<search>Paris</search>\n<|im_end|><|im_start|>user\n"
+        '<tool_response>\n<information>Doc 1(Title: "Paris") In France.\n</information>\n'
+        "Last one.\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+        "<answer>France</answer><|endoftext|>",
+    }
+    found = read(row)
+    assert found.trace.question == "Where is Paris?"
+    assert found.trace.steps == (
+        *STEPS[:2],
+        SearchResult((Document("Paris", "In France."), Document("", "Last one."))),
+        Answer("France", "answer"),
+    )
+
+
+def test_the_prompt_of_a_base_model_before_its_reply() -> None:
+    text = (
+        "Give it as <answer> Beijing </answer>. Question: Where is Paris?\n"
+        "<search>Paris</search><information>x</information><answer>France</answer>"
+    )
+    found = read({"text": text})
+    assert found.trace.question == "Where is Paris?"
+    assert [type(step) for step in found.trace.steps] == [Search, SearchResult, Answer]
+
+
 DR_TULU = (
     "<think>I look for Paris.</think>\n"
     '<call_tool name="snippet_search" limit="2">Paris</call_tool>\n'
@@ -408,7 +436,7 @@ def test_text_in_our_own_tags_is_read_back(
     question: str, thought: str, query: str, content: str, answer: str
 ) -> None:
     form = Format()
-    results = [SearchResult((Document("A title", content),))]
+    results = [SearchResult((Document("A title", f"{content}{thought}.{content}"),))]
     text = "\n".join(
         [
             form.said([Reasoning(thought), Search(query, "web")]),

@@ -11,7 +11,7 @@ References: https://github.com/PeterGriffinJin/Search-R1, https://github.com/rlr
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hf_rlhf_traces.format import Format
@@ -23,6 +23,7 @@ from hf_rlhf_traces.readers.rough import BadRow, Noted, Rough, kind_of, own_id, 
 from hf_rlhf_traces.trace import (
     SEARCH_TOOL,
     Answer,
+    Document,
     Reasoning,
     Search,
     SearchResult,
@@ -43,13 +44,11 @@ _OPEN = re.compile(
     rf"<(think|answer|{'|'.join(SEARCHES + RESULTS)})((?:\s[^<>]*)?)>", re.IGNORECASE
 )
 _ATTRIBUTE = re.compile(r"([\w-]+)=(?:\"([^\"]*)\"|'([^']*)'|(\S+))")
-_MARK = re.compile(
-    r"<\|im_start\|>\w*\n?|<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>"
-    r"|<\|start_header_id\|>\w*<\|end_header_id\|>"
-)
-_REPLY = re.compile(r"<\|im_start\|>assistant\n?|<\|start_header_id\|>assistant<\|end_header_id\|>")
+_ROLE = re.compile(r"<\|im_start\|>(\w+)\n?|<\|start_header_id\|>(\w+)<\|end_header_id\|>\s*")
+_MARK = re.compile(r"<\|(?:im_end|endoftext|eot_id|begin_of_text)\|>")
+_FRAMED = re.compile(r".*?<answer>.*?</answer>[^<]*?\sQuestion:[^\n]*\n", re.DOTALL)
 _ASKED = re.compile(r"(?:^|\s)Question:\s*")
-_FORMAT = Format()
+_plain = Format().unescape
 
 
 def fits(values: Mapping[str, Any]) -> bool:
@@ -79,16 +78,46 @@ def _text(values: Mapping[str, Any]) -> tuple[str, str]:
 
 def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
     """Return question and steps. Raises BadRow for what is none."""
-    key, text = _text(values)
-    if not key:
-        return _of_messages(values, noted)
-    question = _question(values, noted)
-    reply = _REPLY.search(text)
-    if reply:
-        question = question or _unframed(_MARK.sub("", text[: reply.start()]))
-        text = _MARK.sub("", text[reply.end() :])
-    used = (key, "prompt", *QUESTIONS[:1], "id")
-    return Rough(question, list(steps_in(text, noted)), rest(values, used), own_id(values))
+    held, text = _text(values)
+    messages: Sequence[Any] = _turns(text)
+    if not held:
+        held, messages = messages_of(values)
+    if not messages:
+        names = ", ".join(TEXTS)
+        raise BadRow("no_trace", f"no text with tags in {names}, nor in messages")
+    asked, steps, before = "", list[Step](), list[Any]()
+    for at, message in enumerate(messages):
+        path = f"{held}[{at}]" if len(messages) > 1 else held
+        if not isinstance(message, Mapping):
+            raise BadRow("step_not_object", f"{path} is {kind_of(message)}, expected an object")
+        role = message.get("role")
+        if not steps and role in ASKED:
+            before.append(dict(message))
+            if role == "user":
+                asked = _unframed(text_of(message.get("content"), f"{path}.content", noted))
+        else:
+            steps += _said(message, path, noted)
+    question = _question(values, noted) or asked
+    fields = rest(values, (held, "question", "prompt", "id"))
+    if before and [one.get("content") for one in before] != [question]:
+        fields.setdefault("input", before)
+    return Rough(question, steps, fields, own_id(values))
+
+
+def _turns(text: str) -> list[dict[str, str]]:
+    """Part a text at the marks of a chat template. What stands before them is the agent's."""
+    if not text:
+        return []
+    marks = list(_ROLE.finditer(text))
+    ends = [*(mark.start() for mark in marks), len(text)]
+    begin = text[: ends[0]]
+    turns = [("assistant", begin)] if _MARK.sub("", begin).strip() else []
+    for mark, end in zip(marks, ends[1:], strict=True):
+        turns.append((mark[1] or mark[2], text[mark.end() : end]))
+    if not marks and (framed := _FRAMED.match(text)):
+        # The prompt of a base model, and its reply behind the question's line.
+        turns = [("user", framed[0]), ("assistant", text[framed.end() :])]
+    return [{"role": role, "content": _MARK.sub("", said)} for role, said in turns]
 
 
 def _question(values: Mapping[str, Any], noted: Noted) -> str:
@@ -96,40 +125,21 @@ def _question(values: Mapping[str, Any], noted: Noted) -> str:
         if values.get(key) is not None:
             return text_of(values[key], key, noted)
     prompt = values.get("prompt")
+    if isinstance(prompt, str):
+        asked = [turn["content"] for turn in _turns(prompt) if turn["role"] == "user"]
+        return _unframed(asked[-1] if asked else _MARK.sub("", prompt))
     if isinstance(prompt, list):
-        asked = [m for m in prompt if isinstance(m, Mapping) and m.get("role") == "user"]
-        prompt = asked[-1].get("content") if asked else None
-    return _unframed(_MARK.sub("", text_of(prompt, "prompt", noted)))
+        said = [m for m in prompt if isinstance(m, Mapping) and m.get("role") == "user"]
+        return _unframed(text_of(said[-1].get("content"), "prompt", noted)) if said else ""
+    return text_of(prompt, "prompt", noted)
 
 
 def _unframed(prompt: str) -> str:
-    """Return the question from behind the instructions of a prompt."""
-    return _ASKED.split(prompt)[-1].strip()
-
-
-def _of_messages(values: Mapping[str, Any], noted: Noted) -> Rough:
-    held, messages = messages_of(values)
-    if not messages:
-        names = ", ".join(TEXTS)
-        raise BadRow("no_trace", f"no text with tags in {names}, nor in messages")
-    question, steps, before = "", list[Step](), list[Any]()
-    for at, message in enumerate(messages):
-        path = f"{held}[{at}]"
-        if not isinstance(message, Mapping):
-            raise BadRow("step_not_object", f"{path} is {kind_of(message)}, expected an object")
-        role = message.get("role")
-        if not steps and role in ASKED:
-            before.append(dict(message))
-            if role == "user":
-                text = text_of(message.get("content"), f"{path}.content", noted)
-                question = _unframed(text)
-        else:
-            steps += _said(message, path, noted)
-    asked = text_of(values.get("question"), "question", noted) or question
-    fields = rest(values, (held, "question", "id"))
-    if [one.get("content") for one in before] != [asked]:
-        fields.setdefault("input", before)
-    return Rough(asked, steps, fields, own_id(values))
+    """Return the question without the instructions of a prompt, which may stand on both sides."""
+    asked = _ASKED.split(prompt)[-1].strip()
+    if asked != prompt.strip() and _OPEN.search(asked):
+        return asked.partition("\n\n")[0].strip()
+    return asked
 
 
 def _said(message: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
@@ -153,7 +163,7 @@ def steps_in(text: str, noted: Noted) -> Iterator[Step]:
         yield from _bare(text[at : opened.start()])
         name = opened[1].lower()
         end, at = _closed(text, opened, name)
-        inside = _FORMAT.unescape(text[opened.end() : end]).strip()
+        inside = text[opened.end() : end].strip()
         yield _step(name, opened[2], inside, noted)
     yield from _bare(text[at:])
 
@@ -161,7 +171,7 @@ def steps_in(text: str, noted: Noted) -> Iterator[Step]:
 def _bare(text: str) -> Iterator[Step]:
     thought = text.replace("</think>", "").strip()
     if thought:
-        yield Reasoning(_FORMAT.unescape(thought))
+        yield Reasoning(_plain(thought))
 
 
 def _closed(text: str, opened: re.Match[str], name: str) -> tuple[int, int]:
@@ -185,12 +195,15 @@ def _has_result(text: str) -> bool:
 
 
 def _step(name: str, attributes: str, inside: str, noted: Noted) -> Step:
+    if name in RESULTS:
+        found = documents_tagged(inside, noted)  # escaped as yet: contents may hold tags
+        plain = (Document(_plain(one.title), _plain(one.content)) for one in found)
+        return SearchResult(tuple(plain))
+    inside = _plain(inside)
     if name == "think":
         return Reasoning(inside)
     if name == "answer":
         return Answer(inside, ANSWER)
-    if name in RESULTS:
-        return SearchResult(documents_tagged(inside, noted))
     return _search(name, attributes, inside, noted)
 
 
