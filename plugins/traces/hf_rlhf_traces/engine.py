@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from hf_rlhf.errors import DataError
 
@@ -70,12 +70,20 @@ def blocks(path: Path, size: int = BLOCK) -> Iterator[Block]:
             while got := file.readinto(buffer):
                 lines = buffer.count(b"\n", 0, got)
                 if buffer[got - 1] != 0x0A:
-                    got += len(file.readline())
+                    got += sum(map(len, _rest_of_line(file)))
                     lines += 1
                 yield Block(path, start, got, first)
                 start, first = start + got, first + lines
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def _rest_of_line(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield a line piece by piece: it may be larger than memory."""
+    while piece := file.readline(1 << 20):
+        yield piece
+        if piece.endswith(b"\n"):
+            return
 
 
 def unreadable(path: Path, error: OSError) -> DataError:

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
+from itertools import chain, groupby
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,10 +16,11 @@ import orjson
 
 from hf_rlhf.errors import ConfigError, DataError, Problem, RunFolderError
 from hf_rlhf_traces.decontamination import evaluation_set
+from hf_rlhf_traces.engine import Block, add_workers_option, blocks, in_order
 from hf_rlhf_traces.outcomes import NOTED, REJECTED
 from hf_rlhf_traces.readers import FORMS
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
-from hf_rlhf_traces.sources import Item, files_of, rows_of
+from hf_rlhf_traces.sources import Item, files_of, in_blocks, lines_of, rows_of
 from hf_rlhf_traces.split import check_ratio
 from hf_rlhf_traces.store import REJECTS, TRACES, Store
 from hf_rlhf_traces.tally import Tally
@@ -43,6 +46,7 @@ def read_main(argv: Sequence[str]) -> int:
         seed=chosen.seed,
         max_rejected_share=chosen.max_rejected_share,
         overwrite=chosen.overwrite,
+        workers=chosen.workers,
     )
     show(report, chosen.out)
     return 0
@@ -86,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         help="stop when more rows than this are rejected (0.05)",
     )
     parser.add_argument("--overwrite", action="store_true", help="read anew, with other settings")
+    add_workers_option(parser)
     return parser
 
 
@@ -106,10 +111,12 @@ def read(
     seed: int = 42,
     max_rejected_share: float = 0.05,
     overwrite: bool = False,
+    workers: int | None = None,
 ) -> Mapping[str, Any]:
     """Read files into the store at `out`, and return the report.
 
-    What was read with the same settings from the same files is not read again. Raises
+    What was read with the same settings from the same files is not read again. `workers` (None:
+    one for each core) changes nothing of what is written. Raises
     DataError when too many rows are rejected (rejects.jsonl is kept then), RunFolderError when the
     folder holds something else, and ConfigError for a ratio that leaves a side empty.
     """
@@ -136,7 +143,7 @@ def read(
             evaluation_set(options.decontaminate)  # what is wrong with it is said at once
         tally = Tally(options, seed)
         with _written(out) as (traces, rejects):
-            _read_all(files, tally, traces, rejects)
+            _read_all(files, tally, traces, rejects, workers)
             tally.refuse_if_more(max_rejected_share)
         report.update(tally.report(validation_ratio))
         if options.decontaminate:
@@ -172,21 +179,60 @@ def _seen(file: str) -> dict[str, Any]:
     return {"path": os.path.abspath(file), "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns}
 
 
-def _read_all(files: Sequence[str], tally: Tally, traces: IO[bytes], rejects: IO[bytes]) -> None:
-    options = tally.options
+def _read_all(
+    files: Sequence[str],
+    tally: Tally,
+    traces: IO[bytes],
+    rejects: IO[bytes],
+    workers: int | None,
+) -> None:
     with _progress(files) as tick:
-        for file in files:
-            for where, item in rows_of(file, int(options.max_row_mb * 1e6), tick(file)):
-                if item == b"":
-                    tally.noted["blank_lines"] += 1
-                    continue
-                _write(tally.add(read_item(where, item, options)), traces, rejects)
-                if tally.rows == EARLY and not tally.traces:
-                    tally.refuse_if_more(0)
+        for found in _found(files, tally.options, tick, workers):
+            if found is None:
+                tally.noted["blank_lines"] += 1
+                continue
+            _write(tally.add(found), traces, rejects)
+            if tally.rows == EARLY and not tally.traces:
+                tally.refuse_if_more(0)
 
 
-def read_item(where: str, item: Item, options: Options) -> Read | Rejected:
-    """Return what came of a row of `rows_of`."""
+def _found(
+    files: Sequence[str],
+    options: Options,
+    tick: Callable[[str], Callable[[int], None]],
+    workers: int | None,
+) -> Iterator[Read | Rejected | None]:
+    """Yield what came of each row, in order: None of a blank line. Workers read what can be parted.
+
+    Files in a row that can be, are one stream of blocks: many small ones keep workers busy, too.
+    """
+    for parted, some in groupby(files, in_blocks):
+        if parted:
+            coming = chain.from_iterable(_blocks(file, tick(file)) for file in some)
+            for found in in_order(partial(read_block, options=options), coming, workers=workers):
+                yield from found
+        else:
+            for file in some:
+                for where, item in rows_of(file, int(options.max_row_mb * 1e6), tick(file)):
+                    yield read_item(where, item, options)
+
+
+def _blocks(file: str, tick: Callable[[int], None]) -> Iterator[Block]:
+    for block in blocks(Path(file)):
+        yield block
+        tick(block.start + block.size)
+
+
+def read_block(block: Block, options: Options) -> list[Read | Rejected | None]:
+    """Return what came of each row of a block; a worker's part of `read`."""
+    rows = lines_of(block, int(options.max_row_mb * 1e6))
+    return [read_item(where, item, options) for where, item in rows]
+
+
+def read_item(where: str, item: Item, options: Options) -> Read | Rejected | None:
+    """Return what came of a row of `rows_of`; None of a blank line."""
+    if item == b"":
+        return None
     if isinstance(item, Rejected):
         return item
     if isinstance(item, bytes):

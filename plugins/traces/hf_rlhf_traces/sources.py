@@ -14,6 +14,7 @@ from typing import IO, Any
 from hf_rlhf.errors import DataError
 from hf_rlhf.formats import READERS
 from hf_rlhf.readers import read_rows
+from hf_rlhf_traces.engine import Block, unreadable
 from hf_rlhf_traces.reading import Rejected, rejected
 
 Item = bytes | Mapping[str, Any] | Rejected
@@ -76,13 +77,35 @@ def rows_of(file: str, max_bytes: int, tick: Callable[[int], None]) -> Iterator[
                 yield row.where, row.values
         return
     try:
-        if _suffix(path) in _LINES or (_suffix(path) == ".json" and _is_lines(path)):
-            yield from _lines(path, max_bytes, tick)
+        if _holds_lines(path):
+            with _binary(path) as file:
+                yield from _lines(file, path, max_bytes, tick)
         else:
             yield from _parsed(path)
         tick(path.stat().st_size)
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error}") from error
+
+
+def lines_of(block: Block, max_bytes: int) -> Iterator[tuple[str, Item]]:
+    """Yield place and row of a block of a file in `in_blocks`, as `rows_of` does of all of it."""
+    try:
+        with block.path.open("rb", buffering=_PIECE) as file:
+            file.seek(block.start)
+            end = block.start + block.size
+            yield from _lines(file, block.path, max_bytes, first=block.first, end=end)
+    except OSError as error:
+        raise unreadable(block.path, error) from error
+
+
+def in_blocks(file: str) -> bool:
+    """Whether a file can be read from the middle: JSON Lines that are not compressed."""
+    path = Path(file)
+    return path.suffix.lower() != ".gz" and path.is_file() and _holds_lines(path)
+
+
+def _holds_lines(path: Path) -> bool:
+    return _suffix(path) in _LINES or (_suffix(path) == ".json" and _is_lines(path))
 
 
 def _is_lines(path: Path) -> bool:
@@ -98,22 +121,29 @@ def _binary(path: Path) -> IO[bytes] | gzip.GzipFile:
     return gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb")
 
 
-def _lines(path: Path, max_bytes: int, tick: Callable[[int], None]) -> Iterator[tuple[str, Item]]:
-    number = 0
+def _lines(
+    file: IO[bytes] | gzip.GzipFile,
+    path: Path,
+    max_bytes: int,
+    tick: Callable[[int], None] = lambda _: None,
+    *,
+    first: int = 1,
+    end: int | None = None,
+) -> Iterator[tuple[str, Item]]:
+    number = first - 1
     try:
-        with _binary(path) as file:
-            # Of a gzipped file, how much of what is on disk was read.
-            place = getattr(file, "fileobj", None) or file
-            while line := file.readline(max_bytes + 1):
-                number += 1
-                where = f"{path}:{number}"
-                if len(line) > max_bytes and not line.endswith(b"\n"):
-                    yield where, _too_large(file, line, where, max_bytes)
-                elif number == 1:
-                    yield where, _first(line, where)
-                else:
-                    yield where, line if line.strip() else b""
-                tick(place.tell())
+        # Of a gzipped file, how much of what is on disk was read.
+        place = getattr(file, "fileobj", None) or file
+        while (end is None or file.tell() < end) and (line := file.readline(max_bytes + 1)):
+            number += 1
+            where = f"{path}:{number}"
+            if len(line) > max_bytes and not line.endswith(b"\n"):
+                yield where, _too_large(file, line, where, max_bytes)
+            elif number == 1:
+                yield where, _first(line, where)
+            else:
+                yield where, b"" if line.isspace() else line
+            tick(place.tell())
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         where = f"{path}:{number + 1}"
         detail = f"the gzip data breaks off or is damaged ({error}); what follows is lost"
