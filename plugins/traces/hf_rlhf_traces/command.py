@@ -48,5 +48,6 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "where they do well and badly: tables, pictures, worst cases",
     ),
     "push": ("push_command", "push_main", "the datasets and their card, as a dataset on the Hub"),
+    "run": ("run_command", "main", "all of read to analyze, with one command"),
 }
 """Verb -> module, function, and what it does. In the order in which they are used."""

@@ -1,0 +1,194 @@
+"""`hf-rlhf traces run`: every verb one after the other, from raw files to a published model.
+
+What a verb does is not repeated here: each is called as its own command would be, so the same
+command goes on where it stopped, and each step can be made anew by its own verb.
+"""
+
+import argparse
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.errors import ConfigError, HfRlhfError, Problem
+from hf_rlhf.files import atomic_write_text
+from hf_rlhf.progress import clock
+from hf_rlhf_traces.reconciliation import (
+    Line,
+    as_markdown,
+    check,
+    of_evaluation,
+    of_training,
+    reconciliation,
+)
+from hf_rlhf_traces.store import Store
+
+STEPS = (
+    *("read", "multiturn", "steps", "summarize", "split_summary"),
+    *("train", "eval", "analyze"),
+)
+TABLE = "reconciliation.md"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A step that has ended."""
+
+    step: str
+    seconds: float
+
+
+def main(argv: Sequence[str]) -> int:
+    """Do every step, and say what came of them."""
+    chosen, others = _parser().parse_known_args(argv)
+    options = step_options(others)
+    made: list[Made] = []
+    for number, step in enumerate(STEPS, start=1):
+        command = [*_arguments(step, chosen), *options.get(step, [])]
+        _head(f"{number}/{len(STEPS)}", step, command)
+        started = time.perf_counter()
+        try:
+            code = _verb(step, command)
+        except HfRlhfError:
+            _stopped(step, argv)
+            raise
+        if code:
+            _stopped(step, argv)
+            return code
+        made.append(Made(step, time.perf_counter() - started))
+    _end(chosen, made)
+    return 0
+
+
+def step_options(others: Sequence[str]) -> dict[str, list[str]]:
+    """Return step -> its options, of `--STEP.OPTION VALUE ...`; a value may begin with no `--`.
+
+    Raises ConfigError, with every word that is none.
+    """
+    found: dict[str, list[str]] = {}
+    problems, step = [], ""
+    for word in others:
+        if word.startswith("--"):
+            step, dot, option = word.removeprefix("--").partition(".")
+            if dot and step in STEPS:
+                found.setdefault(step, []).append(f"--{option}")
+                continue
+            step = ""
+        elif step:
+            found[step].append(word)
+            continue
+        fix = f"Options of a step are written --STEP.OPTION; steps are {', '.join(STEPS)}."
+        problems.append(Problem(word, "is no option of `hf-rlhf traces run`.", fix))
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def _arguments(step: str, chosen: argparse.Namespace) -> list[str]:
+    """Return the words of a step that follow from those of the run."""
+    folder = str(chosen.out)
+    anew = ["--overwrite"] if chosen.overwrite else []
+    match step:
+        case "read":
+            files = [str(file) for file in chosen.files]
+            split = ["--validation_ratio", str(chosen.validation_ratio), "--seed", str(chosen.seed)]
+            return [*files, "--out", folder, *split, *anew]
+        case "multiturn":
+            return [folder, "--seed", str(chosen.seed), *anew]
+        case "train":
+            pushed = ["--repo_id", chosen.repo_id] if chosen.repo_id else []
+            return [folder, *pushed, "--seed", str(chosen.seed), *anew]
+        case "eval" | "analyze":
+            return [folder]
+        case _:
+            return [folder, *anew]
+
+
+def _verb(step: str, command: Sequence[str]) -> int:
+    from hf_rlhf_traces.command import VERBS
+
+    module, name, _ = VERBS[step]
+    return int(getattr(import_module(f"hf_rlhf_traces.{module}"), name)(command))
+
+
+def _head(place: str, step: str, command: Sequence[str]) -> None:
+    print(f"\n[{place}] hf-rlhf traces {step} {shlex.join(command)}", flush=True)
+
+
+def _stopped(step: str, argv: Sequence[str]) -> None:
+    print(
+        f"\nStopped in {step}. What is made stays; mend what is said below, and the same command "
+        f"goes on there: hf-rlhf traces run {shlex.join(argv)}",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _end(chosen: argparse.Namespace, made: Sequence[Made]) -> None:
+    """Show how long each step took and what became of what it was given; where the rest is."""
+    from rich.console import Console
+
+    store = Store.open(chosen.out)
+    lines = [*reconciliation(store), *of_training(newest(store)), *of_evaluation(store)]
+    atomic_write_text(store.folder / TABLE, as_markdown(lines))
+    console = Console()
+    print()
+    console.print(_times(made))
+    console.print(_accounts(lines))
+    check(lines)
+    print(f"accounts: {store.folder / TABLE}")
+    for plot in sorted((store.folder / "analysis").glob("*.png")):
+        print(f"plot: {plot}")
+    print(f"model: {newest(store)} (card: README.md, weights: merged)")
+    if not chosen.repo_id:
+        print(f"publish it: hf-rlhf publish {newest(store)} --repo_id YOU/NAME")
+
+
+def newest(store: Store) -> Path:
+    """Return the folder of the store's newest run."""
+    from hf_rlhf_traces.evaluation.command import newest_run
+
+    return Path(next(iter(newest_run(store).values())))
+
+
+def _times(made: Sequence[Made]) -> Any:
+    from rich.table import Table
+
+    table = Table(title="Steps", title_justify="left")
+    table.add_column("step")
+    table.add_column("time", justify="right")
+    for one in made:
+        table.add_row(one.step, clock(one.seconds))
+    return table
+
+
+def _accounts(lines: Sequence[Line]) -> Any:
+    from rich.table import Table
+
+    table = Table(title="What became of everything", title_justify="left")
+    for name in ("step", "in", "kept", "left out"):
+        table.add_column(name, justify="right" if name in ("in", "kept") else "left")
+    for line in lines:
+        table.add_row(line.step, f"{line.given:,} {line.what}", f"{line.kept:,}", line.told)
+    return table
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hf-rlhf traces run",
+        description="Do every step with the embedded defaults: read, build the datasets, train in "
+        "phases, evaluate, analyse. Options of a step: --STEP.OPTION VALUE, as `hf-rlhf traces "
+        "STEP --help` says them.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="raw traces")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="to work in")
+    parser.add_argument("--repo_id", metavar="YOU/NAME", help="where the model is pushed to")
+    parser.add_argument("--seed", type=int, default=42, help="of the split and training (42)")
+    parser.add_argument("--validation_ratio", type=float, default=0.1, help="of questions (0.1)")
+    parser.add_argument("--overwrite", action="store_true", help="make anew what differs")
+    return parser
