@@ -20,7 +20,7 @@ from hf_rlhf.scrub import find_secrets, scrub
 from hf_rlhf_traces.dataset_card import CARD, present, render, write_card
 from hf_rlhf_traces.rows import DATASETS, MADE_BY
 from hf_rlhf_traces.store import Store
-from hf_rlhf_traces.writing import COMPRESSION, SPLITS
+from hf_rlhf_traces.writing import SPLITS
 
 LIST = "traces_dataset.json"
 _TOLD = ("license", "license_name", "license_link", "language", "pretty_name", "source")
@@ -158,7 +158,7 @@ def _redacted(file: Path, target: Path) -> Path:
 
     target.parent.mkdir(parents=True, exist_ok=True)
     schema = pq.read_schema(file)
-    with pq.ParquetWriter(target, schema, compression=COMPRESSION) as writer:
+    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
         for batch in _batches(file):
             clean = [scrub(row) for row in batch.to_pylist()]
             writer.write_batch(pa.RecordBatch.from_pylist(clean, schema))

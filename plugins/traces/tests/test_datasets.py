@@ -1,0 +1,476 @@
+"""The datasets of a store: built whole or not at all, read by runs, described and pushed."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from hf_rlhf.errors import DataError, HfRlhfError, ModelError, PublishError, RunFolderError
+from hf_rlhf_traces.building import build
+from hf_rlhf_traces.command import command
+from hf_rlhf_traces.dataset import traces
+from hf_rlhf_traces.dataset_card import render, write_card
+from hf_rlhf_traces.format import Format
+from hf_rlhf_traces.format_options import store_format
+from hf_rlhf_traces.rows import DATASETS, arrow_schema, fields_of
+from hf_rlhf_traces.samples import step_rows
+from hf_rlhf_traces.store import Store
+from hf_rlhf_traces.token_table import known, lines, measured, share_left
+from hf_rlhf_traces.world.traces import Recipe
+from hf_rlhf_traces.world.traces import traces as world
+
+ODD: tuple[Mapping[str, Any], ...] = (
+    {"question": "Trailing?", "trace": [{"type": "search", "query": "q"}, {"type": "search_result",
+     "documents": [{"title": "T", "content": "\u202eعربي <think>"}]}]},
+    {"question": "No results?", "trace": [{"type": "CorrectAnswer", "content": "yes"}]},
+)  # fmt: skip
+
+
+def run(*arguments: object) -> int:
+    return command([str(one) for one in arguments])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with `multiturn` and `steps`; tests that change it take a copy."""
+    from hf_rlhf_traces.trace import to_json
+
+    folder = tmp_path_factory.mktemp("traces")
+    rows = [*map(to_json, world(Recipe(seed=3), 60)), *ODD]
+    (folder / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    store = folder / "store"
+    assert run("read", folder / "raw.jsonl", "--out", store) == 0
+    assert run("multiturn", store) == run("steps", store) == 0
+    return store
+
+
+@pytest.fixture
+def store(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "store"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    from hf_rlhf.run import resolve_model_path
+
+    return AutoTokenizer.from_pretrained(resolve_model_path("package://hf_rlhf_classic/tiny_sft"))
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def rows_of(store: Path, dataset: str, split: str) -> list[dict[str, Any]]:
+    text = (store / "datasets" / dataset / f"{split}.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.split("\n") if line]
+
+
+@pytest.mark.parametrize("dataset", ["multiturn", "steps"])
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_both_files_have_the_same_typed_rows(made: Path, dataset: str, split: str) -> None:
+    table = pq.read_table(made / "datasets" / dataset / f"{split}.parquet")
+    assert table.schema == arrow_schema(dataset)
+    assert table.to_pylist() == rows_of(made, dataset, split) != []
+    assert list(rows_of(made, dataset, split)[0]) == [name for name, _, _ in fields_of(dataset)]
+
+
+def test_no_question_of_validation_is_in_train_of_any_dataset(made: Path) -> None:
+    built = [name for name in DATASETS if (made / "datasets" / name).exists()]
+    keys = {
+        split: {row["question_key"] for name in built for row in rows_of(made, name, split)}
+        for split in ("train", "validation")
+    }
+    assert min(map(len, keys.values())) > 0
+    assert not keys["train"] & keys["validation"]
+
+
+def test_counts_reconcile(made: Path) -> None:
+    store = Store.open(made)
+    for name in ("multiturn", "steps"):
+        report = store.report(name)
+        assert sum(report["traces"].values()) == store.report("read")["traces"] == 62
+        assert report["cuts"] == sum(report["samples"].values()) + sum(report["skipped"].values())
+        assert report["samples"] == {
+            split: len(rows_of(made, name, split)) for split in ("train", "validation")
+        }
+        assert report["skipped"]["trailing_results"] == 1
+    assert store.report("steps")["traces_without_samples"] == 2
+
+
+def test_the_same_input_and_settings_give_the_same_bytes(made: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again" / "store"
+    run("read", made.parent / "raw.jsonl", "--out", again)
+    run("multiturn", again)
+    run("steps", again)
+    assert bytes_of(again / "datasets") == bytes_of(made / "datasets")
+    run("multiturn", again, "--seed", 7, "--overwrite")
+    one, other = (bytes_of(folder / "datasets" / "multiturn") for folder in (made, again))
+    assert one["train.jsonl"] != other["train.jsonl"]
+
+
+def test_what_is_done_is_not_done_again_and_other_settings_are_refused(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = bytes_of(store / "datasets")
+    run("multiturn", store)
+    assert "done already" in capsys.readouterr().out
+    with pytest.raises(RunFolderError, match=r"think_drop_prob: 0\.3 -> 0\.5(.|\n)*--overwrite"):
+        run("multiturn", store, "--think_drop_prob", "0.5")
+    assert bytes_of(store / "datasets") == before
+    assert run("multiturn", store, "--think_drop_prob", "0.5", "--overwrite") == 0
+    assert Store.open(store).settings("multiturn")["think_drop_prob"] == 0.5
+
+
+@pytest.mark.parametrize("share", ["-0.1", "1.1", "nan", "x"])
+def test_a_probability_is_from_0_to_1(
+    store: Path, share: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run("multiturn", store, "--think_drop_prob", share, "--overwrite")
+    assert "--think_drop_prob" in capsys.readouterr().err
+
+
+def test_a_build_that_fails_leaves_what_was_there(store: Path) -> None:
+    before = bytes_of(store)
+    lines_ = (store / "traces.jsonl").read_text().splitlines(keepends=True)
+    (store / "traces.jsonl").write_text("".join([*lines_[:5], '{"id": "x"}\n', *lines_[5:]]))
+    with pytest.raises(DataError, match=r"traces\.jsonl:6: is not a trace"):
+        run("steps", store, "--overwrite", "--format.think", "thought")
+    after = bytes_of(store)
+    changed = {name for name in before if before[name] != after.get(name)} | {*after} - {*before}
+    assert changed == {"traces.jsonl", "traces.json"}  # the format is another now
+    assert Store.open(store).state("steps") == "stale"
+
+
+def test_no_sample_at_all_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ODD))
+    run("read", tmp_path / "raw.jsonl", "--out", tmp_path / "store")
+    with pytest.raises(
+        DataError, match="no trace gives a sample of steps(.|\n)*1 trailing_results"
+    ):
+        run("steps", tmp_path / "store")
+    assert not (tmp_path / "store/datasets/steps").exists()
+
+
+def test_row_groups_are_bounded(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = pq.read_table(store / "datasets/steps/train.parquet")
+    monkeypatch.setattr("hf_rlhf_traces.columns.BATCH_BYTES", 20_000)
+    opened = Store.open(store)
+    form = store_format(opened)
+    build(opened, "steps", {}, partial(step_rows, form=form), workers=0)
+    parts = pq.ParquetFile(store / "datasets/steps/train.parquet")
+    assert parts.num_row_groups > 1
+    assert parts.read().equals(whole)
+
+
+# The format of a store
+
+
+def test_a_store_has_one_format(store: Path, tmp_path: Path) -> None:
+    file = tmp_path / "tags.yaml"
+    file.write_text("think: reason\nanswer: final\n")
+    with pytest.raises(RunFolderError, match="think: 'think' -> 'reason'"):
+        run("steps", store, "--format", file)
+    run("steps", store, "--format", file, "--format.answer", "answer", "--overwrite")
+    assert Store.open(store).settings("format") == Format(think="reason").settings()
+    assert "<reason>" in rows_of(store, "steps", "train")[0]["answer"]
+    assert Store.open(store).state("multiturn") == "stale"
+    run("multiturn", store)
+    assert "<reason>" in json.dumps(rows_of(store, "multiturn", "train"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("thnk: x", "tags.yaml: thnk: is no field"),
+        ("think: 3", "think: is 3, expected text"),
+        ("think: a b", "'a b' cannot be the name of a tag"),
+        ("think: Answer", "is the tag of think too"),
+        ("multiturn: 'Q: {context} {foo}'", r"it has {foo}"),
+        ("multiturn: 'Q: {context!r}'", r"it has {context}"),
+        ("multiturn: Search.", "it lacks {context}"),
+        ("document: '{content'", "brace"),
+        ("- think", "holds no fields"),
+        ("think: [", "it is not YAML"),
+    ],
+)
+def test_a_format_that_cannot_work_is_told(
+    store: Path, tmp_path: Path, text: str, told: str
+) -> None:
+    file = tmp_path / "tags.yaml"
+    file.write_text(text)
+    before = bytes_of(store)
+    with pytest.raises(HfRlhfError) as error:
+        run("steps", store, "--format", file, "--overwrite")
+    assert told in str(error.value)
+    assert bytes_of(store) == before
+
+
+# The adapter
+
+
+@pytest.mark.parametrize("form", ["multiturn", "steps"])
+def test_the_adapter_conforms(made: Path, form: str, tokenizer: Any) -> None:
+    from hf_rlhf.testing import check_dataset
+
+    check_dataset(
+        traces,
+        {"path": str(made), "form": form, "max_tokens": 2000, "max_train_rows": 40},
+        columns=["id", "trace", "question", "step", "steps"],
+        tokenizer=tokenizer,
+        bad=[
+            ({"form": "summary_only"}, f"First: hf-rlhf traces split_summary {made}"),
+            ({"form": "step"}, "Did you mean 'steps'?"),
+            ({"path": str(made / "datasets" / form)}, f"path: {made / 'datasets'}"),
+            ({"path": str(made.parent)}, "First: hf-rlhf traces"),
+            ({"max_tokens": 1}, "Raise `max_tokens`"),
+            ({"max_train_rows": 0}, "expected at least 1"),
+            ({"revision": "main"}, "`revision` is for a dataset on the Hub"),
+        ],
+    )
+
+
+def test_rows_that_are_too_long_are_left_out_and_listed(
+    made: Path, tmp_path: Path, tokenizer: Any
+) -> None:
+    whole = traces(str(made / "datasets"), tokenizer=tokenizer, form="steps")
+    listed = tmp_path / "rejected.jsonl"
+    some = traces(
+        str(made), tokenizer=tokenizer, form="steps", max_tokens=600, rejected_rows=listed
+    )
+    long = [json.loads(line) for line in listed.read_text().splitlines()]
+    assert some.report["dropped"] == {"too_long": len(long)}
+    assert 0 < some.report["kept"] == whole.report["kept"] - len(long)
+    ids = {one["values"]["id"] for one in long}
+    assert all(one["values"]["tokens"] > 600 for one in long)
+    assert not ids & {*some.dataset["train"]["id"], *some.dataset["test"]["id"]}
+    for row in some.dataset["train"]:
+        text = tokenizer.apply_chat_template([*row["prompt"], *row["completion"]], tokenize=False)
+        assert len(tokenizer(text, add_special_tokens=False)["input_ids"]) <= 600
+
+
+def test_fewer_rows_are_some_of_more_rows(made: Path, tokenizer: Any) -> None:
+    few, more = (
+        traces(str(made), tokenizer=tokenizer, form="steps", max_train_rows=rows).dataset["train"]
+        for rows in (5, 20)
+    )
+    assert (len(few), len(more)) == (5, 20)
+    assert set(few["id"]) < set(more["id"])
+
+
+def test_a_stale_dataset_is_refused(store: Path, tokenizer: Any) -> None:
+    run("steps", store, "--format.think", "thought", "--overwrite")
+    for path in (store, store / "datasets"):
+        with pytest.raises(RunFolderError, match="multiturn was made from what has changed"):
+            traces(str(path), tokenizer=tokenizer, form="multiturn")
+
+
+def test_other_columns_are_refused(store: Path, tokenizer: Any) -> None:
+    file = store / "datasets/steps/train.parquet"
+    pq.write_table(pq.read_table(file).drop_columns(["question_key"]), file)
+    with pytest.raises(DataError, match=r"steps \(train\) lacks the columns question_key"):
+        traces(str(store), tokenizer=tokenizer, form="steps")
+
+
+def test_a_chat_template_that_drops_reasoning_is_refused(made: Path, tokenizer: Any) -> None:
+    from copy import deepcopy
+
+    other = deepcopy(tokenizer)
+    other.chat_template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}\n{% endfor %}"
+    )
+    with pytest.raises(ModelError, match=r"--format\.think thought"):
+        traces(str(made), tokenizer=other, form="multiturn")
+    other.chat_template = None
+    with pytest.raises(ModelError, match="no chat template"):
+        traces(str(made), tokenizer=other, form="multiturn")
+
+
+# Tokens, card and Hub
+
+
+def test_tokens_are_those_of_the_rows(store: Path, tokenizer: Any) -> None:
+    opened, model = Store.open(store), "package://hf_rlhf_classic/tiny_sft"
+    assert known(opened, "steps") is None
+    found = measured(opened, ["steps"], model)["steps"]
+    rows = [*rows_of(store, "steps", "train"), *rows_of(store, "steps", "validation")]
+    texts = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": row["prompt"]}], tokenize=False, add_generation_prompt=True
+        )
+        for row in rows
+    ]
+    sizes = sorted(len(one) for one in tokenizer(texts, add_special_tokens=False)["input_ids"])
+    assert found["samples"] == len(rows)
+    assert (found["prompt"]["max"], found["prompt"]["total"]) == (sizes[-1], sum(sizes))
+    assert known(opened, "steps") == found
+    run("steps", store, "--format.think", "thought", "--overwrite")
+    assert known(opened, "steps") is None
+    with pytest.raises(ModelError, match="--tokenizer"):
+        measured(opened, ["steps"], str(store))
+
+
+def test_what_a_summary_saves_is_compared_for_the_same_samples_only() -> None:
+    def of(total: int, samples: int = 3) -> dict[str, Any]:
+        numbers = {"median": 1, "mean": 1, "p90": 1, "max": 1, "total": total}
+        return {"tokenizer": "t", "samples": samples, "prompt": numbers, "completion": numbers}
+
+    both = {"summary_prefix": of(200), "summary_only": of(50)}
+    assert share_left(both) == 0.25
+    assert [line[:2] for line in lines(both)][::2] == [
+        ("summary_prefix", "prompt: full context"),
+        ("summary_only", "prompt: summary"),
+    ]
+    assert share_left({**both, "summary_only": of(50, samples=2)}) is None
+    assert share_left({"summary_prefix": of(1)}) is None
+
+
+def test_the_card_says_what_became_of_every_row(made: Path) -> None:
+    text = (made / "datasets/README.md").read_text(encoding="utf-8")
+    head = yaml.safe_load(text.split("---\n")[1])
+    assert [one["config_name"] for one in head["configs"]] == ["multiturn", "steps"]
+    assert head["size_categories"] == ["n<1K"]
+    assert not {"license", "language"} & {*head}
+    assert "Not told: license and language." in text
+    assert "62 rows = 62 traces + 0 rejected." in text
+    assert str(made.parent) not in text
+    cuts, samples = (Store.open(made).report("steps")[name] for name in ("cuts", "samples"))
+    assert f"`steps`: {cuts} cuts = {sum(samples.values())} samples + 1 without" in text
+    assert write_card(Store.open(made)).read_text(encoding="utf-8") == text
+
+
+def test_a_card_that_the_hub_would_refuse_is_not_written(store: Path) -> None:
+    opened = Store.open(store)
+    with pytest.raises(PublishError, match="license: 'mine' is not one of"):
+        write_card(opened, {"license": "mine"})
+    assert "license" not in opened.settings("card")
+    write_card(opened, {"license": "mit", "language": ["en"], "source": "By *hand*."})
+    text = render(opened, ["steps"], opened.settings("card"))
+    assert yaml.safe_load(text.split("---\n")[1])["license"] == "mit"
+    assert "By \\*hand\\*." in text
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    from huggingface_hub import constants
+
+    local_hub = pytest.importorskip("hf_rlhf_local_hub")
+    with (
+        local_hub.serve(tmp_path_factory.mktemp("hub"), user="demo") as running,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("HF_TOKEN", "writer-of-demo")
+        patch.setattr(constants, "HF_HUB_OFFLINE", False)
+        yield running.url
+
+
+def test_push_is_verified_once_and_refuses_what_is_not_its_own(
+    store: Path, hub: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import HfApi
+
+    api = HfApi(endpoint=hub)
+    push = ("push", store, "--repo_id", "demo/rows", "--endpoint", hub)
+    run(*push, "--license", "mit")
+    run(*push)
+    said = capsys.readouterr().out
+    assert re.search(r"^pushed: 6 files, verified(.|\n)*^there already, nothing pushed", said, re.M)
+    files = set(api.list_repo_files("demo/rows", repo_type="dataset"))
+    assert {"README.md", "steps/train.parquet", "traces_dataset.json"} < files
+    assert len(api.list_repo_commits("demo/rows", repo_type="dataset")) == 2  # and the first, empty
+    shutil.rmtree(store / "datasets/multiturn")
+    run(*push)
+    assert "multiturn/train.parquet" not in api.list_repo_files("demo/rows", repo_type="dataset")
+    api.create_repo("demo/other", repo_type="dataset")
+    api.upload_file(
+        path_or_fileobj=b"theirs", path_in_repo="x", repo_id="demo/other", repo_type="dataset"
+    )
+    with pytest.raises(PublishError, match="not pushed from here"):
+        run("push", store, "--repo_id", "demo/other", "--endpoint", hub)
+
+
+def test_a_secret_is_not_pushed(store: Path, hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import HfApi, hf_hub_download
+
+    secret = rows_of(store, "steps", "train")[0]["question"]
+    monkeypatch.setenv("SOME_SECRET", secret)
+    push = ("push", store, "--repo_id", "demo/secret", "--endpoint", hub, "--dataset", "steps")
+    with pytest.raises(PublishError, match=r"#1: SOME_SECRET(.|\n)*--redact"):
+        run(*push)
+    assert not HfApi(endpoint=hub).repo_exists("demo/secret", repo_type="dataset")
+    run(*push, "--redact")
+    file = hf_hub_download("demo/secret", "steps/train.parquet", repo_type="dataset", endpoint=hub)
+    row = pq.read_table(file).to_pylist()[0]
+    assert row["question"] == "[redacted]"
+    assert secret not in json.dumps(row)
+
+
+def test_stale_and_missing_datasets_are_not_pushed(store: Path) -> None:
+    run("steps", store, "--format.think", "thought", "--overwrite")
+    with pytest.raises(PublishError, match="multiturn: not built, or built from what has changed"):
+        run("push", store, "--repo_id", "demo/stale")
+    shutil.rmtree(store / "datasets")
+    with pytest.raises(PublishError, match="has no dataset yet"):
+        run("push", store, "--repo_id", "demo/none")
+
+
+@pytest.mark.slow
+def test_what_was_pushed_is_loaded_by_others_and_by_a_run(
+    store: Path, tmp_path: Path, tokenizer: Any
+) -> None:
+    local_hub = pytest.importorskip("hf_rlhf_local_hub")
+    script = f"""
+        import json
+        from datasets import load_dataset
+        from transformers import AutoTokenizer
+        from hf_rlhf.errors import DataError
+        from hf_rlhf.run import resolve_model_path
+        from hf_rlhf_traces.command import command
+        from hf_rlhf_traces.dataset import traces
+        command(["push", {str(store)!r}, "--repo_id", "demo/rows"])
+        there = load_dataset("demo/rows", "steps")
+        tiny = resolve_model_path("package://hf_rlhf_classic/tiny_sft")
+        tokenizer = AutoTokenizer.from_pretrained(tiny)
+        both = [traces(p, tokenizer=tokenizer, form="steps") for p in ("demo/rows", {str(store)!r})]
+        assert both[0].dataset["test"].to_list() == both[1].dataset["test"].to_list()
+        assert both[0].dataset["train"].to_list() == both[1].dataset["train"].to_list()
+        assert len(both[0].report["commit"]) == 40
+        try:
+            traces("demo/rows", tokenizer=tokenizer, form="summary_only")
+        except DataError as error:
+            assert "Available: ['multiturn', 'steps']" in str(error), error
+        print(json.dumps({{name: len(rows) for name, rows in there.items()}}))
+    """
+    with local_hub.serve(tmp_path / "hub", user="demo") as running:
+        environment = {
+            **os.environ,
+            "HF_HOME": str(tmp_path / "home"),
+            "HF_ENDPOINT": running.url,
+            "HF_TOKEN": "writer-of-demo",
+            "HF_HUB_OFFLINE": "0",
+        }
+        for name in ("HF_DATASETS_CACHE", "HF_HUB_CACHE", "HF_XET_CACHE"):
+            environment.pop(name, None)
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script)],
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == Store.open(store).report("steps")["samples"]
