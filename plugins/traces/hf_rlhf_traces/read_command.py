@@ -17,7 +17,7 @@ import orjson
 from hf_rlhf.errors import ConfigError, DataError, Problem, RunFolderError
 from hf_rlhf_traces.decontamination import evaluation_set
 from hf_rlhf_traces.engine import Block, add_workers_option, blocks, in_order
-from hf_rlhf_traces.outcomes import NOTED, REJECTED
+from hf_rlhf_traces.read_table import show_read
 from hf_rlhf_traces.readers import FORMS
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
 from hf_rlhf_traces.sources import Item, files_of, in_blocks, lines_of, rows_of
@@ -48,7 +48,7 @@ def read_main(argv: Sequence[str]) -> int:
         overwrite=chosen.overwrite,
         workers=chosen.workers,
     )
-    show(report, chosen.out)
+    show_read(report, chosen.out)
     return 0
 
 
@@ -116,9 +116,9 @@ def read(
     """Read files into the store at `out`, and return the report.
 
     What was read with the same settings from the same files is not read again. `workers` (None:
-    one for each core) changes nothing of what is written. Raises
-    DataError when too many rows are rejected (rejects.jsonl is kept then), RunFolderError when the
-    folder holds something else, and ConfigError for a ratio that leaves a side empty.
+    one for each core) changes nothing of what is written. Raises DataError when too many rows are
+    rejected (rejects.jsonl is kept then), RunFolderError when the folder holds something else, and
+    ConfigError for a ratio that leaves a side empty.
     """
     check_ratio(validation_ratio)
     _check_share(max_rejected_share)
@@ -304,42 +304,3 @@ def _progress(files: Sequence[str]) -> Iterator[Callable[[str], Callable[[int], 
             return at
 
         yield tick
-
-
-def show(report: Mapping[str, Any], out: Path) -> None:
-    """Print what became of the rows."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"Read into {out}", title_justify="left")
-    table.add_column("what")
-    table.add_column("count", justify="right")
-    table.add_column("meaning", overflow="fold")
-    lines: list[tuple[str, int, str]] = [("rows", report["rows"], "= traces + rejected")]
-    lines += [("traces", report["traces"], _shares(report))]
-    lines += [(f"rejected: {k}", n, REJECTED[k]) for k, n in report["rejected"].items()]
-    lines += [(f"form: {name}", count, "") for name, count in report["forms"].items()]
-    lines += [(f"steps: {name}", count, "") for name, count in report["steps"].items()]
-    lines += [
-        (f"answers: {name}", count, "as the source calls them")
-        for name, count in report["answers"].items()
-    ]
-    lines += [
-        (f"unknown: {k}", n, "steps of a type not read") for k, n in report["unknown"].items()
-    ]
-    lines += [(k, n, NOTED.get(k.split(".")[0], "")) for k, n in report["noted"].items()]
-    for what, count, meaning in lines:
-        table.add_row(what, f"{count:,}", meaning)
-    console = Console()
-    console.print(table)
-    if report.get("done_before"):
-        console.print("Read before, with the same settings, from the same files: nothing to do.")
-    elif report["rejected"]:
-        console.print(
-            f"The rejected rows, with places and reasons: {out / REJECTS}", soft_wrap=True
-        )
-
-
-def _shares(report: Mapping[str, Any]) -> str:
-    sides = report["questions"]
-    return f"of {sides['train']:,} training and {sides['validation']:,} validation questions"

@@ -78,8 +78,8 @@ def rows_of(file: str, max_bytes: int, tick: Callable[[int], None]) -> Iterator[
         return
     try:
         if _holds_lines(path):
-            with _binary(path) as file:
-                yield from _lines(file, path, max_bytes, tick)
+            with _binary(path) as opened:
+                yield from _lines(opened, path, max_bytes, tick)
         else:
             yield from _parsed(path)
         tick(path.stat().st_size)

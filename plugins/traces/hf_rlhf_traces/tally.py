@@ -117,6 +117,7 @@ class Tally:
             "rows": self.rows,
             "traces": self.traces,
             "rejected": _sorted(self.rejected),
+            "places": dict(sorted(self.places.items())),
             "forms": _sorted(self.forms),
             "steps": _sorted(self.steps),
             "answers": _sorted(self.types["answers"]),

@@ -32,7 +32,7 @@ def lines(*numbers: int) -> bytes:
 
 
 def done(file: Path, out: Path, share: float = 1.0, **options: Any) -> dict[str, Any]:
-    return dict(read([str(file)], out, Options(**options), max_rejected_share=share))
+    return dict(read([str(file)], out, Options(**options), max_rejected_share=share, workers=1))
 
 
 def rejects(out: Path) -> list[dict[str, Any]]:
@@ -267,15 +267,33 @@ def test_a_step_that_fails_is_not_noted(tmp_path: Path) -> None:
     assert store.state("read") == "to do"
 
 
-def test_the_verb_ends_with_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_lost_of_a_damaged_file_is_said_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = gzip.compress(lines(*range(50)), compresslevel=0)
+    (tmp_path / "t.jsonl.gz").write_bytes(whole[:-600])
+    assert command(["read", str(tmp_path / "t.jsonl.gz"), "--out", str(tmp_path / "out")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Part of the input is lost: " in said
+    assert "t.jsonl.gz:" in said
+
+
+def test_the_verb_ends_with_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     file = tmp_path / "t.jsonl"
-    file.write_bytes(lines(*range(20)) + b"x\n")
+    odd = row(20)
+    odd["trace"].append({"type": "[red]thougt", "content": "x"})
+    file.write_bytes(lines(*range(20)) + b"x\n" + json.dumps(odd).encode())
     asked = ["read", str(file), "--out", str(tmp_path / "out"), "--seed", "3"]
     assert command(asked) == 0
     assert command(asked) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "rejected: not_json │ 1 │" in said
-    assert "of 18 training and 2 validation questions" in said
+    assert "of 19 training and 2 validation questions" in said
+    assert "unknown: [red]thougt │ 1 │ steps of a type that is not read" in said
+    assert "(did you mean 'thought'?)" in said
     assert "nothing to do" in said
 
 
