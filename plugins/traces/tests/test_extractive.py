@@ -93,9 +93,21 @@ def test_sentences_are_all_of_a_text_but_its_spaces(text: str) -> None:
 def test_the_sentence_that_was_asked_for_is_quoted_in_any_language(
     language: str, asked: str, right: str, wrong: str
 ) -> None:
-    found = SearchResult((Document("T", f"{wrong}\n{right}\n{wrong}"),))
+    found = SearchResult((Document("T", f"{wrong}\n\n{right}\n\n{wrong}"),))
     summary = summary_of(Search(asked), found, question=asked)
     assert [quote.text for quote in summary.quotes] == [right]
+
+
+def test_wrapped_text_and_records_are_not_torn_into_lines() -> None:
+    text = "Ada led\nAlder. Bo\ndid not.\n\ncik: 7\nform: 8-K\n\n" + "row of a table\n" * 60
+    cut = [text[start:end] for start, end in sentences(text)]
+    assert cut[:3] == ["Ada led\nAlder.", "Bo\ndid not.", "cik: 7\nform: 8-K"]
+    assert [len(piece) for piece in cut[3:]] == [21 * 15 - 1] * 2 + [18 * 15 - 1]
+
+
+def test_what_stands_in_a_result_again_and_again_is_quoted_once() -> None:
+    found = SearchResult(tuple(Document(f"T{n}", "Ada led Alder.") for n in range(9)))
+    assert len(summary_of(Search("Ada"), found).quotes) == 1
 
 
 def test_words_are_folded_and_paired_where_a_script_has_no_spaces() -> None:

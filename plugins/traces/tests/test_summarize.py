@@ -1,6 +1,7 @@
 """`summarize` by a model behind a real API: faults, kills, resuming; and what is built of it."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -25,10 +26,13 @@ from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import writer_prompt
 from hf_rlhf_traces.summaries.language import is_foreign
-from hf_rlhf_traces.summaries.summary import Quote, Summary, parse, render
+from hf_rlhf_traces.summaries.summary import Quote, Summary, parse, render, verbatim
 
 FORM = Format()
 TRACES = 16
+DATA = Path(
+    os.environ.get("HF_RLHF_DATA") or Path(__file__).resolve().parents[3] / "../shared/data"
+)
 
 
 @pytest.fixture(scope="module")
@@ -484,3 +488,35 @@ def test_a_quote_of_what_was_escaped_is_word_for_word() -> None:
 )
 def test_another_script_is_noticed(text: str, about: str, foreign: bool) -> None:
     assert is_foreign(text, about) is foreign
+
+
+def test_summaries_that_were_lost_are_made_anew(store: Store) -> None:
+    argv = ["summarize", str(store.folder)]
+    assert command(argv) == 0
+    path = store.folder / "summaries/summaries.jsonl"
+    before = path.read_bytes()
+    shutil.rmtree(path.parent)
+    assert command(argv) == 0
+    assert path.read_bytes() == before
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"the real data is not at {DATA} (HF_RLHF_DATA)")
+def test_all_real_rollouts_go_through_and_every_sample_is_accounted_for(tmp_path: Path) -> None:
+    folder = str(tmp_path / "d")
+    files = sorted(str(path) for path in (DATA / "agent_rollouts").glob("*.jsonl"))
+    assert command(["read", *files, "--out", folder]) == 0
+    assert command(["steps", folder]) == 0
+    assert command(["summarize", folder]) == 0
+    store = Store.open(Path(folder))
+    samples = sum(store.report("steps")["samples"].values())
+    report = store.report("summarize")
+    assert (report["samples"], report["summarised"], report["missing"]) == (samples, samples, 0)
+    assert report["quotes"] == report["verbatim"] > samples
+    report = split(store)
+    assert report["steps"] == sum(report["samples"].values()) == samples > 40
+    for side, count in report["samples"].items():
+        rows = rows_of(store, "summary_prefix", side)
+        assert len(rows) == len(rows_of(store, "summary_only", side)) == count
+        for row in rows:
+            quotes = parse(row["completion"][0]["content"], FORM).quotes
+            assert verbatim(quotes, row["prompt"][-1]["content"], FORM) == 1.0

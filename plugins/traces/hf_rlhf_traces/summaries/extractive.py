@@ -3,12 +3,12 @@
 The question stands as it was asked. Reasoning that is too long is cut to the last sentence of each
 thought. Of each search result those sentences are quoted that have most to do with the question,
 the thoughts and the searches before it (Okapi BM25 over the sentences of all results; Robertson &
-Zaragoza 2009), newest results first, within a budget of characters. What is quoted is cut out of
-the documents, so it is word for word by construction. The same input gives the same summary.
+Zaragoza 2009), newest results first, each once, within a budget of characters. What is quoted is
+cut out of the documents, so it is word for word by construction. The same input gives the same
+summary.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -59,7 +59,8 @@ class _Sentence:
     place: int
     start: int
     end: int
-    words: frozenset[str]
+    words: int
+    """How many different ones."""
 
     @property
     def size(self) -> int:
@@ -68,11 +69,38 @@ class _Sentence:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """A search result in sentences, and in how many of them each word stands."""
+    """A search result in sentences, and in which of them each word stands."""
 
     passages: Sequence[Passage]
     sentences: Sequence[_Sentence]
-    holding: Counter[str]
+    holding: Mapping[str, Sequence[int]]
+
+    @classmethod
+    def of(cls, text: str, form: Format) -> "_Result":
+        parts = passages(text, form)
+        cut: list[_Sentence] = []
+        holding: dict[str, list[int]] = {}
+        for number, one in enumerate(parts):
+            for place, (start, end) in enumerate(sentences(one.text)):
+                inside = set(words(one.text[start:end]))
+                for word in inside:
+                    holding.setdefault(word, []).append(len(cut))
+                cut.append(_Sentence(number, place, start, end, len(inside)))
+        return cls(parts, cut, holding)
+
+    def text(self, sentence: _Sentence) -> str:
+        return self.passages[sentence.passage].text[sentence.start : sentence.end]
+
+    def scores(self, query: Mapping[str, float], length: float) -> list[float]:
+        """Score each sentence; `length` is how many different words one has on average."""
+        worth = [0.0] * len(self.sentences)
+        for word, weight in query.items():
+            for place in self.holding.get(word, ()):
+                worth[place] += weight
+        return [
+            one / (1 + K1 * (1 - B + B * sentence.words / length)) if one else 0.0
+            for one, sentence in zip(worth, self.sentences, strict=True)
+        ]
 
 
 @dataclass
@@ -108,14 +136,7 @@ class Extractive:
 
     def _result(self, text: str) -> _Result:
         if text not in self._results:
-            parts = passages(text, self.form)
-            cut = [
-                _Sentence(number, place, start, end, frozenset(words(one.text[start:end])))
-                for number, one in enumerate(parts)
-                for place, (start, end) in enumerate(sentences(one.text))
-            ]
-            holding = Counter(word for one in cut for word in one.words)
-            self._results[text] = _Result(parts, cut, holding)
+            self._results[text] = _Result.of(text, self.form)
         return self._results[text]
 
 
@@ -133,45 +154,57 @@ def _results(seen: Sequence[Seen]) -> Iterator[tuple[str, Sequence[Seen]]]:
         after_result = one.kind == "information"
 
 
+Place = tuple[int, _Sentence]
+"""The number of a result, and a sentence of it."""
+
+
 def _choose(
     question: str, found: Sequence[tuple[_Result, Sequence[Seen]]], limits: Limits
 ) -> list[list[_Sentence]]:
-    """Return the sentences to quote of each result: the best of each first, newest results first,
-    then whatever else is good enough, by its score.
+    """Return the sentences of each result that are quoted: each once, as many as there is room."""
+    chosen: list[list[_Sentence]] = [[] for _ in found]
+    left = limits.max_quote_chars
+    told: set[str] = set()
+    for number, one in _ranked(question, found, limits.keep):
+        text = found[number][0].text(one)
+        if one.size <= left and text not in told:
+            told.add(text)
+            left -= one.size
+            chosen[number].append(one)
+    return chosen
+
+
+def _ranked(
+    question: str, found: Sequence[tuple[_Result, Sequence[Seen]]], keep: float
+) -> list[Place]:
+    """Return the best sentence of each result, newest results first, and then what else is good
+    enough, by its score beside that of the best.
     """
-    total = sum(len(result.sentences) for result, _ in found)
-    length = sum(len(one.words) for result, _ in found for one in result.sentences) / (total or 1)
-    holding: Counter[str] = Counter()
-    for result, _ in found:
-        holding.update(result.holding)
+    results = [result for result, _ in found]
+    total = sum(len(result.sentences) for result in results)
+    length = sum(one.words for result in results for one in result.sentences) / (total or 1)
     asked = dict.fromkeys(words(question), ASKED)
-    best: list[tuple[int, _Sentence]] = []
-    others: list[tuple[float, int, _Sentence]] = []
-    for number, (result, said) in reversed(list(enumerate(found))):
+    best: list[Place] = []
+    others: list[tuple[float, Place]] = []
+    for number in reversed(range(len(found))):
+        result, said = found[number]
         if not result.sentences:
             continue
-        query = _weights(asked, said, holding, total)
-        scores = [_score(one, query, length) for one in result.sentences]
+        scores = result.scores(_query(asked, said, results, total), length)
         top = max(scores)
         first = scores.index(top)
         best.append((number, result.sentences[first]))
         others += [
-            (score / top, number, one)
-            for place, (score, one) in enumerate(zip(scores, result.sentences, strict=True))
-            if place != first and score >= limits.keep * top > 0
+            (score / top, (number, result.sentences[place]))
+            for place, score in enumerate(scores)
+            if place != first and score >= keep * top > 0
         ]
     others.sort(key=lambda one: -one[0])
-    chosen: list[list[_Sentence]] = [[] for _ in found]
-    left = limits.max_quote_chars
-    for number, sentence in [*best, *((number, one) for _, number, one in others)]:
-        if sentence.size <= left:
-            left -= sentence.size
-            chosen[number].append(sentence)
-    return chosen
+    return [*best, *(place for _, place in others)]
 
 
-def _weights(
-    asked: Mapping[str, float], said: Sequence[Seen], holding: Mapping[str, int], total: int
+def _query(
+    asked: Mapping[str, float], said: Sequence[Seen], results: Sequence[_Result], total: int
 ) -> dict[str, float]:
     """Return the weight of each word of a query: how much it was asked for, and how rare it is."""
     weight = dict(asked)
@@ -179,17 +212,12 @@ def _weights(
         together = " ".join(one.text for one in said if one.kind == kind)
         for word in dict.fromkeys(words(together)):
             weight[word] = weight.get(word, 0.0) + worth
-    return {
-        word: worth * math.log(1 + (total - holding[word] + 0.5) / (holding[word] + 0.5))
-        for word, worth in weight.items()
-        if word in holding
-    }
+    return {word: worth * _rarity(word, results, total) for word, worth in weight.items()}
 
 
-def _score(sentence: _Sentence, query: Mapping[str, float], length: float) -> float:
-    # Not a sum over a set, whose order, and so the last digit, changes with the hash seed.
-    worth = math.fsum(query[word] for word in sentence.words if word in query)
-    return worth / (1 + K1 * (1 - B + B * len(sentence.words) / length)) if worth else 0.0
+def _rarity(word: str, results: Sequence[_Result], total: int) -> float:
+    holding = sum(len(result.holding.get(word, ())) for result in results)
+    return math.log(1 + (total - holding + 0.5) / (holding + 0.5))
 
 
 def _joined(result: _Result, chosen: Sequence[_Sentence]) -> Iterator[Quote]:

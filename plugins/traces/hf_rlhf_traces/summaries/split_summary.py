@@ -48,11 +48,12 @@ def split_summary(
     made_by = store.settings(summarize.STEP)
     store.report(summarize.STEP)
     settings = asdict(chosen)
-    if store.check(STEP, settings, overwrite=overwrite) == "done":
+    folders = {name: store.folder / "datasets" / name for name in (PREFIX, ONLY)}
+    there = all(folder.exists() for folder in folders.values())
+    if store.check(STEP, settings, overwrite=overwrite) == "done" and there:
         return {**store.report(STEP), "done_before": True}
     after = ("read", "format", "steps", summarize.STEP)
     with store.making(STEP, settings, after=after) as report, ExitStack() as writing:
-        folders = {name: store.folder / "datasets" / name for name in (PREFIX, ONLY)}
         prefix, only = (
             writing.enter_context(dataset_written(folder, name)) for name, folder in folders.items()
         )

@@ -22,7 +22,7 @@ from hf_rlhf_traces.rows import Split
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import writer_prompt
 from hf_rlhf_traces.summaries.extractive import Extractive
-from hf_rlhf_traces.summaries.kept import FOLDER, Kept, summaries_of
+from hf_rlhf_traces.summaries.kept import FOLDER, SUMMARIES, Kept, summaries_of
 from hf_rlhf_traces.summaries.progress import shown
 from hf_rlhf_traces.summaries.summary import Malformed, Summary, are_verbatim
 from hf_rlhf_traces.writing import SPLITS
@@ -259,7 +259,9 @@ def _missing(
 
 
 def _due(store: Store, again: Again) -> bool:
-    """Say whether a finished step still has samples that may be tried."""
+    """Say whether a finished step still has samples that may be tried, or has lost its file."""
+    if not (store.folder / FOLDER / SUMMARIES).exists():
+        return True
     report = store.report(STEP)
     tries = [int(count) for count in report["tries"]]
     return bool(report["missing"]) or (

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 LONGEST = 400
 """Characters of a sentence; a longer one, such as a table's, is cut at white space."""
+LINES = 300
+"""A piece of so many characters ends with its line. Before that only an empty line ends it: text
+may be wrapped, and the lines of a record or a list say little one by one."""
 _END = re.compile(
     r"[.!?…]+[\"'”’»)\]]*\s+"
     r"|[。！？｡．।॥؟۔]+[”’」』）]*\s*"  # no space follows these, or need not
-    r"|\s*\n\s*"
+    r"|(?P<lines>\n\s*)"
 )
 _WORD = re.compile(r"[^\W_]+")
 _UNSPACED = re.compile(
@@ -22,10 +25,13 @@ _UNSPACED = re.compile(
 def sentences(text: str) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each sentence, or piece of one of at most LONGEST characters.
 
-    They end at a full stop before a space, at the marks of other scripts, or with the line.
+    They end at a full stop before a space, at the marks of other scripts, or before an empty line.
     """
     start = 0
     for found in _END.finditer(text):
+        lines = found["lines"]
+        if lines and lines.count("\n") == 1 and found.start() - start < LINES:
+            continue
         yield from _pieces(text, start, found.end())
         start = found.end()
     yield from _pieces(text, start, len(text))
