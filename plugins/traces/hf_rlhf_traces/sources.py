@@ -53,6 +53,9 @@ def files_of(sources: Sequence[str], out: Path) -> list[str]:
             found.append(source)
     if twice := sorted({file for file in found if found.count(file) > 1}):
         raise DataError(f"{', '.join(twice)}: given twice. Name each file once.")
+    for file in found:
+        if not file.isprintable():  # it could not be written to the manifest, nor be seen
+            raise DataError(f"{file!r}: the name has characters that cannot be shown. Rename it.")
     return found
 
 

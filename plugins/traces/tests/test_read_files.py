@@ -196,12 +196,15 @@ def test_what_cannot_be_read_is_said_before_anything_is_made(tmp_path: Path) -> 
     (tmp_path / "t.txt").write_text("x")
     (tmp_path / "t.jsonl").write_bytes(lines(1))
     (tmp_path / "empty").mkdir()
+    odd = tmp_path / "bell\a.jsonl"
+    odd.write_bytes(lines(1))
     for sources, said in [
         (["missing.jsonl"], "no such file"),
         ([str(tmp_path / "t.txt")], r"\.txt is not read here"),
         ([str(tmp_path / "empty")], "holds no data files"),
         ([str(tmp_path / "t.jsonl")] * 2, "given twice"),
         ([str(tmp_path)], "lies in it"),
+        ([str(odd)], "Rename it"),
     ]:
         with pytest.raises(DataError, match=said):
             read(sources, out, Options())
