@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from hf_rlhf.errors import DataError
-from hf_rlhf_traces.rows import arrow_schema
+from hf_rlhf_traces.rows import Lines, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_BYTES = 32 << 20
 """Of text; a row group holds more only by its last row."""
+_DUMPS = orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATACLASS
 _INLINE = 12
 """Bytes that an Arrow view holds itself."""
 
@@ -60,7 +61,8 @@ class Batch:
         """
         try:
             if self.jsonl:
-                self.lines.append(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+                line = orjson.dumps(row, default=_joined, option=_DUMPS)
+                self.lines.append(line)
             for name, column in self.columns.items():
                 column.add(row[name])
         except (TypeError, UnicodeEncodeError) as error:
@@ -105,6 +107,12 @@ class Batch:
         return made.getvalue()
 
 
+def _joined(value: Any) -> str:
+    if isinstance(value, Lines):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is no value of JSON")
+
+
 def _column(kind: "pa.DataType") -> _Column:
     import pyarrow as pa
 
@@ -140,22 +148,39 @@ class _Texts:
     parts: list[bytes] = field(default_factory=list)
     end: int = 0
     """Of what is in the buffer."""
-    text: str = ""
-    view: bytes = bytes(16)
-    """The last text, and its view."""
+    text: str | None = None
+    view: bytes = b""
+    """The last text, if it is known as one, and its view."""
     begin: int = 0
     """Where it begins in the buffer; at `end` if it is not there."""
+    lines: Lines | None = None
+    """The last text, if it was given as lines."""
 
-    def add(self, text: str) -> None:
+    def add(self, text: str | Lines) -> None:
+        if isinstance(text, Lines):
+            self._add_lines(text)
+            return
+        self.lines = None
         if text == self.text:
             pass
-        elif self.begin < self.end and text.startswith(self.text):
+        elif self.text and self.begin < self.end and text.startswith(self.text):
             more = text[len(self.text) :].encode()
             self.view = self._appended(more, self.view[4:8])
             self.text = text
         else:
             self.view = self.new(text)
         self.put(self.view)
+
+    def _add_lines(self, lines: Lines) -> None:
+        known = self.lines
+        if known is None or known.all is not lines.all or known.count > lines.count:
+            self.add(str(lines))
+        else:
+            more = "\n".join(["", *lines.all[known.count : lines.count]]).encode()
+            self.text, self.view = None, self._appended(more, self.view[4:8])
+            self.put(self.view)
+        # Texts that are inline are not in the buffer, and cannot grow there.
+        self.lines = lines if self.begin < self.end else None
 
     def put(self, view: bytes) -> None:
         """Add the text of a view."""

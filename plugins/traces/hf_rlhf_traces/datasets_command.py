@@ -43,9 +43,9 @@ def steps_main(argv: Sequence[str]) -> int:
     )
     chosen = parser.parse_args(argv)
 
-    from hf_rlhf_traces.samples import step_rows
+    from hf_rlhf_traces.samples import growing_step_rows
 
-    return _built(chosen, {}, step_rows)
+    return _built(chosen, {}, growing_step_rows)
 
 
 def _built(
@@ -60,7 +60,8 @@ def _built(
     store = Store.open(chosen.folder)
     store.report("read")
     form = store_format(store, asked, overwrite=chosen.overwrite)
-    if store.check(name, settings, overwrite=chosen.overwrite) == "done":
+    state = store.check(name, settings, overwrite=chosen.overwrite)
+    if state == "done" and (store.folder / "datasets" / name / "train.parquet").exists():
         print(f"{name}: done already. {described(store.report(name))}")
     else:
         report = build(
@@ -72,6 +73,12 @@ def _built(
             workers=chosen.workers,
         )
         print(f"{name}: {described(report)}")
+    if chosen.tokenizer:
+        from rich.console import Console
+
+        from hf_rlhf_traces.token_table import measured, token_table
+
+        Console().print(token_table(measured(store, [name], chosen.tokenizer)))
     print(f"{store.folder / 'datasets' / name}, and its card: {write_card(store)}")
     return 0
 
@@ -101,6 +108,9 @@ def _parser(dataset: str, description: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--only_parquet", action="store_true", help="no JSON Lines beside: a fifth of the disk"
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="MODEL", help="measure samples in tokens, for the card, too"
     )
     add_workers_option(parser)
     add_format_options(parser)

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.rows import Chat, Multiturn, Origin, Step
+from hf_rlhf_traces.rows import Chat, GrowingStep, Lines, Multiturn, Origin, Step
 from hf_rlhf_traces.trace import Answer, Reasoning, Search, Trace, Unknown, turns
 
 
@@ -121,15 +121,25 @@ def step_rows(trace: Trace, form: Format) -> tuple[list[Step], Counter[str]]:
     Prompt: the question and all up to that group. Answer: what was said up to the next, or to the
     end.
     """
+    rows, counts = growing_step_rows(trace, form)
+    return [{**row, "prompt": str(row["prompt"])} for row in rows], counts
+
+
+def growing_step_rows(trace: Trace, form: Format) -> tuple[list[GrowingStep], Counter[str]]:
+    """Return what `step_rows` returns, with prompts that are not joined yet.
+
+    The prompts of a trace are some lines of one list each: to write them, it need not be copied for
+    each of them.
+    """
     made = _Turns.of(trace, form)
-    rows: list[Step] = []
+    rows: list[GrowingStep] = []
     seen = [form.asked(trace.question)]
     for place, (said, found) in enumerate(zip(made.said, made.found, strict=True)):
         if place and said:
             rows.append(
                 {
                     **_origin(trace, made, place),
-                    "prompt": "\n".join(seen),
+                    "prompt": Lines(seen, len(seen)),
                     "answer": said,
                     "final": place == made.groups,
                 }
