@@ -30,12 +30,19 @@ _CUTS = {
     "empty_reply": "replies of unknown steps alone, or none at all",
 }
 
+_SAID = (
+    *("cuts", "samples", "skipped", "traces"),
+    *("steps", "filtered", "failed", "missing", "quotes", "verbatim", "dropped_quotes"),
+)
+"""Of a report: what is said in sentences."""
 _NOTES = {
     "no_action": "replies that neither search nor answer",
-    "think_turns": "assistant turns, of all samples, with reasoning that could be dropped",
-    "think_dropped": "of those, written without it",
+    "think_turns": "assistant turns, of all samples, that have reasoning and more",
+    "think_dropped": "of those with reasoning, assistant turns written without it",
     "traces_without_samples": "traces that gave none",
     "unknown_steps": "steps of unknown type: not written",
+    "without_quotes": "summaries without any quote",
+    "summarised_by": "how the summaries were made",
 }
 
 
@@ -198,10 +205,31 @@ def _step_counts(step: str, report: Mapping[str, Any]) -> Iterator[str]:
             f"{code(step)}: {report['cuts']:,} cuts = {samples:,} samples + "
             f"{sum(report['skipped'].values()):,} without ({'; '.join(left) or 'none'})."
         )
-    rest = [name for name in report if name not in ("cuts", "samples", "skipped", "traces")]
-    rows = [(code(name), _shown(report[name]), _NOTES.get(name, "")) for name in rest]
+    elif step == "split_summary":
+        yield from _summary_counts(report)
+    rest = [name for name in report if name not in _SAID]
+    rows = [
+        (code(name), _shown(without_places(report[name])), _NOTES.get(name, "")) for name in rest
+    ]
     if rows:
         yield _table((step, "value", "meaning"), rows)
+
+
+def _summary_counts(report: Mapping[str, Any]) -> Iterator[str]:
+    """Say what became of each sample of `steps`, and how faithful the summaries' quotes are."""
+    left = {**report["failed"], **report["filtered"], "not summarised": report["missing"]}
+    reasons = "; ".join(f"{count:,} {plain(why)}" for why, count in left.items() if count)
+    yield (
+        f"`split_summary`: {report['steps']:,} samples of `steps` = "
+        f"{sum(report['samples'].values()):,} in each of both datasets + "
+        f"{sum(left.values()):,} without ({reasons or 'none'})."
+    )
+    if quotes := report["quotes"]:
+        share = report["verbatim"] / quotes
+        yield (
+            f"Of {quotes:,} quotes in the summaries, {report['verbatim']:,} ({share:.1%}) stand "
+            f"in the context word for word; {report['dropped_quotes']:,} were left out."
+        )
 
 
 def _shown(value: Any) -> str:

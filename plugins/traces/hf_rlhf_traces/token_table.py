@@ -88,10 +88,10 @@ def token_table(tokens: Mapping[str, Any]) -> "Table":
     left = share_left(tokens)
     if left is not None:
         table.caption = f"The prompts of summary_only are {left:.1%} of those of summary_prefix."
-    for heading in ("dataset", "part"):
-        table.add_column(heading)
+    table.add_column("dataset", no_wrap=True)
+    table.add_column("part", overflow="fold")
     for heading in ("samples", *NUMBERS):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for line in lines(tokens):
         table.add_row(*line)
     return table

@@ -91,14 +91,26 @@ def test_both_files_have_the_same_typed_rows(made: Path, dataset: str, split: st
     assert list(rows_of(made, dataset, split)[0]) == [name for name, _, _ in fields_of(dataset)]
 
 
-def test_no_question_of_validation_is_in_train_of_any_dataset(made: Path) -> None:
-    built = [name for name in DATASETS if (made / "datasets" / name).exists()]
-    keys = {
-        split: {row["question_key"] for name in built for row in rows_of(made, name, split)}
-        for split in ("train", "validation")
-    }
-    assert min(map(len, keys.values())) > 0
-    assert not keys["train"] & keys["validation"]
+def test_all_four_datasets_part_the_questions_alike(store: Path, tokenizer: Any) -> None:
+    run("summarize", store)
+    run("split_summary", store)
+    sides: dict[str, set[str]] = {"train": set(), "validation": set()}
+    for name in DATASETS:
+        for split, keys in sides.items():
+            rows = rows_of(store, name, split)
+            assert pq.read_table(store / "datasets" / name / f"{split}.parquet").num_rows == len(
+                rows
+            )
+            keys |= {row["question_key"] for row in rows}
+        loaded = traces(str(store), tokenizer=tokenizer, form=name)
+        assert loaded.report["kept"] == loaded.report["rows_read"]
+    assert sides["train"]
+    assert sides["validation"]
+    assert not sides["train"] & sides["validation"]
+    card = (store / "datasets/README.md").read_text(encoding="utf-8")
+    assert "samples of `steps` = 120 in each of both datasets + 0 without (none)." in card
+    assert re.search(r"Of \d+ quotes in the summaries, \d+ \(100\.0%\) stand in the context", card)
+    assert re.search(r"prompts of `summary_only` have \d+\.\d% of the tokens", card)
 
 
 def test_counts_reconcile(made: Path) -> None:
