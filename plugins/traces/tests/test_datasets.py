@@ -20,7 +20,7 @@ from hf_rlhf.errors import DataError, HfRlhfError, ModelError, PublishError, Run
 from hf_rlhf_traces.building import build
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.dataset import traces
-from hf_rlhf_traces.dataset_card import render, write_card
+from hf_rlhf_traces.dataset_card import fields_table, render, write_card
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.format_options import store_format
 from hf_rlhf_traces.rows import DATASETS, arrow_schema, fields_of
@@ -377,6 +377,15 @@ def test_a_card_that_the_hub_would_refuse_is_not_written(store: Path) -> None:
     text = render(opened, ["steps"], opened.settings("card"))
     assert yaml.safe_load(text.split("---\n")[1])["license"] == "mit"
     assert "By \\*hand\\*." in text
+
+
+def test_the_docs_have_every_field_and_a_format_that_works() -> None:
+    docs = Path(__file__).resolve().parents[3] / "docs/traces-data.md"
+    text = docs.read_text(encoding="utf-8")
+    for dataset in DATASETS:
+        assert fields_table(dataset) in text
+    (example,) = re.findall(r"```yaml\n# format\.yaml\n(.*?)```", text, re.S)
+    assert Format.of(yaml.safe_load(example)).think == "reason"
 
 
 @pytest.fixture(scope="module")
