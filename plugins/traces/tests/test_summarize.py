@@ -23,6 +23,7 @@ from hf_rlhf.judge import outage
 from hf_rlhf.judge.scripted import FAULTS, Asked, Reply, ScriptedServer
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.format import Format
+from hf_rlhf_traces.reconciliation import check, reconciliation
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import writer_prompt
 from hf_rlhf_traces.summaries.language import is_foreign
@@ -399,7 +400,9 @@ def test_every_sample_is_a_row_of_both_datasets_or_counted(
     assert report["filtered"] == {"min_verbatim": made_up}
     assert sum(report["samples"].values()) + made_up + failed + 5 == SAMPLES
     assert f"{made_up} under --min_verbatim" in capsys.readouterr().out
-    assert "| `filtered` |" in (store.folder / "datasets/README.md").read_text()
+    card = (store.folder / "datasets/README.md").read_text()
+    assert f"{SAMPLES} samples of `steps`" in card
+    check(reconciliation(store))
 
 
 def test_rows_lead_from_context_to_summary_and_from_summary_to_reply(store: Store) -> None:
