@@ -13,6 +13,7 @@ from hf_rlhf_traces.evaluation.metrics import TASKS
 from hf_rlhf_traces.store import Store
 
 QUICK = 20
+_WEIGHTS = Path("merged", "config.json")
 _LABELLED = re.compile(r"([\w.+-]+)=(.+)", re.DOTALL)
 
 
@@ -25,7 +26,6 @@ def main(argv: Sequence[str]) -> int:
     from hf_rlhf.noise import ignore_old_names
     from hf_rlhf_traces.evaluation.evaluate import TABLE, Options, evaluate
     from hf_rlhf_traces.evaluation.generating import Sampling
-    from hf_rlhf_traces.evaluation.recording import record_results
     from hf_rlhf_traces.evaluation.results import FOLDER, RESULTS
 
     ignore_old_names()
@@ -41,17 +41,18 @@ def main(argv: Sequence[str]) -> int:
         ),
         claims=tuple(chosen.claim),
         use_cpu=chosen.use_cpu,
+        record=chosen.record,
     )
     results = evaluate(store, labelled, options, ["hf-rlhf", "traces", "eval", *argv])
-    recorded = record_results(results) if chosen.record else []
     if chosen.json:
         print(json.dumps(results, indent=2, ensure_ascii=False))
         return 0
     show(results)
     folder = store.folder / FOLDER
     print(f"written: {folder / RESULTS}, {folder / TABLE}")
-    for run in recorded:
-        print(f"recorded: {run / 'run.json'} and its card")
+    runs = [model["run_folder"] for model in results["models"].values() if model["run_folder"]]
+    for run in runs if chosen.record else ():
+        print(f"recorded: {run}/run.json and its card")
     print(f"next: hf-rlhf traces analyze {store.folder}")
     return 0
 
@@ -106,17 +107,18 @@ def _label(where: str) -> str:
 
 def newest_run(store: Store) -> dict[str, str]:
     """Return the run of the store that was trained last. Raises ModelError where there is none."""
+    # Of a run in phases, the folder that holds them: it has the last one's model.
     runs = [
         path.parent
-        for path in (store.folder / "runs").rglob("run.json")
-        if (path.parent / "merged" / "config.json").exists()
+        for path in (store.folder / "runs").glob("*/run.json")
+        if (path.parent / _WEIGHTS).exists()
     ]
     if not runs:
         raise ModelError(
             f"{store.folder / 'runs'} has no run that is trained to its end. Train one (hf-rlhf "
             f"traces train {store.folder}), or name a model: --model WHERE."
         )
-    newest = max(runs, key=lambda run: (run / "run.json").stat().st_mtime)
+    newest = max(runs, key=lambda run: (run / _WEIGHTS).stat().st_mtime)
     return {newest.name: str(newest)}
 
 

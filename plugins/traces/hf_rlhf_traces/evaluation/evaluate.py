@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hf_rlhf.errors import ModelError
+from hf_rlhf.errors import ConfigError, ModelError, Problem
 from hf_rlhf.files import atomic_write_json, atomic_write_text
 from hf_rlhf_traces.evaluation.claims import parse_claim, standing
 from hf_rlhf_traces.evaluation.generating import Candidate, Replies, Sampling, generate_missing
 from hf_rlhf_traces.evaluation.held_out import HeldOut, held_out
 from hf_rlhf_traces.evaluation.intervals import ALL_EQUAL, METHOD
 from hf_rlhf_traces.evaluation.metrics import METRICS, TASKS, Task
+from hf_rlhf_traces.evaluation.recording import record_results
 from hf_rlhf_traces.evaluation.results import (
     EXPECTED,
     FOLDER,
@@ -50,6 +51,8 @@ class Options:
     sampling: Sampling = field(default_factory=Sampling)
     claims: tuple[str, ...] = ()
     use_cpu: bool = False
+    record: bool = False
+    """Whether results go into the records and cards of the runs among the models."""
 
 
 def evaluate(
@@ -76,6 +79,9 @@ def evaluate(
     ]
     for one in candidates:
         one.check(options.sampling)
+    if options.record and not any(one.saved.run_folder for one in candidates):
+        what = "none of the models is a run folder, so there is no record to add to."
+        raise ConfigError([Problem("--record", what, "Name run folders, or leave it out.")])
     form = Format.of(store.settings("format"))
     with claimed(store.folder / FOLDER):
         work = {
@@ -106,6 +112,8 @@ def evaluate(
         told.append(_all_equal(results["models"]))
         results["notes"] = [one for one in told if one]
         _write(store, results)
+    if options.record:
+        record_results(results)
     return results
 
 

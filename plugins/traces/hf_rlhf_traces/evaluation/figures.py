@@ -48,7 +48,7 @@ def overview(analysed: Analysed, path: Path) -> None:
         axes.set_ylim(most - 0.5, -0.5)
         axes.set_xlim(-0.03, 1.03)
         questions = analysed.results["data"][task]["questions"]
-        axes.set_xlabel(f"mean over samples of {questions} questions (bars: 95%)", fontsize=9)
+        axes.set_xlabel(f"mean, {questions} questions (bars: 95%)", fontsize=9)
         _title(axes, SAID[task].capitalize())
         calm(axes)
         axes.grid(axis="x", color="#e6e6e6", lw=0.8)

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.folder_card import write_card
 from hf_rlhf.record import load_record, write_record
 from hf_rlhf.run_folder import claimed
@@ -14,27 +13,23 @@ from hf_rlhf_traces.evaluation.tables import claim_lines, task_table
 _KEPT = ("made", "command", "baseline", "data", "sampling", "method", "differences", "claims")
 
 
-def record_results(results: Mapping[str, Any]) -> list[Path]:
+def record_results(results: Mapping[str, Any]) -> None:
     """Write the tables into `run.json` and the card of each run among the models.
 
-    An earlier comparison there is replaced. Returns the run folders. Raises ConfigError where none
-    of the models is one, and RunFolderError for one that is in use.
+    An earlier comparison there is replaced. Raises RunFolderError for one
+    that is in use.
     """
     runs = {
         label: Path(model["run_folder"])
         for label, model in results["models"].items()
         if model["run_folder"]
     }
-    if not runs:
-        what = "none of the models is a run folder, so there is no record to add to."
-        raise ConfigError([Problem("--record", what, "Name run folders, or leave it out.")])
     for label, folder in runs.items():
         with claimed(folder):
             record = load_record(folder)
             record["comparison"] = _comparison(label, results)
             write_record(record, folder)
             write_card(record, folder)
-    return list(runs.values())
 
 
 def _comparison(label: str, results: Mapping[str, Any]) -> dict[str, Any]:

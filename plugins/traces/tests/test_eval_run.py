@@ -1,0 +1,361 @@
+"""Evaluation and analysis of a store, with a model of 26,000 random weights."""
+
+import json
+import random
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, ModelError, RunFolderError
+from hf_rlhf_traces.command import command
+from hf_rlhf_traces.evaluation import generating
+from hf_rlhf_traces.evaluation.command import main, models_of, newest_run
+from hf_rlhf_traces.evaluation.evaluate import Options, evaluate
+from hf_rlhf_traces.evaluation.generating import Sampling
+from hf_rlhf_traces.evaluation.held_out import held_out
+from hf_rlhf_traces.evaluation.metrics import METRICS
+from hf_rlhf_traces.store import Store
+
+Texts = Callable[[list[dict[str, Any]]], list[str]]
+OPTIONS = Options(num_samples=12, sampling=Sampling(max_new_tokens=2, batch_size=8), use_cpu=True)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the datasets of 60 traces."""
+    folder = tmp_path_factory.mktemp("eval")
+    raw, out = str(folder / "raw.jsonl"), str(folder / "store")
+    assert not command(["generate", "--out", raw, "--traces", "60", "--seed", "1"])
+    assert not command(["read", raw, "--out", out, "--validation_ratio", "0.4"])
+    for verb in ("steps", "summarize", "split_summary"):
+        assert not command([verb, out])
+    return Path(out)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    from hf_rlhf.testing.tiny import make_tiny_policy
+
+    folder = make_tiny_policy(tmp_path_factory.mktemp("model") / "tiny")
+    config = json.loads((folder / "config.json").read_text())
+    config["max_position_embeddings"] = 4096
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def evaluated(made: Path, model: str) -> Path:
+    """The store with replies of the model, of 2 tokens."""
+    evaluate(Store.open(made), {"a": model}, OPTIONS)
+    return made
+
+
+@pytest.fixture
+def store(evaluated: Path, tmp_path: Path) -> Store:
+    shutil.copytree(evaluated, tmp_path / "store")
+    return Store.open(tmp_path / "store")
+
+
+def planted(store: Store, model: str, texts: Texts, **options: Any) -> dict[str, Any]:
+    """Evaluate as if the model had given these texts."""
+    for folder in (store.folder / "eval").glob("*-*"):
+        scores = [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
+        replies = [
+            {
+                "id": row["id"],
+                "prompt_tokens": row["prompt_tokens"],
+                "text": text,
+                "tokens": 9,
+                "truncated": False,
+            }
+            for row, text in zip(scores, texts(scores), strict=True)
+        ]
+        lines = "".join(json.dumps(one) + "\n" for one in replies)
+        (folder / "samples.jsonl").write_text(lines)
+    return evaluate(store, {"a": model}, replace(OPTIONS, **options))
+
+
+def means(results: dict[str, Any], task: str) -> dict[str, float]:
+    found = results["models"]["a"]["tasks"][task]["metrics"]
+    return {name: one["mean"] for name, one in found.items() if one}
+
+
+def test_one_who_gives_the_expected_replies_has_the_best_of_all_numbers(
+    store: Store, model: str
+) -> None:
+    results = planted(store, model, lambda rows: [row["expected"] for row in rows])
+    for task in ("prefix", "only"):
+        found = means(results, task)
+        assert {"answer_f1", "expected_f1", "query_f1", "format_valid"} <= found.keys()
+        for name, value in found.items():
+            if METRICS[name].better:
+                assert value == float(METRICS[name].better == "higher"), name
+    assert results["expected"]["prefix"]["metrics"]["format_valid"]["mean"] == 1
+    by_step = results["models"]["a"]["tasks"]["only"]["by_step"]
+    assert sum(one["format_valid"]["n"] for one in by_step.values()) == 12
+
+
+def test_the_replies_to_other_samples_are_worth_little(store: Store, model: str) -> None:
+    def shuffled(rows: list[dict[str, Any]]) -> list[str]:
+        texts = [row["expected"] for row in rows]
+        return [*texts[1:], texts[0]]
+
+    results = planted(store, model, shuffled)
+    for task in ("prefix", "only"):
+        found = means(results, task)
+        assert found["format_valid"] == 1
+        assert found["answer_exact"] < 0.3
+        assert found["query_f1"] < 0.7
+    assert means(results, "prefix")["quotes_verbatim"] < 0.3
+
+
+@pytest.mark.parametrize("text", ["", "I do not know.", "<answer>"])
+def test_rubbish_is_worth_nothing(store: Store, model: str, text: str) -> None:
+    results = planted(store, model, lambda rows: [text] * len(rows))
+    for task in ("prefix", "only"):
+        found = means(results, task)
+        assert {found[name] for name in ("format_valid", "answer_f1", "query_f1")} == {0}
+
+
+def test_a_killed_evaluation_goes_on_where_it_was(
+    store: Store, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder,) = (store.folder / "eval").glob("only-*")
+    path = folder / "samples.jsonl"
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:5]) + lines[5][:20])
+    asked: list[int] = []
+    original = generating.generate
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        asked.append(len(args[2]))
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(generating, "generate", counted)
+    evaluate(store, {"a": model}, OPTIONS)
+    assert sum(asked) == 7
+    assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
+
+
+def test_what_is_done_is_not_done_again(
+    store: Store, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generating, "loaded", lambda *_: pytest.fail("weights were loaded"))
+    results = evaluate(store, {"again": model}, replace(OPTIONS, num_samples=5))
+    assert results["data"]["prefix"]["samples"] == 5
+
+
+@pytest.mark.slow
+def test_other_weights_or_other_settings_are_generated_anew(
+    store: Store, model: str, tmp_path: Path
+) -> None:
+    other = shutil.copytree(model, tmp_path / "other")
+    (other / "generation_config.json").write_text('{"eos_token_id": [1, 3]}')
+    options = replace(OPTIONS, tasks=("only",), num_samples=2)
+    evaluate(store, {"a": model, "b": str(other)}, options)
+    longer = replace(options, sampling=Sampling(max_new_tokens=3))
+    results = evaluate(store, {"a": model}, longer)
+    assert len(list((store.folder / "eval").glob("only-*"))) == 3
+    assert means(results, "only")["tokens"] <= 3
+
+
+def test_fewer_samples_are_among_more_of_them(evaluated: Path) -> None:
+    store = Store.open(evaluated)
+    few, more = (held_out(store, "only", count=count).samples for count in (5, 12))
+    assert more[:5] == few
+    assert held_out(store, "only", count=5, seed=1).samples != few
+    every = held_out(store, "only", count=10_000)
+    assert len(every.samples) == every.available == len({one.id for one in every.samples})
+
+
+@pytest.mark.slow
+def test_all_samples_are_taken_where_there_are_fewer(store: Store, model: str) -> None:
+    results = evaluate(store, {"a": model}, replace(OPTIONS, num_samples=10_000))
+    assert any("so all of them are measured" in note for note in results["notes"])
+
+
+def test_questions_of_training_are_refused(store: Store) -> None:
+    with pytest.raises(DataError, match="these questions were trained on"):
+        held_out(store, "only", split="train")
+    asked = held_out(store, "only", split="train", count=3, allow_training=True)
+    assert len(asked.trained) == 3
+
+
+def test_a_row_of_training_among_the_held_out_is_found(store: Store) -> None:
+    folder = store.folder / "datasets" / "summary_only"
+    row = (folder / "train.jsonl").read_text().splitlines()[0]
+    with (folder / "validation.jsonl").open("a") as file:
+        file.write(row + "\n")
+    with pytest.raises(DataError, match="1 of .* rows are of questions in training"):
+        held_out(store, "only", count=10_000)
+
+
+@pytest.mark.slow
+def test_prompts_without_room_are_left_out_and_counted(
+    store: Store, model: str, tmp_path: Path
+) -> None:
+    small = shutil.copytree(model, tmp_path / "small")
+    config = json.loads((small / "config.json").read_text())
+    lengths = [
+        json.loads(line)["prompt_tokens"]
+        for folder in (store.folder / "eval").glob("prefix-*")
+        for line in (folder / "samples.jsonl").read_text().splitlines()
+    ]
+    config["max_position_embeddings"] = sorted(lengths)[5] + 2
+    (small / "config.json").write_text(json.dumps(config))
+    results = evaluate(store, {"a": str(small)}, replace(OPTIONS, tasks=("prefix",)))
+    found = results["models"]["a"]["tasks"]["prefix"]
+    assert found["too_long"] > 0
+    assert found["samples"] + found["too_long"] == 12
+    assert any(
+        f"{found['too_long']} of 12 samples of prefix left out" in one for one in results["notes"]
+    )
+    tiny = replace(OPTIONS, sampling=Sampling(max_new_tokens=5000))
+    with pytest.raises(ModelError, match="leaves no room for a prompt"):
+        evaluate(store, {"a": str(small)}, tiny)
+
+
+def test_a_batch_too_large_for_the_memory_is_halved(
+    store: Store, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    original, sizes = generating.generate, []
+
+    def small(*args: Any, **kwargs: Any) -> Any:
+        sizes.append(len(args[2]))
+        if len(args[2]) > 2:
+            raise torch.OutOfMemoryError
+        return original(*args, **kwargs)
+
+    shutil.rmtree(store.folder / "eval")
+    monkeypatch.setattr(generating, "generate", small)
+    results = evaluate(store, {"a": model}, replace(OPTIONS, tasks=("only",), num_samples=5))
+    assert results["models"]["a"]["tasks"]["only"]["samples"] == 5
+    assert sizes == [5, 2, 3, 1, 2]
+
+
+def spoil_tokenizer(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    config.pop("chat_template", None)
+    path.write_text(json.dumps(config))
+
+
+def test_a_model_without_chat_template_is_refused(store: Store, model: str, tmp_path: Path) -> None:
+    bare = shutil.copytree(model, tmp_path / "bare")
+    spoil_tokenizer(bare)
+    with pytest.raises(ModelError, match="has no chat template"):
+        evaluate(store, {"a": str(bare)}, OPTIONS)
+
+
+def test_datasets_that_are_not_made_are_named(tmp_path: Path, made: Path) -> None:
+    with pytest.raises(RunFolderError, match="hf-rlhf traces read FILE"):
+        main([str(tmp_path), "--model", "x"])
+    fresh = shutil.copytree(made, tmp_path / "fresh")
+    assert not command(["steps", str(fresh), "--overwrite", "--format.think", "thought"])
+    with pytest.raises(RunFolderError, match="split_summary"):
+        held_out(Store.open(fresh), "only")
+
+
+def test_an_empty_validation_split_is_an_error(store: Store) -> None:
+    (store.folder / "datasets" / "summary_only" / "validation.jsonl").write_text("")
+    with pytest.raises(DataError, match="has no rows"):
+        held_out(store, "only")
+
+
+def test_a_model_that_is_not_there(store: Store, model: str) -> None:
+    with pytest.raises(ModelError, match="there is no folder"):
+        evaluate(store, {"a": model + "/nothing/here"}, OPTIONS)
+    with pytest.raises(ModelError, match="has no run that is trained to its end"):
+        newest_run(store)
+
+
+def test_the_newest_run_is_that_of_the_newest_weights(store: Store) -> None:
+    import os
+
+    for at, name in enumerate(("old", "new")):
+        merged = store.folder / "runs" / name / "merged"
+        merged.mkdir(parents=True)
+        (merged / "config.json").write_text("{}")
+        (merged.parent / "run.json").write_text("{}")
+        os.utime(merged / "config.json", (at, at))
+    phase = store.folder / "runs" / "new" / "phases" / "1-a"
+    shutil.copytree(store.folder / "runs" / "old", phase)
+    assert newest_run(store) == {"new": str(store.folder / "runs" / "new")}
+
+
+def test_labels() -> None:
+    asked = ["runs/prefix/", "x=runs/only", "org/name", "runs/p/checkpoints/checkpoint-5"]
+    assert models_of(asked) == {
+        "prefix": "runs/prefix/",
+        "x": "runs/only",
+        "name": "org/name",
+        "checkpoints-checkpoint-5": "runs/p/checkpoints/checkpoint-5",
+    }
+    with pytest.raises(ConfigError, match="two models would be labelled 'a'"):
+        models_of(["runs/a", "other/a"])
+
+
+@pytest.mark.slow
+def test_the_commands_print_tables_and_write_what_they_say(
+    store: Store, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted(store, model, lambda rows: half_right([row["expected"] for row in rows]))
+    shown = ["--num_samples", "12", "--max_new_tokens", "2", "--use_cpu"]
+    assert main([str(store.folder), "--model", f"a={model}", *shown]) == 0
+    told = capsys.readouterr().out
+    assert "summary: ROUGE-L" in told
+    assert (store.folder / "eval" / "results.md").read_text().startswith("# Evaluation")
+    assert command(["analyze", str(store.folder), "--worst", "2"]) == 0
+    folder = store.folder / "analysis"
+    worst = [json.loads(line) for line in (folder / "worst.jsonl").read_text().splitlines()]
+    assert [one["task"] for one in worst] == ["prefix"] * 2 + ["only"] * 2
+    assert worst[0]["score"] <= worst[1]["score"] < 1
+    assert worst[0]["got"] != worst[0]["expected"]
+    report = (folder / "report.md").read_text()
+    for picture in re.findall(r"\]\((\S+\.png)\)", report):
+        assert (folder / picture).read_bytes().startswith(b"\x89PNG")
+    assert "prefix_by_depth.png" in report
+    assert "overview.png" in report
+
+
+def half_right(texts: list[str]) -> list[str]:
+    rng = random.Random(0)
+    return [text if rng.random() < 0.5 else text.replace("</answer>", "") for text in texts]
+
+
+def test_json_is_all_that_is_printed_if_asked(
+    store: Store, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = ["--quick", "--num_samples", "12", "--max_new_tokens", "2", "--use_cpu", "--json"]
+    assert main([str(store.folder), "--model", f"a={model}", *shown]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads((store.folder / "eval" / "results.json").read_text())
+
+
+def test_an_analysis_is_of_the_data_that_was_measured(
+    made: Path, store: Store, tmp_path: Path
+) -> None:
+    fresh = shutil.copytree(made, tmp_path / "fresh")
+    shutil.rmtree(fresh / "eval", ignore_errors=True)
+    with pytest.raises(RunFolderError, match="nothing is evaluated"):
+        command(["analyze", str(fresh)])
+    with pytest.raises(RunFolderError, match="has no such label. It has: a"):
+        command(["analyze", str(store.folder), "--model", "b"])
+    with (store.folder / "datasets" / "summary_only" / "validation.jsonl").open("a") as file:
+        file.write("\n")
+    with pytest.raises(HfRlhfError, match="has changed since only was evaluated"):
+        command(["analyze", str(store.folder)])
+
+
+def test_results_on_the_card_of_a_run_need_a_run(store: Store, model: str) -> None:
+    with pytest.raises(ConfigError, match="none of the models is a run folder"):
+        evaluate(store, {"a": model}, replace(OPTIONS, num_samples=13, record=True))
