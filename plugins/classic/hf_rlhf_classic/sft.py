@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
+from weakref import WeakKeyDictionary
 
 from trl import SFTConfig, SFTTrainer
 from trl.chat_template_utils import get_training_chat_template, has_generation_markers
@@ -77,14 +78,10 @@ class SupervisedTrainer(SFTTrainer):  # type: ignore[misc]
     @classmethod
     def tokens(cls, run: Run) -> Mapping[str, int]:
         """Return the tokens of the training rows within `max_length`, and those with a loss."""
-        encode, training = encoder(run), run.training
-        cut = [
-            encode(row).cut(training.max_length, training.truncation_mode)
-            for row in run.dataset["train"]
-        ]
+        found = _sizes(run)
         return {
-            "tokens": sum(len(one.ids) for one in cut),
-            "trained": sum(sum(one.counted) for one in cut),
+            "tokens": sum(one.kept for one in found),
+            "trained": sum(one.trained for one in found),
         }
 
     @classmethod
@@ -173,18 +170,49 @@ def _metrics(one: Likelihood) -> Metrics:
     }
 
 
-def _counts(run: Run) -> dict[str, int]:
-    encode, training = encoder(run), run.training
-    found = {"given": 0, "cut at max_length": 0, "dropped, as nothing of the response was left": 0}
-    given, cut, dropped = found
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """A training row in tokens: of it all, within `max_length`, and of those with a loss."""
+
+    whole: int
+    kept: int
+    trained: int
+    replies: bool
+    """Whether any of its tokens, cut or not, has a loss."""
+
+
+_KNOWN: WeakKeyDictionary[Any, tuple[Any, list[_Size]]] = WeakKeyDictionary()
+"""Sizes of the rows of a data set, encoded once to be checked, planned and reported."""
+
+
+def _sizes(run: Run) -> list[_Size]:
+    """Return the size of each training row. Packing that splits long rows cuts none."""
+    training, train, tokenizer = run.training, run.dataset["train"], run.tokenizer
     splits = training.packing and training.packing_strategy != "bfd"
-    for row in run.dataset["train"]:
-        whole = encode(row)
-        kept = whole if splits else whole.cut(training.max_length, training.truncation_mode)
-        found[given] += 1
-        found[cut] += len(kept.ids) < len(whole.ids)
-        found[dropped] += not any(kept.counted)
-    return found
+    most = None if splits else training.max_length
+    whole = (assistant_only(run), training.completion_only_loss)
+    key = (most, training.truncation_mode, *whole, tokenizer.chat_template, len(tokenizer))
+    known = _KNOWN.get(train)
+    if known is None or known[0] != key:
+        encode = encoder(run)
+        known = key, [_size(encode(row), most, training.truncation_mode) for row in train]
+        _KNOWN[train] = known
+    return known[1]
+
+
+def _size(encoded: Encoded, most: int | None, mode: str) -> _Size:
+    cut = encoded.cut(most, mode)
+    trained = sum(map(bool, cut.counted))
+    return _Size(len(encoded.ids), len(cut.ids), trained, any(encoded.counted))
+
+
+def _counts(run: Run) -> dict[str, int]:
+    found = _sizes(run)
+    return {
+        "given": len(found),
+        "cut at max_length": sum(one.kept < one.whole for one in found),
+        "dropped, as nothing of the response was left": sum(not one.trained for one in found),
+    }
 
 
 def _names(run: Run) -> tuple[str, ...]:
@@ -262,10 +290,11 @@ def _packing(run: Run) -> Iterator[Problem]:
 
 def _lengths(run: Run) -> Iterator[Problem]:
     """Something of some response is left within `max_length`."""
-    encode, training, train = encoder(run), run.training, run.dataset["train"]
+    encode, training = encoder(run), run.training
     yield from within_positions(run, lambda row: len(encode(row).ids))
+    found = _sizes(run)
     if assistant_only(run):
-        silent = (place for place, row in enumerate(train) if not any(encode(row).counted))
+        silent = (place for place, one in enumerate(found) if not one.replies)
         if (place := next(silent, None)) is not None:
             yield Problem(
                 "dataset",
@@ -273,8 +302,7 @@ def _lengths(run: Run) -> Iterator[Problem]:
                 "Leave it out, or write `assistant_only_loss: false` to train on every turn.",
             )
             return
-    cut = (encode(row).cut(training.max_length, training.truncation_mode) for row in train)
-    if not training.packing and not any(any(one.counted) for one in cut):
+    if not training.packing and not any(one.trained for one in found):
         yield Problem(
             "max_length",
             f"is {training.max_length}, and no row has anything of its response within that.",
