@@ -1,0 +1,176 @@
+"""The verb `train` and the datasets of the world: what is trained on, how, and what is kept."""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_rlhf.errors import ConfigError, DataError, RunFolderError
+from hf_rlhf.launch import launch_configs
+from hf_rlhf_traces.command import command
+from hf_rlhf_traces.store import Store
+from hf_rlhf_traces.train_command import launcher, run_values, train_main
+from hf_rlhf_traces.world.dataset import traces_multihop
+
+BASE = "package://hf_rlhf_traces/tiny_base"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store with all datasets of 24 traces of the world."""
+    folder = tmp_path_factory.mktemp("store")
+    file, out = folder / "traces.jsonl", folder / "made"
+    assert command(["generate", "--out", str(file), "--traces", "24", "--seed", "5"]) == 0
+    assert command(["read", str(file), "--out", str(out), "--workers", "1"]) == 0
+    for verb in ("multiturn", "steps"):
+        assert command([verb, str(out), "--workers", "1"]) == 0
+    for verb in ("summarize", "split_summary"):
+        assert command([verb, str(out)]) == 0
+    return out
+
+
+def asked(store: Path, **given: Any) -> argparse.Namespace:
+    usual = {"folder": store, "strategy": "progressive", "run": None, "model": None}
+    return argparse.Namespace(**{**usual, "repo_id": None, **given})
+
+
+@pytest.mark.parametrize("form", ["multiturn", "summary_prefix", "summary_only"])
+def test_the_world_in_memory_is_what_the_verbs_build(form: Any, store: Path) -> None:
+    from datasets import Dataset
+
+    made = traces_multihop(form=form, traces=24, seed=5)
+    for split, name in (("train", "train"), ("validation", "test")):
+        built = Dataset.from_parquet(str(store / "datasets" / form / f"{split}.parquet"))
+        assert made.dataset[name].to_list() == built.to_list()
+        assert made.report["splits"][name] == len(built) > 0
+
+
+def test_no_held_out_question_is_in_any_training_form() -> None:
+    made = [traces_multihop(form=form, traces=30) for form in ("multiturn", "summary_only")]  # type: ignore[arg-type]
+    held_out = {key for one in made for key in one.dataset["test"]["question_key"]}
+    trained = {key for one in made for key in one.dataset["train"]["question_key"]}
+    assert held_out
+    assert trained
+    assert not held_out & trained
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"form": "steps"}, "`form` is 'steps'"),
+        ({"traces": 1}, "`traces` must be at least 2"),
+        ({"hops": [3, 1]}, "hops"),
+        ({"hops": [2]}, "two numbers"),
+    ],
+)
+def test_sizes_that_no_world_has_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        traces_multihop(**given)
+
+
+def test_a_run_file_is_the_shipped_one_on_the_data_of_the_store(store: Path) -> None:
+    values = run_values(Store.open(store), asked(store))
+    assert values["dataset"] == {"name": "traces", "path": str(store)}
+    assert [one["dataset"]["form"] for one in values["phases"]] == [
+        "multiturn",
+        "summary_only",
+        "summary_prefix",
+    ]
+    assert values["output_dir"] == str(store / "runs/progressive")
+    assert "card" not in values
+    large = run_values(Store.open(store), asked(store, strategy="prefix", run="qwen2_5_7b"))
+    assert large["model_name_or_path"] == "Qwen/Qwen2.5-7B-Instruct"
+    assert large["dataset"]["form"] == "summary_prefix"
+    assert large["dataset"]["max_tokens"] == large["max_length"]
+
+
+def test_the_issues_phases_are_those_of_the_gpu_run_file(store: Path) -> None:
+    values = run_values(Store.open(store), asked(store, run="qwen2_5_7b"))
+    phases = [(one["num_train_epochs"], float(one["learning_rate"])) for one in values["phases"]]
+    assert phases == [(10, 1e-5), (10, 1e-5), (5, 5e-6)]
+    assert values["seed"] == 42
+
+
+def test_a_base_that_is_not_on_the_hub_is_pushed_with_the_model(store: Path) -> None:
+    there = run_values(Store.open(store), asked(store, repo_id="me/it", model="someone/model"))
+    assert there["publish"] == {"repo_id": "me/it"}
+    here = run_values(Store.open(store), asked(store, repo_id="me/it", model=BASE))
+    assert here["publish"] == {
+        "repo_id": "me/it",
+        "base_model": "me/it-base",
+        "push_base": True,
+    }
+
+
+def test_a_launch_is_a_configuration_its_name_or_a_command(tmp_path: Path) -> None:
+    start = [sys.executable, "-m", "accelerate.commands.launch"]
+    assert launcher("cpu_ddp") == [*start, "--config_file", str(launch_configs()["cpu_ddp"])]
+    file = tmp_path / "own.yaml"
+    file.touch()
+    assert launcher(str(file)) == [*start, "--config_file", str(file)]
+    assert launcher("accelerate launch --num_processes 2") == [*start, "--num_processes", "2"]
+    assert launcher("srun --gpus 8 python") == ["srun", "--gpus", "8", "python"]
+    with pytest.raises(RunFolderError, match=r"there is no such file.*cpu_ddp"):
+        launcher("other.yaml")
+
+
+@pytest.mark.parametrize("option", ["--output_dir", "--config", "--plugin"])
+def test_options_that_would_lead_away_from_the_store_are_refused(option: str, store: Path) -> None:
+    with pytest.raises(ConfigError, match=option):
+        train_main([str(store), option, "x"])
+    assert not (store / "runs").exists()
+
+
+def test_what_is_not_built_is_said_with_its_command(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="hf-rlhf traces read"):
+        train_main([str(tmp_path)])
+    Store.make(tmp_path / "new")
+    with pytest.raises(RunFolderError, match=r"hf-rlhf traces multiturn .*new"):
+        train_main([str(tmp_path / "new")])
+    with pytest.raises(RunFolderError, match=r"hf-rlhf traces split_summary .*new"):
+        train_main([str(tmp_path / "new"), "--strategy", "only"])
+
+
+def traces_train(store: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    start = [sys.executable, "-c", "import sys; from hf_rlhf.cli import main; sys.exit(main())"]
+    return subprocess.run(
+        [*start, "traces", "train", str(store), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+SHORT = ("--max_steps", "2", "--evaluation", "null")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_verb_plans_trains_goes_on_refuses_and_replaces(store: Path) -> None:
+    planned = traces_train(store, *SHORT, "--dry_run")
+    assert planned.returncode == 0, planned.stderr[-2000:]
+    assert "2 steps of 16 rows" in planned.stdout
+    assert "with a loss" in planned.stdout
+    assert not (store / "runs").exists()
+    first = traces_train(store, *SHORT)
+    assert first.returncode == 0, first.stderr[-2000:]
+    run = json.loads((store / "runs/progressive/run.json").read_text())
+    assert run["status"] == "finished"
+    assert [one["steps"] for one in run["training"]["report"]["Phases"]] == [2, 2, 2]
+    assert f"progressive: {store / 'runs/progressive/merged'}" in first.stdout
+    again = traces_train(store, *SHORT)
+    assert "nothing is left to train" in again.stdout
+    other = traces_train(store, *SHORT, "--learning_rate", "1e-2")
+    assert other.returncode != 0
+    assert "made otherwise" in other.stderr
+    anew = traces_train(store, *SHORT, "--learning_rate", "1e-2", "--overwrite")
+    assert anew.returncode == 0, anew.stderr[-2000:]
+    assert json.loads((store / "runs/progressive/run.json").read_text())["run_id"] != run["run_id"]
+    two = traces_train(store, *SHORT, "--strategy", "only", "--launch", "cpu_ddp")
+    assert two.returncode == 0, two.stderr[-2000:]
+    only = json.loads((store / "runs/only/run.json").read_text())
+    assert (only["training"]["world_size"], only["training"]["steps"]) == (2, 2)

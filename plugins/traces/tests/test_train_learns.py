@@ -1,0 +1,55 @@
+"""Training learns what the samples say: replies that belong to other prompts do not do as well."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_rlhf.testing import offering
+from hf_rlhf_traces.world.dataset import traces_multihop
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+SEEDS = (0, 1, 2)
+
+
+def mixed_up(*, seed: int, traces: int) -> Any:
+    """The dataset `summary_only`, with the training replies dealt out among the prompts."""
+    made = traces_multihop(form="summary_only", traces=traces, seed=seed)
+    rows = made.dataset["train"].to_list()
+    replies = [row["completion"] for row in rows]
+    random.Random(seed).shuffle(replies)
+    train = [{**row, "completion": one} for row, one in zip(rows, replies, strict=True)]
+    made.dataset["train"] = made.dataset["train"].from_list(train)
+    return made
+
+
+def trained(folder: Path, dataset: dict[str, Any], seed: int) -> dict[str, Any]:
+    from hf_rlhf.train import train
+
+    record = train(
+        "traces_only",
+        output_dir=str(folder),
+        dataset=dataset,
+        seed=seed,
+        num_train_epochs=6,
+        evaluation={"rows": None, "batch_size": 40, "samples": 0},
+    )
+    evaluation: dict[str, Any] = record["evaluation"]
+    return evaluation
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_held_out_loss_falls_and_further_than_with_replies_of_other_prompts(
+    seed: int, tmp_path: Path
+) -> None:
+    sizes = {"seed": seed, "traces": 150}
+    right = trained(
+        tmp_path / "right", {"name": "traces_multihop", "form": "summary_only", **sizes}, seed
+    )
+    with offering({"datasets": {"mixed_up": mixed_up}}):
+        wrong = trained(tmp_path / "wrong", {"name": "mixed_up", **sizes}, seed)
+    print(seed, *(one[at]["loss"] for one in (right, wrong) for at in ("before", "after")))
+    assert right["difference"]["loss"]["high"] < 0
+    # Both learn what a reply looks like; only one of them what it says.
+    assert right["after"]["loss"]["high"] < wrong["after"]["loss"]["low"]
