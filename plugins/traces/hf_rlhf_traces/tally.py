@@ -1,7 +1,7 @@
 """What was read, counted, so that every row of the input is accounted for.
 
-Memory grows by some 200 bytes a trace, for its id and the rank of its question, whatever the size
-of the rows.
+Memory grows by less than 300 bytes a trace, for its id and the rank of its question, whatever the
+size of the rows.
 """
 
 from array import array
@@ -110,8 +110,9 @@ class Tally:
 
     def report(self, ratio: float) -> dict[str, Any]:
         """Return the counts, and the split of the questions read."""
-        split = Split.choose(self.ranks, ratio, self.seed)
-        questions = Counter(one < split.cut for one in set(self.ranks))
+        distinct = set(self.ranks)
+        split = Split.choose(distinct, ratio, self.seed)
+        questions = Counter(one < split.cut for one in distinct)
         traces = Counter(one < split.cut for one in self.ranks)
         return {
             "rows": self.rows,
