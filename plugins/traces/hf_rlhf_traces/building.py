@@ -44,7 +44,7 @@ def build(
     split = Split.of_report(store.report("read"))
     counts: Counter[str] = Counter()
     with (
-        store.making(dataset, settings, after=("read", "format")) as report,
+        store.making(dataset, settings, after=("read", "format"), replacing=True) as report,
         dataset_written(store.folder / "datasets" / dataset, dataset, jsonl=jsonl) as writers,
         _shown_blocks(store.folder / TRACES, dataset) as coming,
     ):

@@ -3,6 +3,7 @@
 import difflib
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,11 +77,13 @@ def traces(
     made: dict[str, Dataset] = {}
     dropped: dict[str, int] = {}
     too_long: list[dict[str, Any]] = []
+    special = 0
     for split, rows in found.splits.items():
         _check_columns(found.name, form, split, rows)
         name = _SPLITS[split]
         shaped = _shaped(rows, form)
         _check_template(found.name, shaped, tokenizer)
+        special += _with_special_tokens(shaped, tokenizer)
         fitting, long = _short_enough(shaped, tokenizer, max_tokens)
         kept = _fewer(fitting, most[name])
         too_long += [{"where": f"{found.name} {form} ({split})", **one} for one in long]
@@ -94,7 +97,10 @@ def traces(
             f"max_tokens: {max_tokens}). Raise `max_tokens`."
         )
     _write_rejected(rejected_rows, too_long)
-    return Loaded(DatasetDict(made), _report(found, form, made, dropped))
+    report = _report(found, form, made, dropped)
+    if special:
+        report["rows_with_special_tokens_in_text"] = special
+    return Loaded(DatasetDict(made), report)
 
 
 def _check(form: str, sizes: Mapping[str, int | None]) -> None:
@@ -201,6 +207,18 @@ def _check_template(name: str, rows: "Dataset", tokenizer: Any) -> None:
                 "reasoning knows it by its tag: build the dataset with another one, as in "
                 "--format.think thought, or change the template."
             )
+
+
+def _with_special_tokens(rows: "Dataset", tokenizer: Any) -> int:
+    """Count rows whose text holds a special token: the model reads it as one, not as text."""
+    names = [one for one in tokenizer.all_special_tokens if one]
+    if not names:
+        return 0
+    special = re.compile("|".join(map(re.escape, names)))
+    return sum(
+        any(special.search(turn["content"]) for part in pair for turn in part)
+        for pair in _pairs(rows)
+    )
 
 
 def _short_enough(

@@ -63,8 +63,8 @@ def write_card(store: Store, told: Mapping[str, Any] | None = None) -> Path:
     `told` is what only the user knows: `license`, `language`, `pretty_name`, `source`; what was
     told before stays. Raises PublishError for values that the Hub does not take.
     """
-    known_before = dict(store.settings("card"))
-    settings = {**known_before, **{k: v for k, v in (told or {}).items() if v}}
+    said = {name: one for name, one in (told or {}).items() if one is not None}
+    settings = {name: one for name, one in {**store.settings("card"), **said}.items() if one}
     names = present(store)
     text = render(store, names, settings)
     if problems := validate_card(text):
@@ -165,6 +165,8 @@ def _origin(read: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[str]:
         if _named(one["path"]) != kept_from
     ]
     yield _table(("file read", "bytes"), rows)
+    if told.get("redacted"):
+        yield "What looked like a secret was taken out of the rows that were pushed: `[redacted]`."
     missing = [name for name in ("license", "language") if not told.get(name)]
     if missing:
         yield (

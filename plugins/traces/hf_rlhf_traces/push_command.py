@@ -15,6 +15,7 @@ from hf_rlhf.base_push import secrets_in_use
 from hf_rlhf.bundle import Bundle, as_text
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub import NOT_CONTENT, Hub, RemoteState, connect
+from hf_rlhf.patience import failures, in_words
 from hf_rlhf.push import push
 from hf_rlhf.scrub import find_secrets, scrub
 from hf_rlhf_traces.dataset_card import CARD, present, render, write_card
@@ -33,6 +34,7 @@ def push_main(argv: Sequence[str]) -> int:
     store = Store.open(chosen.folder)
     names = wanted(store, chosen.dataset)
     told = {name: getattr(chosen, name) for name in _TOLD}
+    told["redacted"] = chosen.redact
     if chosen.dry_run:
         print(render(store, names, {**store.settings("card"), **told, "repo_id": chosen.repo_id}))
         return 0
@@ -42,9 +44,15 @@ def push_main(argv: Sequence[str]) -> int:
     card = render(store, names, store.settings("card"))
     with TemporaryDirectory() as scratch:
         bundle = bundle_of(store, names, card, hub, Path(scratch) if chosen.redact else None)
-        before, after = push_bundle(
-            hub, repo_id, bundle, private=chosen.private, overwrite=chosen.overwrite
-        )
+        try:
+            before, after = push_bundle(
+                hub, repo_id, bundle, private=chosen.private, overwrite=chosen.overwrite
+            )
+        except failures() as error:
+            raise PublishError(
+                f"{repo_id} is not pushed, or not all of it: {in_words(error)}. Run the same "
+                "command again; what was uploaded is not sent again."
+            ) from error
     verb = "pushed" if before != after.commit else "there already, nothing pushed"
     print(f"{verb}: {len(bundle.files)} files, verified: {hub.endpoint}/datasets/{repo_id}")
     print(f"commit {after.commit}")

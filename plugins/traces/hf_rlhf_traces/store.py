@@ -12,7 +12,7 @@ DIR/
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -120,12 +120,19 @@ class Store:
 
     @contextmanager
     def making(
-        self, step: str, settings: Mapping[str, Any], *, after: Sequence[str] = ()
+        self,
+        step: str,
+        settings: Mapping[str, Any],
+        *,
+        after: Sequence[str] = (),
+        replacing: bool = False,
     ) -> Iterator[dict[str, Any]]:
         """Give a dictionary for the report of a step; it is noted when the block ends well.
 
         The folder is held meanwhile: RunFolderError when another process works in it, or when one
-        of the steps it is made from, `after`, is not done.
+        of the steps it is made from, `after`, is not done. With `replacing`, the step is not done
+        meanwhile, so that a process killed as it swaps old files for new ones leaves no word on
+        the wrong ones; an error leaves the step as it was.
         """
         from hf_rlhf.run_folder import claimed
 
@@ -134,7 +141,8 @@ class Store:
                 self.report(other)
             clear_unfinished(self.folder)
             report: dict[str, Any] = {}
-            yield report
+            with self._withdrawn(step) if replacing else nullcontext():
+                yield report
             entries = self._entries()
             made: dict[str, Any] = {
                 "settings": _plain(settings),
@@ -144,6 +152,19 @@ class Store:
             text = json.dumps(made, sort_keys=True)
             made["digest"] = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
             self._write({**entries, step: made})
+
+    @contextmanager
+    def _withdrawn(self, step: str) -> Iterator[None]:
+        entries = self._entries()
+        if step not in entries:
+            yield
+            return
+        self._write({name: one for name, one in entries.items() if name != step})
+        try:
+            yield
+        except BaseException:
+            self._write({**self._entries(), step: entries[step]})
+            raise
 
     def _entries(self) -> dict[str, Any]:
         path = self.folder / MANIFEST

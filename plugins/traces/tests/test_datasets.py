@@ -171,6 +171,23 @@ def test_a_build_that_fails_leaves_what_was_there(store: Path) -> None:
     assert Store.open(store).state("steps") == "stale"
 
 
+@pytest.mark.slow
+def test_a_process_killed_as_it_swaps_files_leaves_no_word_on_the_old_ones(store: Path) -> None:
+    script = f"""
+        import os
+        from pathlib import Path
+        from hf_rlhf_traces import building, command
+        building._report = lambda *_: os._exit(9)
+        command.command(["steps", {str(store)!r}, "--format.think", "thought", "--overwrite"])
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
+    assert done.returncode == 9
+    assert Store.open(store).state("steps") == "to do"
+    run("steps", store)
+    assert "<thought>" in rows_of(store, "steps", "train")[0]["answer"]
+    assert not [path for path in store.rglob("*.tmp")]
+
+
 def test_no_sample_at_all_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ODD))
     run("read", tmp_path / "raw.jsonl", "--out", tmp_path / "store")
@@ -276,6 +293,19 @@ def test_rows_that_are_too_long_are_left_out_and_listed(
     for row in some.dataset["train"]:
         text = tokenizer.apply_chat_template([*row["prompt"], *row["completion"]], tokenize=False)
         assert len(tokenizer(text, add_special_tokens=False)["input_ids"]) <= 600
+
+
+def test_rows_with_special_tokens_in_their_text_are_counted(tmp_path: Path, tokenizer: Any) -> None:
+    steps = [*ODD[0]["trace"], {"type": "answer", "content": f"See {tokenizer.eos_token}."}]
+    row = {"question": "One?", "trace": steps}
+    (tmp_path / "raw.jsonl").write_text(json.dumps(row) + "\n")
+    run("read", tmp_path / "raw.jsonl", "--out", tmp_path / "store")
+    run("steps", tmp_path / "store")
+    loaded = traces(str(tmp_path / "store"), tokenizer=tokenizer, form="steps")
+    assert loaded.report["rows_with_special_tokens_in_text"] == 1
+    assert set(loaded.dataset) == {"train"}  # one question: nothing is held out
+    card = (tmp_path / "store/datasets/README.md").read_text(encoding="utf-8")
+    assert "split: validation" not in card
 
 
 def test_fewer_rows_are_some_of_more_rows(made: Path, tokenizer: Any) -> None:
@@ -402,6 +432,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.url
 
 
+@pytest.mark.slow
+@pytest.mark.smoke
 def test_push_is_verified_once_and_refuses_what_is_not_its_own(
     store: Path, hub: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -427,6 +459,7 @@ def test_push_is_verified_once_and_refuses_what_is_not_its_own(
         run("push", store, "--repo_id", "demo/other", "--endpoint", hub)
 
 
+@pytest.mark.slow
 def test_a_secret_is_not_pushed(store: Path, hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import HfApi, hf_hub_download
 
@@ -441,6 +474,11 @@ def test_a_secret_is_not_pushed(store: Path, hub: str, monkeypatch: pytest.Monke
     row = pq.read_table(file).to_pylist()[0]
     assert row["question"] == "[redacted]"
     assert secret not in json.dumps(row)
+    card = store / "datasets/README.md"
+    assert "was taken out of the rows" in card.read_text(encoding="utf-8")
+    monkeypatch.delenv("SOME_SECRET")
+    run(*push)
+    assert "was taken out of the rows" not in card.read_text(encoding="utf-8")
 
 
 def test_stale_and_missing_datasets_are_not_pushed(store: Path) -> None:

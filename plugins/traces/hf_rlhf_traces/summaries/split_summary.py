@@ -53,7 +53,10 @@ def split_summary(
     if store.check(STEP, settings, overwrite=overwrite) == "done" and there:
         return {**store.report(STEP), "done_before": True}
     after = ("read", "format", "steps", summarize.STEP)
-    with store.making(STEP, settings, after=after) as report, ExitStack() as writing:
+    with (
+        store.making(STEP, settings, after=after, replacing=True) as report,
+        ExitStack() as writing,
+    ):
         prefix, only = (
             writing.enter_context(dataset_written(folder, name)) for name, folder in folders.items()
         )
