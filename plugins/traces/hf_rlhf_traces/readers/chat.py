@@ -118,6 +118,9 @@ class _Messages:
         if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
             raise BadRow("malformed", f"{path} names no function")
         arguments = function.get("arguments")
+        if isinstance(arguments, Mapping):
+            # A table fills up what other rows have.
+            arguments = {key: one for key, one in arguments.items() if one is not None}
         if not isinstance(arguments, str):
             arguments = json.dumps(arguments or {}, ensure_ascii=False)
         number = len(self.calls) + 1

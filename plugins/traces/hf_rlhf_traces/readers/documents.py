@@ -61,7 +61,7 @@ def _odd_document(one: Any, path: str, noted: Noted) -> Document | None:
         return Document("", text_of(one, path, noted))
     title, content = first_held(one, TITLES), first_held(one, CONTENTS)
     for key in one:
-        if key not in (title, content):
+        if key not in (title, content) and one[key] is not None:
             noted[f"document_fields_left_out.{key}"] += 1
     return Document(
         text_of(one.get(title), f"{path}.{title}", noted),
