@@ -53,7 +53,13 @@ class Candidate:
                 f"--model {saved.asked}: its tokenizer has no chat template, and the prompts are "
                 "conversations. Save a chat_template.jinja beside it, or name an instruct model."
             )
-        config = AutoConfig.from_pretrained(saved.model, revision=saved.revision)
+        try:
+            config = AutoConfig.from_pretrained(saved.model, revision=saved.revision)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            said = str(error).strip().partition("\n")[0]
+            raise ModelError(
+                f"--model {saved.asked}: its configuration does not load: {said}"
+            ) from error
         room = getattr(config.get_text_config(), "max_position_embeddings", None)
         self.positions: int | None = room
 
@@ -184,7 +190,8 @@ class Replies:
             prompts,
             spec,
             self.sampling.max_new_tokens,
-            seed=self.sampling.seed + int(hashlib.sha256(ids[0].encode()).hexdigest()[:6], 16),
+            seed=self.sampling.seed
+            + int(hashlib.sha256(ids[0].encode("utf-8", "surrogatepass")).hexdigest()[:6], 16),
         )
         return [
             Generated(name, len(prompt), one.text, len(one.ids), one.truncated)
