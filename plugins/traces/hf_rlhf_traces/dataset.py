@@ -211,14 +211,22 @@ def _check_template(name: str, rows: "Dataset", tokenizer: Any) -> None:
 
 def _with_special_tokens(rows: "Dataset", tokenizer: Any) -> int:
     """Count rows whose text holds a special token: the model reads it as one, not as text."""
-    names = [one for one in tokenizer.all_special_tokens if one]
-    if not names:
+    import pyarrow.compute as pc
+
+    special = "|".join(re.escape(one) for one in tokenizer.all_special_tokens if one)
+    if not special:
         return 0
-    special = re.compile("|".join(map(re.escape, names)))
-    return sum(
-        any(special.search(turn["content"]) for part in pair for turn in part)
-        for pair in _pairs(rows)
-    )
+    columns = [one for one in ("messages", "prompt", "completion") if one in rows.column_names]
+    count = 0
+    # In Arrow, since every process does it, and rows as Python objects take ten times as long.
+    for table in rows.select_columns(columns).with_format("arrow").iter(batch_size=256):
+        hit: set[int] = set()
+        for turns in (table[name].combine_chunks() for name in columns):
+            content = pc.struct_field(pc.list_flatten(turns), "content")
+            found = pc.match_substring_regex(content, special)
+            hit.update(pc.list_parent_indices(turns).filter(found).to_pylist())
+        count += len(hit)
+    return count
 
 
 def _short_enough(
