@@ -83,6 +83,8 @@ def rows_of(file: str, max_bytes: int, tick: Callable[[int], None]) -> Iterator[
         if _holds_lines(path):
             with _binary(path) as opened:
                 yield from _lines(opened, path, max_bytes, tick)
+        elif _suffix(path) == ".json" and _begin(path)[:1] == b"{":
+            yield f"{path}:1", _whole(path, max_bytes)
         else:
             yield from _parsed(path)
         tick(path.stat().st_size)
@@ -112,12 +114,31 @@ def _holds_lines(path: Path) -> bool:
 
 
 def _is_lines(path: Path) -> bool:
-    """Many tools write JSON Lines into files called .json."""
+    """Many tools write JSON Lines into files called .json; others one object, over many lines."""
+    begin = _begin(path)
+    line, ended, _ = begin.partition(b"\n")
+    return line[:1] == b"{" and (not ended or line.rstrip()[-1:] == b"}")
+
+
+def _begin(path: Path) -> bytes:
     with _binary(path) as file:
         try:
-            return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{"
+            return file.read(_PIECE).removeprefix(b"\xef\xbb\xbf").lstrip()
         except (EOFError, zlib.error, gzip.BadGzipFile):
-            return False
+            return b""
+
+
+def _whole(path: Path, max_bytes: int) -> bytes | Rejected:
+    """Return the one object that a file is."""
+    try:
+        with _binary(path) as file:
+            content = file.read(max_bytes + 1).removeprefix(b"\xef\xbb\xbf")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        return rejected(f"{path}:1", "file_damaged", f"the gzip data is damaged ({error})")
+    if len(content) > max_bytes:
+        detail = f"the file is one row of more than --max_row_mb {max_bytes / 1e6:g}"
+        return rejected(f"{path}:1", "too_large", detail, content[:_PIECE])
+    return content
 
 
 def _binary(path: Path) -> IO[bytes] | gzip.GzipFile:

@@ -93,6 +93,23 @@ def test_gzip_json_parquet_and_csv_are_read_alike(tmp_path: Path) -> None:
         assert found["fields"] == {}
 
 
+def test_a_file_may_be_one_trace_over_many_lines(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.json").write_text(json.dumps(row(number), indent=2))
+    (folder / "3.json.gz").write_bytes(gzip.compress(json.dumps(row(3), indent=1).encode()))
+    (folder / "4.json").write_text(json.dumps(row(4), indent=2)[:-9])
+    (folder / "5.json").write_text(json.dumps(row(5, noise="x" * 20_000), indent=2))
+    report = done(folder, tmp_path / "out", max_row_mb=0.01)
+    assert ids(tmp_path / "out") == ["t0", "t1", "t2", "t3"]
+    assert report["rejected"] == {"not_json": 1, "too_large": 1}
+    assert [one["where"] for one in rejects(tmp_path / "out")] == [
+        f"{folder}/4.json:1",
+        f"{folder}/5.json:1",
+    ]
+
+
 def test_what_is_left_of_a_damaged_file_is_one_rejection(tmp_path: Path) -> None:
     import random
 
