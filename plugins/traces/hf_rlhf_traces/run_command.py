@@ -17,6 +17,7 @@ from typing import Any
 from hf_rlhf.errors import ConfigError, HfRlhfError, Problem
 from hf_rlhf.files import atomic_write_text
 from hf_rlhf.progress import clock
+from hf_rlhf.record import load_record
 from hf_rlhf_traces.reconciliation import (
     Line,
     as_markdown,
@@ -29,8 +30,9 @@ from hf_rlhf_traces.store import Store
 
 STEPS = (
     *("read", "multiturn", "steps", "summarize", "split_summary"),
-    *("train", "eval", "analyze"),
+    *("train", "eval", "analyze", "publish"),
 )
+"""In this order; `publish` only where a repository is named."""
 TABLE = "reconciliation.md"
 
 
@@ -47,9 +49,10 @@ def main(argv: Sequence[str]) -> int:
     chosen, others = _parser().parse_known_args(argv)
     options = step_options(others)
     made: list[Made] = []
-    for number, step in enumerate(STEPS, start=1):
+    steps = STEPS if chosen.repo_id else STEPS[:-1]
+    for number, step in enumerate(steps, start=1):
         command = [*_arguments(step, chosen), *options.get(step, [])]
-        _head(f"{number}/{len(STEPS)}", step, command)
+        _head(f"{number}/{len(steps)}", step, command)
         started = time.perf_counter()
         try:
             code = _verb(step, command)
@@ -100,23 +103,39 @@ def _arguments(step: str, chosen: argparse.Namespace) -> list[str]:
         case "multiturn":
             return [folder, "--seed", str(chosen.seed), *anew]
         case "train":
-            pushed = ["--repo_id", chosen.repo_id] if chosen.repo_id else []
-            return [folder, *pushed, "--seed", str(chosen.seed), *anew]
-        case "eval" | "analyze":
+            return [folder, "--seed", str(chosen.seed), *anew]
+        case "eval":
+            return [folder, "--record"]
+        case "analyze":
             return [folder]
+        case "publish":
+            return _published(newest(Store.open(chosen.out)), chosen.repo_id)
         case _:
             return [folder, *anew]
+
+
+def _published(run: Path, repo_id: str) -> list[str]:
+    """Return how a run is published; a base that is not on the Hub goes there, too."""
+    base = str(load_record(run)["config"]["model_name_or_path"])
+    local = base.startswith("package://") or Path(base).exists()
+    pushed = ["--base_model", f"{repo_id}-base", "--push_base"] if local else []
+    return [str(run), "--repo_id", repo_id, *pushed]
 
 
 def _verb(step: str, command: Sequence[str]) -> int:
     from hf_rlhf_traces.command import VERBS
 
+    if step == "publish":
+        from hf_rlhf.publish_command import publish_main
+
+        return publish_main(command)
     module, name, _ = VERBS[step]
     return int(getattr(import_module(f"hf_rlhf_traces.{module}"), name)(command))
 
 
 def _head(place: str, step: str, command: Sequence[str]) -> None:
-    print(f"\n[{place}] hf-rlhf traces {step} {shlex.join(command)}", flush=True)
+    verb = step if step == "publish" else f"traces {step}"
+    print(f"\n[{place}] hf-rlhf {verb} {shlex.join(command)}", flush=True)
 
 
 def _stopped(step: str, argv: Sequence[str]) -> None:
@@ -181,8 +200,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hf-rlhf traces run",
         description="Do every step with the embedded defaults: read, build the datasets, train in "
-        "phases, evaluate, analyse. Options of a step: --STEP.OPTION VALUE, as `hf-rlhf traces "
-        "STEP --help` says them.",
+        "phases, evaluate, analyse, and publish if --repo_id is given. Options of a step: "
+        "--STEP.OPTION VALUE, as `hf-rlhf traces STEP --help` says them.",
         allow_abbrev=False,
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="raw traces")

@@ -61,6 +61,8 @@ def run_values(store: Store, chosen: argparse.Namespace) -> dict[str, Any]:
     # Of another adapter only the form means something here.
     kept = shipped if shipped["name"] == "traces" else {"form": shipped.get("form")}
     kept = {key: value for key, value in kept.items() if value is not None}
+    # What is longer would be cut off at its end, which is the reply: it is left out, and counted.
+    kept.setdefault("max_tokens", values["max_length"])
     values["dataset"] = {**kept, "name": "traces", "path": str(store.folder)}
     values["output_dir"] = str(store.folder / "runs" / chosen.strategy)
     if chosen.model is not None:

@@ -12,13 +12,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf_traces.world.reading import passages
+from hf_rlhf_traces.world.reading import STAGES, passages
 from hf_rlhf_traces.world.tokenizer import LENGTH, build_tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORED = -100
+STEPS = (800, 800, 5000)
 _POOL = 8
 """Batches that are sorted by length at a time, so that little of them is padding."""
 
@@ -59,17 +60,17 @@ class Builder:
         self.seed = seed
 
     def read(self, stage: int, steps: int, learning_rate: float, batch: int) -> None:
-        """Take AdamW steps on fresh passages; the rate warms up, and decays in the last half."""
+        """Take AdamW steps on fresh passages; in the last stage the rate decays in the end."""
         import torch
 
-        batches = self._batches(stage, batch)
+        batches, last = self._batches(stage, batch), stage == len(STAGES) - 1
 
         optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01
         )
         started, smooth = time.perf_counter(), 0.0
         for step in range(1, steps + 1):
-            rate = min(1.0, step / 50, max(0.02, 2 * (1 - step / steps)) if stage else 1.0)
+            rate = min(1.0, step / 50, max(0.02, 2 * (1 - step / steps)) if last else 1.0)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate * rate
             loss = self._loss(*next(batches))
@@ -135,18 +136,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hidden", type=int, default=64, help="width; a multiple of 16")
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--copy_steps", type=int, default=600, help="of lists and copies, before")
+    parser.add_argument("--steps", type=int, nargs=len(STAGES), default=STEPS, help="of stages")
     parser.add_argument("--batch", type=int, default=32, help="passages of a step")
     parser.add_argument("--learning_rate", type=float, default=3e-3)
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     builder = Builder(chosen.seed, chosen.hidden, chosen.layers)
     print(f"{builder.model.num_parameters()} parameters", flush=True)
-    builder.read(0, chosen.copy_steps, chosen.learning_rate, chosen.batch)
-    builder.save(chosen.out)
-    builder.read(1, chosen.steps, chosen.learning_rate, chosen.batch)
-    builder.save(chosen.out)
+    for stage, steps in enumerate(chosen.steps):
+        builder.read(stage, steps, chosen.learning_rate, chosen.batch)
+        builder.save(chosen.out)
     return 0
 
 
