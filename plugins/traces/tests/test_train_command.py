@@ -174,3 +174,30 @@ def test_the_verb_plans_trains_goes_on_refuses_and_replaces(store: Path) -> None
     assert two.returncode == 0, two.stderr[-2000:]
     only = json.loads((store / "runs/only/run.json").read_text())
     assert (only["training"]["world_size"], only["training"]["steps"]) == (2, 2)
+
+
+def test_qwens_template_marks_replies_once_the_trainer_has_its_own_copy() -> None:
+    from transformers import AutoTokenizer
+    from trl.chat_template_utils import get_training_chat_template, qwen2_5_chat_template
+
+    from hf_rlhf.run import resolve_model_path
+    from hf_rlhf_traces.rows import conversation
+
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model_path(BASE))
+    tokenizer.chat_template = qwen2_5_chat_template
+    row = traces_multihop(form="multiturn", traces=4).dataset["train"][3]
+    prompt, reply = conversation("multiturn", row)
+    found = tokenizer.apply_chat_template(
+        [*prompt, *reply],
+        chat_template=get_training_chat_template(tokenizer),
+        tokenize=True,
+        return_dict=True,
+        return_assistant_tokens_mask=True,
+    )
+    pairs = zip(found["input_ids"], found["assistant_masks"], strict=True)
+    said = tokenizer.decode([token for token, counted in pairs if counted])
+    turns = [turn["content"] for turn in row["messages"] if turn["role"] == "assistant"]
+    places = [said.index(turn) for turn in turns]
+    assert places == sorted(places)
+    assert "<information>" not in said
+    assert row["question"] not in said

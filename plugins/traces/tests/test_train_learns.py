@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hf_rlhf.testing import offering
+from hf_rlhf.testing.offering import offering
 from hf_rlhf_traces.world.dataset import traces_multihop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -32,7 +32,7 @@ def trained(folder: Path, dataset: dict[str, Any], seed: int) -> dict[str, Any]:
         output_dir=str(folder),
         dataset=dataset,
         seed=seed,
-        num_train_epochs=6,
+        num_train_epochs=4,
         evaluation={"rows": None, "batch_size": 40, "samples": 0},
     )
     evaluation: dict[str, Any] = record["evaluation"]
@@ -43,7 +43,7 @@ def trained(folder: Path, dataset: dict[str, Any], seed: int) -> dict[str, Any]:
 def test_held_out_loss_falls_and_further_than_with_replies_of_other_prompts(
     seed: int, tmp_path: Path
 ) -> None:
-    sizes = {"seed": seed, "traces": 150}
+    sizes = {"seed": seed, "traces": 120}
     right = trained(
         tmp_path / "right", {"name": "traces_multihop", "form": "summary_only", **sizes}, seed
     )
