@@ -19,10 +19,13 @@ SUMMARIES, FAILED = "summaries.jsonl", "failed.jsonl"
 
 
 class Kept:
-    """What is known of a store's summaries. Holds some 200 bytes for each in memory."""
+    """What is known of a store's summaries. Holds some 250 bytes for each in memory."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open, and mend, the files in a folder. Raises DataError for lines that are neither."""
+    def __init__(self, folder: Path, by: str) -> None:
+        """Open, and mend, the files in a folder. Raises DataError for lines that are neither.
+
+        Of what is there, that is known whose `made` begins with `by`: the rest was made otherwise.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self.path, self.failed_path = folder / SUMMARIES, folder / FAILED
         for path in (self.path, self.failed_path):
@@ -30,11 +33,12 @@ class Kept:
         self.places: dict[str, int] = {}
         """Where each summary's line begins."""
         for place, line in _lines(self.path):
-            self.places[line["made"]] = place
+            if line["made"].startswith(by):
+                self.places[line["made"]] = place
         self.failures: dict[str, Mapping[str, Any]] = {
             line["made"]: line
             for _, line in _lines(self.failed_path)
-            if line["made"] not in self.places
+            if line["made"].startswith(by) and line["made"] not in self.places
         }
         """The last failure of each that has no summary."""
         self._files: list[IO[bytes]] = [p.open("ab") for p in (self.path, self.failed_path)]

@@ -44,6 +44,15 @@ class Again:
     limit: int | None = None
     """Make at most so many in this call."""
 
+    def tries(self, failure: Mapping[str, Any]) -> bool:
+        """Say whether what failed so is tried again."""
+        return self.retry_failed and failure["tries"] < self.max_tries
+
+    def expected(self, samples: int, kept: Kept) -> int:
+        """Return how many samples this call is to make, of all that there are."""
+        left = sum(not self.tries(failure) for failure in kept.failures.values())
+        return min(samples - len(kept.places) - left, self.limit or samples)
+
 
 class How(Protocol):
     """A way to make summaries."""
@@ -205,12 +214,12 @@ def summarize(
     if state == "done" and not _due(store, again):
         return {**store.report(STEP), "done_before": True}
     with store.making(STEP, settings, after=("read", "format", "steps")) as report:
-        kept = Kept(store.folder / FOLDER)
+        by = _digest(settings, form)
+        kept = Kept(store.folder / FOLDER, by)
         try:
             order: list[str] = []
-            rows = _missing(store, _digest(settings, form), kept, again, order)
-            expected = samples - len(kept.places)
-            with shown(max(expected, 0), how.usage) as tell:
+            rows = _missing(store, by, kept, again, order)
+            with shown(again.expected(samples, kept), how.usage) as tell:
                 log = Log(kept, tell, again.max_failure_rate)
                 how.make(islice(rows, again.limit), log)
             for _ in rows:  # the rest has its place in the order
@@ -243,17 +252,15 @@ def steps_rows(store: Store) -> Iterator[tuple[Split, dict[str, Any]]]:
                     ) from error
 
 
-def _missing(
-    store: Store, digest: bytes, kept: Kept, again: Again, order: list[str]
-) -> Iterator[Row]:
+def _missing(store: Store, by: str, kept: Kept, again: Again, order: list[str]) -> Iterator[Row]:
     """Yield the samples that are to be made, and note every sample's hash in `order`."""
     for _, row in steps_rows(store):
-        made = _made(row, digest)
+        made = _made(row, by)
         order.append(made)
         if made in kept.places:
             continue
         failure = kept.failures.get(made)
-        if failure and not (again.retry_failed and failure["tries"] < again.max_tries):
+        if failure and not again.tries(failure):
             continue
         yield {**row, "made": made}
 
@@ -269,17 +276,17 @@ def _due(store: Store, again: Again) -> bool:
     )
 
 
-def _digest(settings: Mapping[str, Any], form: Format) -> bytes:
+def _digest(settings: Mapping[str, Any], form: Format) -> str:
     text = json.dumps([settings, form.settings()], sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _made(row: Row, digest: bytes) -> str:
-    hashed = hashlib.blake2b(digest, digest_size=16)
+def _made(row: Row, by: str) -> str:
+    hashed = hashlib.blake2b(digest_size=16)
     for name in ("id", "question", "prompt"):
         raw = row[name].encode("utf-8", "surrogatepass")
         hashed.update(len(raw).to_bytes(8, "big") + raw)
-    return hashed.hexdigest()
+    return f"{by}-{hashed.hexdigest()}"
 
 
 def _report(store: Store, samples: int, kept: Kept) -> dict[str, Any]:
