@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.columns import Batch, Part
-from hf_rlhf_traces.engine import Block, blocks, in_order, unreadable
+from hf_rlhf_traces.engine import Block, Each, blocks, in_order, unreadable
 from hf_rlhf_traces.rows import Split as Side
 from hf_rlhf_traces.split import Split
 from hf_rlhf_traces.store import Store
@@ -33,13 +34,14 @@ def build(
     *,
     jsonl: bool = True,
     workers: int | None = None,
+    each: Each | None = None,
 ) -> Mapping[str, Any]:
     """Write a dataset of a store anew, and note what came of it; return that report.
 
     `make` gives the rows of a trace, and counts as `hf_rlhf_traces.samples` has them; it is pure,
     and is sent to `workers` processes (None: one for each core), whose number changes nothing of
-    what is written. Raises RunFolderError where the traces are not read, DataError where none gives
-    a sample.
+    what is written; `each` has blocks built in another way. Raises RunFolderError where the traces
+    are not read, DataError where none gives a sample.
     """
     split = Split.of_report(store.report("read"))
     counts: Counter[str] = Counter()
@@ -48,7 +50,8 @@ def build(
         dataset_written(store.folder / "datasets" / dataset, dataset, jsonl=jsonl) as writers,
         _shown_blocks(store.folder / TRACES, dataset) as coming,
     ):
-        for made in in_order(Built(dataset, make, split, jsonl), coming, workers=workers):
+        each = each or partial(in_order, workers=workers)
+        for made in each(Built(dataset, make, split, jsonl), coming):
             counts.update(made.counts)
             for side, parts in made.parts.items():
                 for part in parts:

@@ -30,6 +30,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "read": ("read_command", "read_main", "raw files to typed traces, every row accounted for"),
     "multiturn": ("datasets_command", "multiturn_main", "build conversations, a sample each reply"),
     "steps": ("datasets_command", "steps_main", "build a sample for each result of a trace"),
+    "pipeline": (
+        "pipeline_command",
+        "pipeline_main",
+        "read and steps, as tasks on a cluster or this machine",
+    ),
     "summarize": (
         "summaries.command",
         "summarize_main",

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Protocol, TypeVar
 
 from hf_rlhf.errors import DataError
 
@@ -56,6 +56,13 @@ class Block:
                         return
         except OSError as error:
             raise unreadable(self.path, error) from error
+
+
+class Each(Protocol):
+    """How a function is applied to each block, in order: `in_order`, or from where it was done."""
+
+    def __call__(self, work: Callable[[Block], R], items: Iterable[Block]) -> Iterator[R]:
+        """Yield what becomes of each block."""
 
 
 def blocks(path: Path, size: int = BLOCK) -> Iterator[Block]:

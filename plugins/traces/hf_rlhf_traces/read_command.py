@@ -16,7 +16,7 @@ import orjson
 
 from hf_rlhf.errors import ConfigError, DataError, Problem, RunFolderError
 from hf_rlhf_traces.decontamination import evaluation_set
-from hf_rlhf_traces.engine import Block, add_workers_option, blocks, in_order
+from hf_rlhf_traces.engine import Block, Each, add_workers_option, blocks, in_order
 from hf_rlhf_traces.read_table import show_read
 from hf_rlhf_traces.readers import FORMS
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
@@ -31,34 +31,40 @@ EARLY = 1_000
 
 def read_main(argv: Sequence[str]) -> int:
     """Read files into a folder that the other verbs work in."""
-    chosen = _parser().parse_args(argv)
-    report = read(
-        chosen.files,
-        chosen.out,
-        Options(
-            form=chosen.form,
-            unknown=chosen.unknown,
-            max_document_chars=chosen.max_document_chars,
-            max_row_mb=chosen.max_row_mb,
-            decontaminate=chosen.decontaminate,
-        ),
-        validation_ratio=chosen.validation_ratio,
-        seed=chosen.seed,
-        max_rejected_share=chosen.max_rejected_share,
-        overwrite=chosen.overwrite,
-        workers=chosen.workers,
-    )
-    show_read(report, chosen.out)
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hf-rlhf traces read",
         description="Read agent traces into DIR: traces.jsonl, rejects.jsonl, and how many rows "
         "became what.",
         allow_abbrev=False,
     )
+    add_reading_options(parser)
+    add_workers_option(parser)
+    chosen = parser.parse_args(argv)
+    show_read(read(**asked_reading(chosen), workers=chosen.workers), chosen.out)
+    return 0
+
+
+def asked_reading(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `read` that `add_reading_options` asks for."""
+    return {
+        "sources": chosen.files,
+        "out": chosen.out,
+        "options": Options(
+            form=chosen.form,
+            unknown=chosen.unknown,
+            max_document_chars=chosen.max_document_chars,
+            max_row_mb=chosen.max_row_mb,
+            decontaminate=chosen.decontaminate,
+        ),
+        "validation_ratio": chosen.validation_ratio,
+        "seed": chosen.seed,
+        "max_rejected_share": chosen.max_rejected_share,
+        "overwrite": chosen.overwrite,
+    }
+
+
+def add_reading_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says what is read, and how."""
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="JSONL, JSON, Parquet, CSV (.gz); or a folder"
     )
@@ -90,8 +96,6 @@ def _parser() -> argparse.ArgumentParser:
         help="stop when more rows than this are rejected (0.05)",
     )
     parser.add_argument("--overwrite", action="store_true", help="read anew, with other settings")
-    add_workers_option(parser)
-    return parser
 
 
 def positive(text: str) -> int:
@@ -112,30 +116,22 @@ def read(
     max_rejected_share: float = 0.05,
     overwrite: bool = False,
     workers: int | None = None,
+    each: Each | None = None,
 ) -> Mapping[str, Any]:
     """Read files into the store at `out`, and return the report.
 
     What was read with the same settings from the same files is not read again. `workers` (None:
-    one for each core) changes nothing of what is written. Raises DataError when too many rows are
+    one for each core) changes nothing of what is written; `each` has blocks read in another way
+    than by workers of this process. Raises DataError when too many rows are
     rejected (rejects.jsonl is kept then), RunFolderError when the folder holds something else, and
     ConfigError for a ratio that leaves a side empty.
     """
-    check_ratio(validation_ratio)
-    _check_share(max_rejected_share)
     files = files_of(sources, out)
-    settings = {
-        "files": [_named(file) for file in files],
-        **asdict(options),
-        "decontaminate": options.decontaminate and _named(options.decontaminate),
-        "validation_ratio": validation_ratio,
-        "seed": seed,
-        "max_rejected_share": max_rejected_share,
-    }
-    store = Store.make(out)
+    settings = _settings(files, options, validation_ratio, seed, max_rejected_share)
     found = [_seen(file) for file in (*files, *filter(None, [options.decontaminate]))]
-    state = store.check("read", settings, overwrite=overwrite)
-    if state == "done" and _is_there(noted := store.report("read"), out, found):
-        return {**noted, "done_before": True}
+    store = Store.make(out)
+    if _read_before(store, settings, found, overwrite):
+        return {**store.report("read"), "done_before": True}
     with store.making("read", settings) as report:
         began = time.monotonic()
         if options.decontaminate:
@@ -143,7 +139,8 @@ def read(
             evaluation_set(options.decontaminate)  # what is wrong with it is said at once
         tally = Tally(options, seed)
         with _written(out) as (traces, rejects):
-            _read_all(files, tally, traces, rejects, workers)
+            each = each or partial(in_order, workers=workers)
+            _read_all(files, tally, traces, rejects, each)
             tally.refuse_if_more(max_rejected_share)
         report.update(tally.report(validation_ratio))
         if options.decontaminate:
@@ -152,6 +149,49 @@ def read(
         report["bytes"] = (out / TRACES).stat().st_size
         report["seconds"] = round(time.monotonic() - began, 3)
     return store.report("read")
+
+
+def is_read(
+    sources: Sequence[str],
+    out: Path,
+    options: Options,
+    *,
+    validation_ratio: float,
+    seed: int,
+    max_rejected_share: float,
+    overwrite: bool,
+) -> bool:
+    """Whether `read` would find all done. Raises as it does, before anything is read."""
+    files = files_of(sources, out)
+    settings = _settings(files, options, validation_ratio, seed, max_rejected_share)
+    found = [_seen(file) for file in (*files, *filter(None, [options.decontaminate]))]
+    return _read_before(Store.make(out), settings, found, overwrite)
+
+
+def _settings(
+    files: Sequence[str],
+    options: Options,
+    validation_ratio: float,
+    seed: int,
+    max_rejected_share: float,
+) -> dict[str, Any]:
+    check_ratio(validation_ratio)
+    _check_share(max_rejected_share)
+    return {
+        "files": [_named(file) for file in files],
+        **asdict(options),
+        "decontaminate": options.decontaminate and _named(options.decontaminate),
+        "validation_ratio": validation_ratio,
+        "seed": seed,
+        "max_rejected_share": max_rejected_share,
+    }
+
+
+def _read_before(
+    store: Store, settings: Mapping[str, Any], found: Sequence[Mapping[str, Any]], overwrite: bool
+) -> bool:
+    state = store.check("read", settings, overwrite=overwrite)
+    return state == "done" and _is_there(store.report("read"), store.folder, found)
 
 
 def _check_share(share: float) -> None:
@@ -184,10 +224,10 @@ def _read_all(
     tally: Tally,
     traces: IO[bytes],
     rejects: IO[bytes],
-    workers: int | None,
+    each: Each,
 ) -> None:
     with _progress(files) as tick:
-        for found in _found(files, tally.options, tick, workers):
+        for found in _found(files, tally.options, tick, each):
             if found is None:
                 tally.noted["blank_lines"] += 1
                 continue
@@ -200,7 +240,7 @@ def _found(
     files: Sequence[str],
     options: Options,
     tick: Callable[[str], Callable[[int], None]],
-    workers: int | None,
+    each: Each,
 ) -> Iterator[Read | Rejected | None]:
     """Yield what came of each row, in order: None of a blank line. Workers read what can be parted.
 
@@ -209,7 +249,7 @@ def _found(
     for parted, some in groupby(files, in_blocks):
         if parted:
             coming = chain.from_iterable(_blocks(file, tick(file)) for file in some)
-            for found in in_order(partial(read_block, options=options), coming, workers=workers):
+            for found in each(partial(read_block, options=options), coming):
                 yield from found
         else:
             for file in some:

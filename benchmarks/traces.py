@@ -1,0 +1,222 @@
+"""Traces to steps as Parquet: `hf-rlhf traces read` and `steps` against a plain script.
+
+The file is generated: three to six searches a trace, each of three to five documents of 300 to
+1500 characters, in words whose frequencies are Zipf's, so that text compresses as English
+does. The plain script (traces_plain.py) reads line by line, with json and f-strings, and writes by
+pyarrow with its defaults, in one pass. Ours is two commands: `read` also checks each row, writes
+the traces (traces.jsonl), finds repeated ones, and parts the questions. Rows of both are the same,
+which is checked.
+
+The bound is what no script in this process model can do without: orjson parses every line, and
+Arrow encodes and compresses the same columns to the same bytes (zstd), each once, on all cores.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+from side_by_side import Comparison, Report, in_turn, parser, scratch
+
+CLI = [sys.executable, "-m", "hf_rlhf.cli", "traces"]
+PLAIN = str(Path(__file__).with_name("traces_plain.py"))
+LETTERS = "etaoinshrdlucmfwypvbgkjqxz"
+WORDS = 30_000
+
+
+class Words:
+    """Text of words that are as frequent as in a language."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        lengths = (max(1, min(12, round(self.rng.gauss(5, 2.2)))) for _ in range(WORDS))
+        known = ["".join(self.rng.choices(LETTERS, range(26, 0, -1), k=k)) for k in lengths]
+        shares = list(itertools.accumulate(1 / (rank + 2.7) for rank in range(WORDS)))
+        self.drawn = self.rng.choices(known, cum_weights=shares, k=1_000_000)
+
+    def text(self, fewest: int, most: int) -> str:
+        """Return text of about so many characters; some has what is not ASCII, or a `<`."""
+        count = max(1, self.rng.randint(fewest, most) // 5)
+        begin = self.rng.randrange(len(self.drawn) - count)
+        text = " ".join(self.drawn[begin : begin + count]).capitalize() + "."
+        draw = self.rng.random()
+        if draw < 0.05:
+            return f"{text} — “é”, 1 < 2\nand so on."
+        return text
+
+
+def lines(size: float) -> Iterator[str]:
+    """Yield traces until they add up to `size` bytes."""
+    words, made, number = Words(0), 0, 0
+    while made < size:
+        trace = []
+        for _ in range(words.rng.randint(3, 6)):
+            trace.append({"type": "reasoning", "content": words.text(100, 400)})
+            trace.append({"type": "search", "query": words.text(30, 60)})
+            found = [
+                {"title": words.text(15, 40), "content": words.text(300, 1500)}
+                for _ in range(words.rng.randint(3, 5))
+            ]
+            trace.append({"type": "search_result", "documents": found})
+        trace.append({"type": "reasoning", "content": words.text(100, 400)})
+        trace.append({"type": "CorrectAnswer", "content": words.text(5, 30)})
+        row = {"id": f"t{number}", "question": f"{words.text(50, 120)} {number}?", "trace": trace}
+        line = json.dumps(row, ensure_ascii=False) + "\n"
+        made += len(line.encode())
+        number += 1
+        yield line
+
+
+class Run:
+    """A command, or several one after the other: seconds, and the most memory of all processes."""
+
+    def __init__(self, *commands: list[str]) -> None:
+        os.sync()  # what was written before would slow this down
+        self.seconds: list[float] = []
+        self.peak = 0.0
+        for command in commands:
+            begun = time.perf_counter()
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+                while process.poll() is None:
+                    self.peak = max(self.peak, _memory(process.pid))
+                    time.sleep(0.02)
+            if process.returncode:
+                raise SystemExit(f"{command} has failed; see above")
+            self.seconds.append(time.perf_counter() - begun)
+
+
+def _memory(pid: int) -> float:
+    """Resident MB of a process and its children; what they share counts for each of them."""
+    try:
+        process = psutil.Process(pid)
+        tree = [process, *process.children(recursive=True)]
+        return sum(one.memory_info().rss for one in tree) / 1e6
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def ours(source: Path, out: Path) -> Run:
+    """Read and build, as two commands."""
+    shutil.rmtree(out, ignore_errors=True)
+    return Run(
+        [*CLI, "read", str(source), "--out", str(out)],
+        [*CLI, "steps", str(out), "--only_parquet"],
+    )
+
+
+def plain(source: Path, out: Path) -> Run:
+    """Run the plain script."""
+    shutil.rmtree(out, ignore_errors=True)
+    return Run([sys.executable, PLAIN, str(source), str(out)])
+
+
+def digest(folder: Path) -> tuple[int, int]:
+    """Return the number of rows of both splits, and the sum of the hashes of all."""
+    import pyarrow.parquet as pq
+
+    rows, total = 0, 0
+    for split in ("train", "validation"):
+        file = pq.ParquetFile(folder / f"{split}.parquet")
+        for batch in file.iter_batches(256):
+            for row in batch.to_pylist():
+                text = json.dumps(row, sort_keys=True).encode()
+                total += int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "big")
+                rows += 1
+    return rows, total % 2**128
+
+
+def bound(source: Path, built: Path) -> tuple[float, float]:
+    """Return seconds of one core to parse every line, and to encode every column once more."""
+    import orjson
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    begun = time.process_time()
+    with source.open("rb", buffering=1 << 20) as file:
+        for line in file:
+            orjson.loads(line)
+    parsing, encoding = time.process_time() - begun, 0.0
+    for split in ("train", "validation"):
+        file = pq.ParquetFile(built / f"{split}.parquet")
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group)
+            sink, begun = pa.BufferOutputStream(), time.process_time()
+            pq.write_table(
+                table, sink, compression="zstd", use_dictionary=False, write_statistics=False
+            )
+            encoding += time.process_time() - begun
+    return parsing, encoding
+
+
+def measure(folder: Path, size: float, rounds: int) -> tuple[dict[str, list[Run]], list[str]]:
+    """Generate a file, run both on it in turn, compare what they wrote; return costs and notes."""
+    source, cores = folder / "traces.jsonl", len(os.sched_getaffinity(0))
+    with source.open("w", encoding="utf-8") as file:
+        file.writelines(lines(size))
+    megabytes = source.stat().st_size / 1e6
+    costs = in_turn(
+        rounds,
+        {
+            "ours": lambda: ours(source, folder / "ours"),
+            "plain": lambda: plain(source, folder / "plain"),
+        },
+    )
+    built = folder / "ours/datasets/steps"
+    rows, mine = digest(built)
+    if (rows, mine) != digest(folder / "plain"):
+        raise SystemExit("the rows of the two differ")
+    parsing, encoding = bound(source, built)
+    least = (parsing + encoding) / cores
+    sizes = [
+        sum(path.stat().st_size for path in home.glob("*.parquet")) / 1e6
+        for home in (built, folder / "plain")
+    ]
+    best = [min(sum(run.seconds) for run in costs[name]) for name in ("ours", "plain")]
+    parts = [min(run.seconds[at] for run in costs["ours"]) for at in (0, 1)]
+    shutil.rmtree(folder / "ours")
+    shutil.rmtree(folder / "plain")
+    return costs, [
+        f"{megabytes:.0f} MB, {rows} rows, the same of both; Parquet: {sizes[0]:.0f} MB of ours, "
+        f"{sizes[1]:.0f} MB of the plain script.",
+        f"MB of input a second: {megabytes / best[0]:.0f} of ours "
+        f"(read {megabytes / parts[0]:.0f}, steps {megabytes / parts[1]:.0f}), {megabytes / best[1]:.0f} of the plain script; "
+        f"{best[1] / best[0]:.2f} times, {best[1] / parts[1]:.2f} times by `steps` alone.",
+        f"The bound on {cores} cores is {megabytes / least:.0f} MB/s (parsing {parsing:.1f} s, "
+        f"encoding {encoding:.1f} s of one core); ours has {least / best[0]:.0%} of it.",
+    ]
+
+
+def main() -> None:
+    """Measure two sizes, since memory is to be the same for both."""
+    options = parser(__doc__, rounds=3)
+    options.add_argument("--gb", type=float, default=0.2, help="of the larger file (%(default)s)")
+    chosen = options.parse_args()
+    rounds = 1 if chosen.quick else chosen.rounds
+    sizes = [2e6] if chosen.quick else [chosen.gb * 1e9 / 4, chosen.gb * 1e9]
+    report = Report("Traces to steps as Parquet")
+    target = None if chosen.quick else 1 / 3
+    for size in sizes:
+        with scratch() as name:
+            costs, notes = measure(Path(name), size, rounds)
+        what = f"of {size / 1e6:.0f} MB"
+        for title, of, unit, limit in (
+            (f"time {what}", lambda run: sum(run.seconds), "s", target),
+            (f"peak memory {what}", lambda run: run.peak, "MB", None),
+        ):
+            mine, other = (list(map(of, costs[name])) for name in ("ours", "plain"))
+            report.comparisons.append(Comparison(title, mine, other, unit, "plain script", limit))
+        report.notes += notes
+    report.notes.append(f"Load while it ran (1, 5, 15 min): {os.getloadavg()}")
+    report.show(as_json=chosen.json)
+
+
+if __name__ == "__main__":
+    main()
