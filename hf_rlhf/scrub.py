@@ -22,13 +22,21 @@ _SECRET_FIELD = re.compile(
     r"(hub|hf|auth|access|bearer)_?token)$|^token$",
     re.IGNORECASE,
 )
+# The literal first, and what may not stand before it after: `re` then looks for the literal, a
+# hundred times as fast, and data sets are searched for secrets before they are pushed.
 _TOKENS = (
-    (re.compile(r"(?<![A-Za-z0-9])hf_(?:oauth_|jwt_)?[A-Za-z0-9]{16,}"), "a Hugging Face token"),
-    (re.compile(r"(?<![A-Za-z0-9])api_org_[A-Za-z0-9]{16,}"), "a Hugging Face token"),
-    (re.compile(r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{16,}"), "an API key (sk-...)"),
-    (re.compile(r"(?<![A-Za-z0-9])gh[pousr]_[A-Za-z0-9]{16,}"), "a GitHub token"),
-    (re.compile(r"(?<![A-Za-z0-9])github_pat_[A-Za-z0-9_]{20,}"), "a GitHub token"),
-    (re.compile(r"(?<![A-Za-z0-9])A(?:KIA|SIA)[A-Z0-9]{16}(?![A-Za-z0-9])"), "an AWS key"),
+    (
+        re.compile(r"hf_(?<![A-Za-z0-9]hf_)(?:oauth_|jwt_)?[A-Za-z0-9]{16,}"),
+        "a Hugging Face token",
+    ),
+    (re.compile(r"api_org_(?<![A-Za-z0-9]api_org_)[A-Za-z0-9]{16,}"), "a Hugging Face token"),
+    (re.compile(r"sk-(?<![A-Za-z0-9]sk-)[A-Za-z0-9_-]{16,}"), "an API key (sk-...)"),
+    (re.compile(r"gh[pousr]_(?<![A-Za-z0-9]gh._)[A-Za-z0-9]{16,}"), "a GitHub token"),
+    (re.compile(r"github_pat_(?<![A-Za-z0-9]github_pat_)[A-Za-z0-9_]{20,}"), "a GitHub token"),
+    (
+        re.compile(r"A(?:KIA|SIA)(?<![A-Za-z0-9]A.IA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
+        "an AWS key",
+    ),
 )
 _PATTERNS = (
     *((pattern, REDACTED) for pattern, _ in _TOKENS),
