@@ -8,7 +8,7 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     made: list[Made] = []
     steps = STEPS if chosen.repo_id else STEPS[:-1]
     for number, step in enumerate(steps, start=1):
-        command = [*_arguments(step, chosen), *options.get(step, [])]
+        command = [*_arguments(step, chosen, options), *options.get(step, [])]
         _head(f"{number}/{len(steps)}", step, command)
         started = time.perf_counter()
         try:
@@ -91,7 +91,9 @@ def step_options(others: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _arguments(step: str, chosen: argparse.Namespace) -> list[str]:
+def _arguments(
+    step: str, chosen: argparse.Namespace, options: Mapping[str, Sequence[str]]
+) -> list[str]:
     """Return the words of a step that follow from those of the run."""
     folder = str(chosen.out)
     anew = ["--overwrite"] if chosen.overwrite else []
@@ -103,7 +105,8 @@ def _arguments(step: str, chosen: argparse.Namespace) -> list[str]:
         case "multiturn":
             return [folder, "--seed", str(chosen.seed), *anew]
         case "train":
-            return [folder, "--seed", str(chosen.seed), *anew]
+            unmeasured = _unmeasured(chosen.out, options.get("train", []))
+            return [folder, "--seed", str(chosen.seed), *unmeasured, *anew]
         case "eval":
             return [folder, "--record"]
         case "analyze":
@@ -112,6 +115,22 @@ def _arguments(step: str, chosen: argparse.Namespace) -> list[str]:
             return _published(newest(Store.open(chosen.out)), chosen.repo_id)
         case _:
             return [folder, *anew]
+
+
+def _unmeasured(folder: Path, options: Sequence[str]) -> list[str]:
+    """Leave out the held-out measures of training where a phase has no sample for them."""
+    from hf_rlhf_traces.fitting import without_held_out
+
+    if any(word.startswith("--evaluation") for word in options):
+        return []
+    if not (lacking := without_held_out(Store.open(folder), options)):
+        return []
+    print(
+        f"\nNo validation sample of {', '.join(lacking)} is short enough, so nothing is measured "
+        "during training (--evaluation null). Longer ones: --train.max_length N "
+        "--train.dataset.max_tokens N."
+    )
+    return ["--evaluation", "null"]
 
 
 def _published(run: Path, repo_id: str) -> list[str]:

@@ -25,7 +25,7 @@ STRATEGIES: Mapping[str, Sequence[str]] = {
 
 def train_main(argv: Sequence[str]) -> int:
     """Write the run file of a strategy into the store, and train by it; or say what it would do."""
-    parser = _parser()
+    parser = train_parser()
     chosen, overrides = parser.parse_known_args(argv)
     _check_options(overrides)
     store = Store.open(chosen.folder)
@@ -157,7 +157,8 @@ def launcher(text: str) -> list[str]:
     return words
 
 
-def _parser() -> argparse.ArgumentParser:
+def train_parser() -> argparse.ArgumentParser:
+    """Return the options of the verb; what it does not know is for the run file."""
     parser = argparse.ArgumentParser(
         prog="hf-rlhf traces train",
         description="Train on the datasets of DIR; the run lies in DIR/runs/STRATEGY. The same "
