@@ -105,6 +105,17 @@ def test_wrapped_text_and_records_are_not_torn_into_lines() -> None:
     assert [len(piece) for piece in cut[3:]] == [21 * 15 - 1] * 2 + [18 * 15 - 1]
 
 
+@pytest.mark.parametrize(
+    "part", [".", ".'", "\n", " ", "。", "a", "字", "Doc 1 (Title: ", "<", "&"]
+)
+def test_a_text_of_one_thing_takes_no_longer_than_another(part: str) -> None:
+    found = SearchResult((Document("T", part * (200_000 // len(part))),))
+    row = row_of(Search("a 字"), found)
+    summary = Extractive(FORM).summarise(row)
+    assert sum(len(quote.text) for quote in summary.quotes) <= 2000
+    assert verbatim(summary.quotes, row["prompt"], FORM) == 1.0
+
+
 def test_what_stands_in_a_result_again_and_again_is_quoted_once() -> None:
     found = SearchResult(tuple(Document(f"T{n}", "Ada led Alder.") for n in range(9)))
     assert len(summary_of(Search("Ada"), found).quotes) == 1

@@ -1,7 +1,7 @@
 """A summary as text in tags and back, and what counts as quoted word for word."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf_traces.format import Format
@@ -34,6 +34,7 @@ SUMMARIES = st.builds(
 )
 
 
+@settings(max_examples=50)
 @given(SUMMARIES, TEXT)
 def test_a_summary_is_the_same_after_it_was_written_and_read(summary: Summary, after: str) -> None:
     text = render(summary, FORM)

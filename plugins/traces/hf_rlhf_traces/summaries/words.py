@@ -10,7 +10,7 @@ LINES = 300
 """A piece of so many characters ends with its line. Before that only an empty line ends it: text
 may be wrapped, and the lines of a record or a list say little one by one."""
 _END = re.compile(
-    r"[.!?…]+[\"'”’»)\]]*\s+"
+    r"(?<![.!?…])[.!?…]++[\"'”’»)\]]*+\s+"  # a million dots are looked at once, not squared
     r"|[。！？｡．।॥؟۔]+[”’」』）]*\s*"  # no space follows these, or need not
     r"|(?P<lines>\n\s*)"
 )
