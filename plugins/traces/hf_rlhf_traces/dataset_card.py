@@ -67,12 +67,17 @@ def write_card(store: Store, told: Mapping[str, Any] | None = None) -> Path:
     settings = {name: one for name, one in {**store.settings("card"), **said}.items() if one}
     names = present(store)
     text = render(store, names, settings)
-    if problems := validate_card(text):
-        raise PublishError("The dataset card does not fit the Hub's rules: " + "; ".join(problems))
+    check_card(text)
     steps = sorted({MADE_BY[name] for name in names})
     with store.making("card", settings, after=["read", *steps]):
         atomic_write_text(store.folder / "datasets" / CARD, text)
     return store.folder / "datasets" / CARD
+
+
+def check_card(text: str) -> None:
+    """Raise PublishError for a card with values that the Hub does not take."""
+    if problems := validate_card(text):
+        raise PublishError("The dataset card does not fit the Hub's rules: " + "; ".join(problems))
 
 
 def render(store: Store, names: Sequence[str], told: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from hf_rlhf.hub import NOT_CONTENT, Hub, RemoteState, connect
 from hf_rlhf.patience import failures, in_words
 from hf_rlhf.push import push
 from hf_rlhf.scrub import find_secrets, scrub
-from hf_rlhf_traces.dataset_card import CARD, present, render, write_card
+from hf_rlhf_traces.dataset_card import CARD, check_card, present, render, write_card
 from hf_rlhf_traces.rows import DATASETS, MADE_BY
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.writing import SPLITS
@@ -36,7 +36,10 @@ def push_main(argv: Sequence[str]) -> int:
     told = {name: getattr(chosen, name) for name in _TOLD}
     told["redacted"] = chosen.redact
     if chosen.dry_run:
-        print(render(store, names, {**store.settings("card"), **told, "repo_id": chosen.repo_id}))
+        said = {name: one for name, one in told.items() if one is not None}
+        card = render(store, names, {**store.settings("card"), **said, "repo_id": chosen.repo_id})
+        check_card(card)
+        print(card)
         return 0
     hub = connect(chosen.endpoint, kind="dataset")
     repo_id = hub.writable_repo(chosen.repo_id)

@@ -403,6 +403,8 @@ def test_a_card_that_the_hub_would_refuse_is_not_written(store: Path) -> None:
     with pytest.raises(PublishError, match="license: 'mine' is not one of"):
         write_card(opened, {"license": "mine"})
     assert "license" not in opened.settings("card")
+    with pytest.raises(PublishError, match="license: 'mine' is not one of"):
+        run("push", store, "--repo_id", "you/rows", "--license", "mine", "--dry_run")
     write_card(opened, {"license": "mit", "language": ["en"], "source": "By *hand*."})
     text = render(opened, ["steps"], opened.settings("card"))
     assert yaml.safe_load(text.split("---\n")[1])["license"] == "mit"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.samples import multiturn_rows, step_rows
+from hf_rlhf_traces.summaries.context import passages
 from hf_rlhf_traces.trace import (
     Answer,
     Document,
@@ -65,6 +66,16 @@ def expected(steps: tuple[Step, ...]) -> list[Step | str]:
         else one
         for one in steps
     ]
+
+
+PLAIN = st.text(st.sampled_from('abc <>\\/&"'), max_size=8)
+
+
+@given(st.lists(st.builds(Document, PLAIN, PLAIN), min_size=1, max_size=3).map(tuple))
+def test_documents_come_back_with_their_titles(found: tuple[Document, ...]) -> None:
+    ((_, inside),) = FORM.read(FORM.found([SearchResult(found)]))
+    made = [(one.title, one.text.removesuffix("\n")) for one in passages(inside, FORM)]
+    assert made == [(one.title, one.content) for one in found]
 
 
 def without_trailing(trace: Trace) -> tuple[Step, ...]:
