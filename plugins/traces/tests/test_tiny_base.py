@@ -1,0 +1,102 @@
+"""The tiny model: its tokenizer takes any text, and it is made and saved as it says."""
+
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_rlhf_traces.command import command
+from hf_rlhf_traces.format import Format
+from hf_rlhf_traces.world.facts import NAMES
+from hf_rlhf_traces.world.reading import STAGES, passages
+
+SHIPPED = Path(str(files("hf_rlhf_traces"))) / "tiny_base"
+MOST_BYTES = 1_500_000
+
+
+def test_it_is_small_and_has_a_card() -> None:
+    assert sum(file.stat().st_size for file in SHIPPED.iterdir()) < MOST_BYTES
+    assert (SHIPPED / "README.md").read_text(encoding="utf-8").startswith("---\nlicense:")
+
+
+def test_what_it_reads_is_the_same_for_a_seed_and_holds_no_task() -> None:
+    tags = Format()
+    unknown = (tags.think, tags.search, tags.answer, tags.summary, tags.quote)
+    for stage in range(len(STAGES)):
+        read, again, other = (list(islice(passages(seed, stage), 120)) for seed in (0, 0, 1))
+        assert read == again != other
+        text = "".join(seen + continued for seen, continued in read)
+        assert not [tag for tag in unknown if f"<{tag}" in text]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(SHIPPED)
+
+
+@pytest.mark.slow
+def test_any_text_is_restored_and_names_and_templates_are_one_token(tokenizer: Any) -> None:
+    form = Format()
+    for text in (
+        "Zoë’s 3 naïve\tcafés\r\n\n",
+        "שלום <\\think> 漢字 🦆",
+        '</answer><quote title="a">',
+    ):
+        assert tokenizer.decode(tokenizer(text).input_ids) == text
+    for name in (*NAMES["town"], *NAMES["person"]):
+        assert len(tokenizer(name).input_ids) == 1
+        of, is_ = tokenizer(f"mayor of {name} is {name}.").input_ids[2::2][:2]
+        assert of == is_
+    asked = form.ask(form.summary_prefix, "Ada")
+    assert len(tokenizer(asked).input_ids) == 4  # the sentences, two line ends, the name
+
+
+@pytest.mark.slow
+def test_the_template_marks_what_the_assistant_says(tokenizer: Any) -> None:
+    turns = [{"role": "user", "content": "Ada"}, {"role": "assistant", "content": "Alan"}]
+    made = tokenizer.apply_chat_template(turns, return_dict=True, return_assistant_tokens_mask=True)
+    said = [
+        one for one, mask in zip(made["input_ids"], made["assistant_masks"], strict=True) if mask
+    ]
+    assert tokenizer.decode(said) == f"Alan{tokenizer.eos_token}"
+
+
+@pytest.mark.slow
+def test_it_is_built_by_its_module_the_same_twice(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+    from transformers import AutoConfig
+
+    from hf_rlhf_traces.world.build_model import main
+
+    arguments = ["--hidden", "16", "--layers", "1", "--batch", "4", "--steps", "2", "2", "2"]
+    for name in ("one", "two"):
+        assert main(["--out", str(tmp_path / name), *arguments]) == 0
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert all(one[name].equal(two[name]) for name in one)
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        assert (tmp_path / "one" / name).read_text() == (SHIPPED / name).read_text()
+    assert AutoConfig.from_pretrained(SHIPPED).max_position_embeddings == 32768
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_run_goes_from_a_file_to_a_model_and_goes_on_where_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "traces.jsonl", tmp_path / "work"
+    assert command(["generate", "--out", str(file), "--traces", "30", "--hops", "1-2"]) == 0
+    run = ["run", str(file), "--out", str(out), "--train.max_steps", "2"]
+    run += ["--eval.quick", "--eval.max_new_tokens", "8"]
+    assert command(run) == 0
+    said = capsys.readouterr().out
+    assert f"model: {out}/runs/progressive" in said
+    assert "train 3-prefix" in (out / "reconciliation.md").read_text()
+    assert (out / "runs/progressive/merged/model.safetensors").exists()
+    trained = (out / "runs/progressive/merged/model.safetensors").stat().st_mtime_ns
+    assert command(run) == 0
+    assert (out / "runs/progressive/merged/model.safetensors").stat().st_mtime_ns == trained
+    assert "read: done already" in capsys.readouterr().out
