@@ -17,6 +17,7 @@ import pytest
 from hf_rlhf.contracts import Question
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.judge.openai import OpenAIJudge
+from hf_rlhf.judge.text import OpenAIText, Text
 
 pytestmark = pytest.mark.slow
 
@@ -110,3 +111,14 @@ def test_a_wrong_path_is_named(served):
     model, url = served
     with pytest.raises(JudgeError, match="404.*/v1"):
         asyncio.run(OpenAIJudge(model, url.removesuffix("/v1") + "/api").ping())
+
+
+def test_its_babble_is_text_though_one_that_does_not_end(served):
+    model, url = served
+    writer = OpenAIText(model, url, max_tokens=8, max_concurrency=2, cache=False)
+    came = {}
+    requests = ([{"role": "user", "content": f"Say {n}."}] for n in range(3))
+    asyncio.run(writer.write(requests, lambda index, said: came.update({index: said})))
+    assert sorted(came) == [0, 1, 2]
+    assert all(isinstance(said, Text) or said.cause == "cut off" for said in came.values())
+    assert writer.usage()["completion_tokens"] >= 3 * 8

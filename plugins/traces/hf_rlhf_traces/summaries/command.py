@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ _OF_MODEL = (
     *("timeout", "patience", "retries", "max_concurrent", "requests_per_minute"),
     *("tokens_per_minute", "price_in", "price_out", "no_cache"),
 )
+_WIDTH = 120
+"""Of a table where there is no terminal to fit into."""
 _OF_EXTRACTIVE = ("max_quote_chars", "max_reasoning_chars", "keep")
 _RENAMED = {
     "max_concurrent": "max_concurrency",
@@ -104,7 +107,8 @@ def _show_tokens(store: Any, tokenizer: str) -> None:
     from hf_rlhf_traces.token_table import measured, token_table
 
     if tokenizer != "none":
-        Console().print(token_table(measured(store, (PREFIX, ONLY), tokenizer)))
+        width = None if sys.stdout.isatty() else _WIDTH
+        Console(width=width).print(token_table(measured(store, (PREFIX, ONLY), tokenizer)))
     write_card(store)
 
 

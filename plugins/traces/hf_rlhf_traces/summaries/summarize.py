@@ -205,8 +205,8 @@ def summarize(
     """Make the summaries that a store lacks, and return the report: all samples by what they are.
 
     Raises RunFolderError when there are summaries by other settings and `overwrite` is not set,
-    DataError when there is nothing to summarise, and whatever `how` raises; what was made before
-    is kept.
+    DataError for lines on disk that are none, JudgeError when no sample could be summarised, and
+    whatever `how` raises; what was made before is kept.
     """
     samples = sum(store.report("steps")["samples"].values())
     settings = how.settings()
