@@ -6,8 +6,8 @@ from typing import Any
 
 SEEDS = (1, 2, 3)
 CALIBRATION_SEED = 100
-TRACES = 600
-VALIDATION = 0.2
+TRACES = 400
+VALIDATION = 0.25
 BASE = "package://hf_rlhf_traces/tiny_base"
 SINGLE = {"prefix": "summary_prefix", "only": "summary_only", "shuffled": "summary_prefix"}
 """Condition -> the dataset that it is trained on."""
@@ -16,7 +16,7 @@ SHUFFLED_SEED = 1
 """The planted failure is run for one seed."""
 LEARNING_RATE = 2e-3
 BATCH = 16
-EPOCHS = {"multiturn": 2, "summary_only": 2, "summary_prefix": 1}
+EPOCHS = {"multiturn": 4, "summary_only": 4, "summary_prefix": 2}
 """Of the phases of `progressive`, in order: 10, 10, 5 in the defaults."""
 
 COMMON: dict[str, Any] = {
