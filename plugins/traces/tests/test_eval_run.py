@@ -256,6 +256,19 @@ def test_a_model_without_chat_template_is_refused(store: Store, model: str, tmp_
         evaluate(store, {"a": str(bare)}, OPTIONS)
 
 
+def test_tags_that_a_tokenizer_would_leave_out_are_refused(
+    store: Store, model: str, tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    other = shutil.copytree(model, tmp_path / "special")
+    tokenizer = AutoTokenizer.from_pretrained(other)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>"]})
+    tokenizer.save_pretrained(other)
+    with pytest.raises(ModelError, match="<think> are special tokens"):
+        evaluate(store, {"a": str(other)}, OPTIONS)
+
+
 def test_datasets_that_are_not_made_are_named(tmp_path: Path, made: Path) -> None:
     with pytest.raises(RunFolderError, match="hf-rlhf traces read FILE"):
         main([str(tmp_path), "--model", "x"])

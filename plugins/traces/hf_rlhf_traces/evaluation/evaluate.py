@@ -77,12 +77,12 @@ def evaluate(
         *standing(trained, options.tasks),
         *(parse_claim(text, labels, options.tasks) for text in options.claims),
     ]
+    form = Format.of(store.settings("format"))
     for one in candidates:
-        one.check(options.sampling)
+        one.check(options.sampling, form)
     if options.record and not any(one.saved.run_folder for one in candidates):
         what = "none of the models is a run folder, so there is no record to add to."
         raise ConfigError([Problem("--record", what, "Name run folders, or leave it out.")])
-    form = Format.of(store.settings("format"))
     with claimed(store.folder / FOLDER):
         work = {
             (one.label, task): Replies(store.folder / FOLDER, one, data[task], options.sampling)

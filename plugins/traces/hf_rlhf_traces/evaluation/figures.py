@@ -119,11 +119,11 @@ def _points(
     across: bool,
 ) -> None:
     """Draw means with their intervals; a line through them where they are an order (`across`)."""
-    known = [(at, one) for at, one in zip(where, found, strict=True) if one is not None]
-    positions = [at for at, _ in known]
-    values = [one.mean for _, one in known]
-    below = [one.mean - _or(one.low, one.mean) for _, one in known]
-    above = [_or(one.high, one.mean) - one.mean for _, one in known]
+    # A gap stays a gap, and no line leads over it.
+    positions = list(where)
+    values = [math.nan if one is None else one.mean for one in found]
+    below = [0.0 if one is None else one.mean - _or(one.low, one.mean) for one in found]
+    above = [0.0 if one is None else _or(one.high, one.mean) - one.mean for one in found]
     # Rounding may put a mean outside its interval by a hair.
     bars = [[max(0.0, one) for one in side] for side in (below, above)]
     x, y = (positions, values) if across else (values, positions)

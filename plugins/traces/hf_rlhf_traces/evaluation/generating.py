@@ -14,6 +14,7 @@ from hf_rlhf.generation import generate, prompt_ids
 from hf_rlhf.saved_models import SavedModel, load_tokenizer_of, loaded
 from hf_rlhf.specs import EvaluationSpec
 from hf_rlhf_traces.evaluation.held_out import HeldOut, Sample
+from hf_rlhf_traces.format import Format
 
 IDENTITY = "identity.json"
 REPLIES = "samples.jsonl"
@@ -71,8 +72,14 @@ class Candidate:
         """Return the number of tokens of a text."""
         return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def check(self, sampling: Sampling) -> None:
-        """Raise ModelError where no prompt at all would have room."""
+    def check(self, sampling: Sampling, form: Format) -> None:
+        """Raise ModelError where no prompt at all would have room, or replies would lack tags."""
+        special = set(self.tokenizer.all_special_tokens)
+        if lost := [f"<{name}>" for name in form.names.values() if f"<{name}>" in special]:
+            raise ModelError(
+                f"{self.saved.asked}: {', '.join(lost)} are special tokens of its tokenizer, which "
+                "are left out of what it writes. Give the format other tags: --format."
+            )
         if self.positions and sampling.max_new_tokens >= self.positions:
             raise ModelError(
                 f"--max_new_tokens {sampling.max_new_tokens} leaves no room for a prompt: "
