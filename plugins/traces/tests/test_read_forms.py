@@ -282,6 +282,7 @@ def test_a_reply_with_the_marks_of_its_chat_template_is_parted_into_turns() -> N
         "prompt": f"<|im_start|>system\nHelp.<|im_end|>\n<|im_start|>user\n{framed}<|im_end|>\n",
         "response": "I look for Paris.\n<search>Paris</search>\n<|im_end|><|im_start|>user\n"
         '<tool_response>\n<information>Doc 1(Title: "Paris") In France.\n</information>\n'
+        '<information>Doc 1(Title: "Rome") In Italy.</information>'
         "Last one.\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
         "<answer>France</answer><|endoftext|>",
     }
@@ -289,7 +290,13 @@ def test_a_reply_with_the_marks_of_its_chat_template_is_parted_into_turns() -> N
     assert found.trace.question == "Where is Paris?"
     assert found.trace.steps == (
         *STEPS[:2],
-        SearchResult((Document("Paris", "In France."), Document("", "Last one."))),
+        SearchResult(
+            (
+                Document("Paris", "In France."),
+                Document("Rome", "In Italy."),
+                Document("", "Last one."),
+            )
+        ),
         Answer("France", "answer"),
     )
 

@@ -23,7 +23,7 @@ _NUMBERED = re.compile(
 _SNIPPET = re.compile(
     r"<(snippet|webpage|document)(?:\s+id=[\"']?([^\"'<>\s]+)[\"']?)?[^<>]*>(.*?)</\1>", re.DOTALL
 )
-_INNER = re.compile(r"<(information|result)>(.*)</\1>", re.DOTALL)
+_INNER = re.compile(r"<(information|result)>(.*?)</\1>", re.DOTALL)
 _TITLE = re.compile(r"\s*Title:[ \t]*([^\n]*)")
 
 
@@ -113,10 +113,11 @@ def documents_tagged(text: str, noted: Noted) -> tuple[Document, ...]:
     `Doc 1(Title: "T") text` blocks (Search-R1) are parted at their numbers; JSON and any other text
     are read as what a tool returned.
     """
-    if inner := _INNER.search(text):
-        # A tool's answer around the result, which may say something beside it.
-        around = " ".join([text[: inner.start()].strip(), text[inner.end() :].strip()]).strip()
-        return (*documents_tagged(inner[2], noted), *([Document("", around)] if around else []))
+    if inner := list(_INNER.finditer(text)):
+        # A tool's answer around its results, which may say something beside them.
+        found = [document for one in inner for document in documents_tagged(one[2], noted)]
+        around = _INNER.sub("", text).strip()
+        return (*found, *([Document("", around)] if around else []))
     if snippets := list(_SNIPPET.finditer(text)):
         found = [_snippet(one[2], one[3]) for one in snippets]
         return _kept([*found, Document("", _SNIPPET.sub("", text).strip())], noted)
