@@ -6,10 +6,10 @@ and the Parquet pages are compressed by zstd, which finds it again at little cos
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -19,6 +19,8 @@ from hf_rlhf_traces.rows import Lines, arrow_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
+LONG = ("prompt", "answer", "summary")
+"""Columns of long texts."""
 BATCH_BYTES = 32 << 20
 """Of text; a row group holds more only by its last row."""
 _DUMPS = orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATACLASS
@@ -35,15 +37,6 @@ class Part:
     """JSON Lines; b"" where they are not asked for."""
     parquet: bytes
     """A Parquet file."""
-
-
-class _Column(Protocol):
-    @property
-    def size(self) -> int: ...
-
-    def add(self, value: Any) -> None: ...
-
-    def array(self) -> "pa.Array": ...
 
 
 class Batch:
@@ -63,15 +56,15 @@ class Batch:
             if self.jsonl:
                 line = orjson.dumps(row, default=_joined, option=_DUMPS)
                 self.lines.append(line)
-            for name, column in self.columns.items():
-                column.add(row[name])
+            for name, add in self.adds:
+                add(row[name])
         except (TypeError, UnicodeEncodeError) as error:
             raise DataError(
                 f"sample {row['id']!r} cannot be written: {error}. Read the traces anew: what "
                 "Unicode does not have is replaced or rejected there."
             ) from error
         self.rows += 1
-        return sum(column.size for column in self.columns.values()) >= BATCH_BYTES
+        return sum([column.size for column in self.texts]) >= BATCH_BYTES
 
     def take(self) -> Part:
         """Return the rows as a part, and begin anew."""
@@ -82,7 +75,9 @@ class Batch:
     def _begin(self) -> None:
         self.rows = 0
         self.lines: list[bytes] = []
-        self.columns = {one.name: _column(one.type) for one in self.schema}
+        self.columns = {one.name: _column(one) for one in self.schema}
+        self.texts = [one for one in self.columns.values() if isinstance(one, (_Texts, _Chats))]
+        self.adds = [(name, column.add) for name, column in self.columns.items()]
 
     def _parquet(self) -> bytes:
         import pyarrow as pa
@@ -99,7 +94,7 @@ class Batch:
             schema,
             compression="zstd",
             use_dictionary=False,
-            write_statistics=[name for name in plain if name not in ("prompt", "answer")],
+            write_statistics=[name for name in plain if name not in LONG],
             store_schema=False,
         ) as writer:
             if self.rows:
@@ -113,25 +108,22 @@ def _joined(value: Any) -> str:
     raise TypeError(f"{type(value).__name__} is no value of JSON")
 
 
-def _column(kind: "pa.DataType") -> _Column:
+def _column(one: "pa.Field") -> "_Texts | _Chats | _Plain":
     import pyarrow as pa
 
-    if pa.types.is_string(kind):
+    if one.name in LONG and pa.types.is_string(one.type):
         return _Texts()
-    if pa.types.is_list(kind):
-        return _Chats(kind)
-    return _Plain(kind)
+    return _Chats(one.type) if pa.types.is_list(one.type) else _Plain(one.type)
 
 
 @dataclass
 class _Plain:
     kind: "pa.DataType"
-    size: int = 0
     values: list[Any] = field(default_factory=list)
 
-    def add(self, value: Any) -> None:
-        self.values.append(value)
-        self.size += 8
+    @property
+    def add(self) -> Callable[[Any], None]:
+        return self.values.append
 
     def array(self) -> "pa.Array":
         import pyarrow as pa
@@ -176,8 +168,8 @@ class _Texts:
         if known is None or known.all is not lines.all or known.count > lines.count:
             self.add(str(lines))
         else:
-            more = "\n".join(["", *lines.all[known.count : lines.count]]).encode()
-            self.text, self.view = None, self._appended(more, self.view[4:8])
+            more = [line.encode() for line in lines.all[known.count : lines.count]]
+            self.text, self.view = None, self._appended(b"\n".join([b"", *more]), self.view[4:8])
             self.put(self.view)
         # Texts that are inline are not in the buffer, and cannot grow there.
         self.lines = lines if self.begin < self.end else None
