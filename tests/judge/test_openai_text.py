@@ -2,8 +2,6 @@
 
 import asyncio
 import pickle
-import threading
-import time
 
 import pytest
 
@@ -166,8 +164,7 @@ def test_a_server_that_stays_away_stops_the_call_and_what_came_is_kept():
     def keep(index, said):
         came[index] = said
         if len(came) == 3:
-            threading.Thread(target=server.__exit__, args=(None, None, None)).start()
-            time.sleep(0.3)
+            server.__exit__(None, None, None)
 
     server = ScriptedServer(echo).__enter__()
     writer = writer_of(server, cache=True, patience=0.3, max_concurrency=1)
