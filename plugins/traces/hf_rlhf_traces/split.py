@@ -31,11 +31,13 @@ class Split:
         ratio is between 0 and 1.
         """
         check_ratio(ratio)
-        distinct = sorted(set(ranks))
+        import numpy as np
+
+        distinct = np.unique(np.fromiter(ranks, np.uint64))
         if len(distinct) < 2:
             return cls(ratio, seed, 0)
         wanted = min(max(round(ratio * len(distinct)), 1), len(distinct) - 1)
-        return cls(ratio, seed, distinct[wanted])
+        return cls(ratio, seed, int(distinct[wanted]))
 
     @classmethod
     def of_report(cls, report: Mapping[str, Any]) -> "Split":
