@@ -16,12 +16,11 @@ from hf_rlhf.errors import DiskError
 from hf_rlhf.files import atomic_write_bytes, whole_folder
 from hf_rlhf.measured import Evaluation, Measured
 from hf_rlhf.measuring import measure, measured_before, without_revision
-from hf_rlhf.phase_start import note_saved, phase_start, starting_from
+from hf_rlhf.phase_start import is_finished, note_saved, phase_start, starting_from
 from hf_rlhf.prepare import begun_from
 from hf_rlhf.progress import SAMPLES_NAME, evenly, read_samples
 from hf_rlhf.record import RECORD_NAME, load_record
 from hf_rlhf.run import Run
-from hf_rlhf.run_folder import previous_record
 from hf_rlhf.run_record import evaluation_section, samples_section
 from hf_rlhf.session import Session
 from hf_rlhf.together import main_does
@@ -74,33 +73,30 @@ class ChainSession(Session):
         """Run one phase, or see that it is done."""
         link = self._current = self.chain.links[place]
         title = f"phase {link.number} of {len(self.chain.links)}, {link.name}"
-        before = self.chain.links[place - 1] if place else None
-        adapted = self.runs[place].model.use_peft
-        start = phase_start(link, before, adapted, self._say)
-        run = (
-            self.runs[place]
-            if start is None
-            else begun_from(self.runs[place], starting_from(link.file, start, adapted))
-        )
-        record = previous_record(run)
-        # Every process must have looked before the main one writes.
-        self.state.wait_for_everyone()
-        if record is not None and record["status"] == "finished":
+        if is_finished(link, self.runs[place]):
             self._say(f"{title}: done already")
         else:
-            self._say(f"{title}: from {start or run.model.model_name_or_path}")
-            inner = _PhaseSession(run, self.stopping)
-            try:
-                inner.go(self._argv)
-            except BaseException:
-                self.agreed = inner.agreed
-                raise
-            finally:
-                end_runs()
-        main_does(partial(note_saved, link.folder, adapted))
+            self._train(place, title)
+        main_does(partial(note_saved, link.folder, self.runs[place].model.use_peft))
         self._current = None
         main_does(self._compose)
         self.recorder.write()
+
+    def _train(self, place: int, title: str) -> None:
+        link, run = self.chain.links[place], self.runs[place]
+        before = self.chain.links[place - 1] if place else None
+        start = phase_start(link, before, run.model.use_peft, self._say)
+        if start is not None:
+            run = begun_from(run, starting_from(link.file, start, run.model.use_peft))
+        self._say(f"{title}: from {start or run.model.model_name_or_path}")
+        session = _PhaseSession(run, self.stopping)
+        try:
+            session.go(self._argv)
+        except BaseException:
+            self.agreed = session.agreed
+            raise
+        finally:
+            end_runs()
 
     def _compose(self) -> None:
         """Make the record of the phases' records."""

@@ -15,6 +15,8 @@ from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.files import atomic_write_json
 from hf_rlhf.policy import CONFIG
 from hf_rlhf.record import RECORD_NAME, load_record
+from hf_rlhf.run import Run
+from hf_rlhf.run_record import differences
 
 SAVED = "saved.json"
 """In a phase's folder: the files of what it has saved, with their sizes and checksums."""
@@ -25,6 +27,27 @@ def note_saved(folder: Path, adapted: bool) -> None:
     """Note what a finished phase has saved, once."""
     if not (folder / SAVED).exists():
         atomic_write_json(folder / SAVED, contents(_saved(folder, adapted)))
+
+
+def is_finished(link: Link, run: Run) -> bool:
+    """Return whether a phase has ended as `run` would: what it began with may be gone by now.
+
+    One that was another run is left to be refused. All processes get the same answer.
+    """
+    found = _has_finished(link, run) if PartialState().is_main_process else False
+    return bool(broadcast_object_list([found])[0])
+
+
+def _has_finished(link: Link, run: Run) -> bool:
+    if not (link.folder / RECORD_NAME).exists():
+        return False
+    record = load_record(link.folder)
+    started = {"model_name_or_path", "model_revision", "adapter", "adapter_revision"}
+    same = not any(
+        line.partition(":")[0] not in started | {"adapter's weights"}
+        for line in differences(record, run)
+    )
+    return same and record["status"] == "finished"
 
 
 def phase_start(link: Link, before: Link | None, adapted: bool, say: Say) -> Path | None:
