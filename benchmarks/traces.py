@@ -187,7 +187,8 @@ def measure(folder: Path, size: float, rounds: int) -> tuple[dict[str, list[Run]
         f"{megabytes:.0f} MB, {rows} rows, the same of both; Parquet: {sizes[0]:.0f} MB of ours, "
         f"{sizes[1]:.0f} MB of the plain script.",
         f"MB of input a second: {megabytes / best[0]:.0f} of ours "
-        f"(read {megabytes / parts[0]:.0f}, steps {megabytes / parts[1]:.0f}), {megabytes / best[1]:.0f} of the plain script; "
+        f"(read {megabytes / parts[0]:.0f}, steps {megabytes / parts[1]:.0f}), "
+        f"{megabytes / best[1]:.0f} of the plain script; "
         f"{best[1] / best[0]:.2f} times, {best[1] / parts[1]:.2f} times by `steps` alone.",
         f"The bound on {cores} cores is {megabytes / least:.0f} MB/s (parsing {parsing:.1f} s, "
         f"encoding {encoding:.1f} s of one core); ours has {least / best[0]:.0%} of it.",

@@ -115,17 +115,33 @@ def in_order(
     coming = iter(items)
     some = list(islice(coming, 2))
     count = cores() if workers is None else workers
-    if count < 2 or len(some) < 2:
-        yield from map(work, chain(some, coming))
-        return
+    with _seldom_collecting():
+        if count < 2 or len(some) < 2:
+            yield from map(work, chain(some, coming))
+        else:
+            yield from _pooled(work, chain(some, coming), count)
+
+
+def _pooled(work: Callable[[T], R], items: Iterable[T], count: int) -> Iterator[R]:
     with _workers(count) as pool:
         waiting: deque[Future[R]] = deque()
-        for item in chain(some, coming):
+        for item in items:
             waiting.append(pool.submit(work, item))
             if len(waiting) >= count + _AHEAD:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+@contextmanager
+def _seldom_collecting() -> Iterator[None]:
+    """Rows have no cycles, and to look for them takes up to a third of the time."""
+    before = gc.get_threshold()
+    gc.set_threshold(_GARBAGE)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @contextmanager
@@ -166,7 +182,7 @@ def cores() -> int:
 def _started(lifeline: Connection) -> None:
     """Leave Ctrl-C to the process that started this one, and end when it lets go of its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.set_threshold(_GARBAGE)  # rows have no cycles; to look for them takes a third of the time
+    gc.set_threshold(_GARBAGE)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
 
 

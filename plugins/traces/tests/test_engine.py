@@ -85,10 +85,13 @@ def test_an_empty_file_has_no_block_and_an_absent_one_is_said(tmp_path: Path) ->
         list(blocks(tmp_path / "gone.jsonl"))
 
 
-def test_results_come_in_order_from_other_processes() -> None:
-    results = list(in_order(slow_first, range(12), workers=2))
+def test_results_come_in_order_from_other_processes_and_items_are_taken_a_few_ahead() -> None:
+    items = iter(range(1000))
+    coming = in_order(slow_first, items, workers=2)
+    results = [next(coming) for _ in range(12)]
     assert [item for item, _ in results] == list(range(12))
     assert os.getpid() not in {process for _, process in results}
+    assert next(items) < 20
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
@@ -112,13 +115,6 @@ def test_a_worker_that_is_killed_is_an_error_that_says_what_to_do() -> None:
         list(in_order(partial(dies_at, 3), range(100), workers=2))
 
 
-def test_items_are_taken_only_a_few_ahead() -> None:
-    items = iter(range(1000))
-    results = in_order(partial(fails_at, -1), items, workers=2)
-    assert [next(results) for _ in range(10)] == list(range(0, 20, 2))
-    assert next(items) < 20
-
-
 ORPHANS = """
 import sys, time
 from hf_rlhf_traces.engine import in_order
@@ -129,6 +125,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGINT"])
 def test_no_worker_is_left_when_the_process_is_killed(tmp_path: Path, signal: str) -> None:
