@@ -9,15 +9,21 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-SCRIPTS = ("startup", "citations", "judge", "push", "merge", "grpo_step")
+SCRIPTS = ("startup", "citations", "judge", "push", "merge", "grpo_step", "traces")
+NEEDED = {
+    "hf_rlhf_local_hub": ("push",),
+    "hf_rlhf_refiner": ("citations", "grpo_step"),
+    "hf_rlhf_traces": ("traces",),
+}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_runs_and_compares(name: str, tmp_path: Path) -> None:
-    if name in ("citations", "push", "grpo_step"):
-        pytest.importorskip("hf_rlhf_local_hub" if name == "push" else "hf_rlhf_refiner")
+    for plugin, scripts in NEEDED.items():
+        if name in scripts:
+            pytest.importorskip(plugin)
     said = subprocess.run(
         [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick", "--json"],
         env={**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
