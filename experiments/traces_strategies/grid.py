@@ -6,7 +6,7 @@ from typing import Any
 
 SEEDS = (1, 2, 3)
 CALIBRATION_SEED = 100
-TRACES = 400
+TRACES = 267
 VALIDATION = 0.25
 BASE = "package://hf_rlhf_traces/tiny_base"
 SINGLE = {"prefix": "summary_prefix", "only": "summary_only", "shuffled": "summary_prefix"}
@@ -16,8 +16,8 @@ SHUFFLED_SEED = 1
 """The planted failure is run for one seed."""
 LEARNING_RATE = 2e-3
 BATCH = 16
-EPOCHS = {"multiturn": 4, "summary_only": 4, "summary_prefix": 2}
-"""Of the phases of `progressive`, in order: 10, 10, 5 in the defaults."""
+EPOCHS = {"multiturn": 10, "summary_only": 10, "summary_prefix": 5}
+"""Of the phases of `progressive`, in order: the defaults."""
 
 COMMON: dict[str, Any] = {
     "schema": 1,
@@ -30,7 +30,7 @@ COMMON: dict[str, Any] = {
     "gradient_accumulation_steps": 1,
     "max_length": 1024,
     "learning_rate": LEARNING_RATE,
-    "warmup_ratio": 0.05,
+    "warmup_steps": 0.05,
     "lr_scheduler_type": "linear",
     "logging_steps": 1,
     "save_strategy": "no",

@@ -30,7 +30,7 @@ from grid import (
 from hf_rlhf.record import load_record
 from hf_rlhf_traces.command import command
 
-MEASURED = ("--num_samples", "200", "--max_new_tokens", "256", "--batch_size", "32", "--use_cpu")
+MEASURED = ("--num_samples", "130", "--max_new_tokens", "256", "--batch_size", "32", "--use_cpu")
 
 
 def data(folder: Path, seed: int) -> Path:
