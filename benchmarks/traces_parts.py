@@ -1,0 +1,128 @@
+"""Where the time of `hf-rlhf traces read` and `steps` goes: microseconds of one core a trace.
+
+    python benchmarks/traces_parts.py
+
+Each part is run with all before it over the same traces, in this process; it is what it adds. The
+least of `--rounds` is printed. traces.py says what the commands take.
+"""
+
+import argparse
+import gc
+import pickle
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+from side_by_side import scratch
+from traces import lines
+
+from hf_rlhf_traces.building import Built, trace_of
+from hf_rlhf_traces.columns import Batch
+from hf_rlhf_traces.engine import Block, blocks
+from hf_rlhf_traces.format import Format
+from hf_rlhf_traces.read_command import read_block
+from hf_rlhf_traces.reading import Options
+from hf_rlhf_traces.samples import growing_step_rows
+from hf_rlhf_traces.split import Split
+from hf_rlhf_traces.tally import Tally
+
+FORM, OPTIONS, SPLIT = Format(), Options(), Split(0.1, 42, 2**64 // 10)
+
+
+def parsed(block: Block) -> None:
+    """Take each line from the file, and parse it as JSON."""
+    for _, line in block.lines():
+        orjson.loads(line)
+
+
+def checked(block: Block) -> None:
+    """Check it, settle what is odd, and write it as JSON in the canonical form."""
+    read_block(block, OPTIONS)
+
+
+def sent(block: Block) -> Any:
+    """Send it to the process that started the worker."""
+    return pickle.loads(pickle.dumps(read_block(block, OPTIONS)))
+
+
+def counted(out: Path, block: Block) -> None:
+    """Find out whether it was there before, count it, write it."""
+    tally = Tally(OPTIONS, 42)
+    with out.open("wb") as file:
+        for found in sent(block):
+            file.write(tally.add(found).line)
+
+
+def typed(block: Block) -> None:
+    """Make the typed trace of what is parsed."""
+    for _, line in block.lines():
+        trace_of(line, "")
+
+
+def written(block: Block) -> None:
+    """Write its turns as text, and the rows of its steps."""
+    for _, line in block.lines():
+        growing_step_rows(trace_of(line, ""), FORM)
+
+
+def encoded(block: Block) -> Batch:
+    """Put the rows into columns, as UTF-8."""
+    batch = Batch("steps", jsonl=False)
+    for _, line in block.lines():
+        for row in growing_step_rows(trace_of(line, ""), FORM)[0]:
+            batch.add(row)
+    return batch
+
+
+def packed(block: Block) -> None:
+    """Encode and compress the columns: Parquet, zstd."""
+    Built("steps", partial(growing_step_rows, form=FORM), SPLIT, False)(block)
+
+
+def least(part: Callable[[Block], Any], some: list[Block], traces: int, rounds: int) -> float:
+    """Return the microseconds that a part takes for a trace, with all parts before it."""
+    times = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        for block in some:
+            part(block)
+        times.append(time.perf_counter() - begun)
+    return min(times) / traces * 1e6
+
+
+def main() -> None:
+    """Print what each part adds."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--mb", type=float, default=40, help="of traces (%(default)s)")
+    options.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
+    chosen = options.parse_args()
+    gc.set_threshold(200_000)  # as in a worker
+    with scratch() as name:
+        raw, canonical = Path(name, "raw.jsonl"), Path(name, "traces.jsonl")
+        with raw.open("w", encoding="utf-8") as file:
+            file.writelines(lines(chosen.mb * 1e6))
+        with canonical.open("wb") as made:
+            for block in blocks(raw):
+                made.writelines(found.line for found in read_block(block, OPTIONS))
+        verbs = {
+            "read": (raw, (parsed, checked, sent, partial(counted, Path(name, "out")))),
+            "steps": (canonical, (parsed, typed, written, encoded, packed)),
+        }
+        for verb, (path, parts) in verbs.items():
+            some = list(blocks(path))
+            traces = sum(1 for block in some for _ in block.lines())
+            ends = [least(part, some, traces, chosen.rounds) for part in parts]
+            for part, begin, end in zip(parts, [0.0, *ends], ends, strict=False):
+                function = part.func if isinstance(part, partial) else part
+                print(f"{verb:6} {end - begin:6.0f} us  {function.__doc__}")
+            size = sum(block.size for block in some) / traces
+            print(f"{verb:6} {ends[-1]:6.0f} us  in all, for a trace of {size / 1e3:.1f} KB\n")
+
+
+if __name__ == "__main__":
+    main()
