@@ -116,6 +116,20 @@ def _column(one: "pa.Field") -> "_Texts | _Chats | _Plain":
     return _Chats(one.type) if pa.types.is_list(one.type) else _Plain(one.type)
 
 
+def _array(values: list[Any], kind: "pa.DataType") -> "pa.Array":
+    """Return values as Arrow's; of a list, `pa.array` would import pandas to know what it is."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not pa.types.is_string(kind):
+        return pa.array(np.array(values, str(kind)), kind)
+    texts = [text.encode() for text in values]
+    offsets = np.zeros(len(texts) + 1, np.int32)
+    np.cumsum([len(text) for text in texts], out=offsets[1:])
+    buffers = [pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))]
+    return pa.StringArray.from_buffers(len(texts), *buffers)
+
+
 @dataclass
 class _Plain:
     kind: "pa.DataType"
@@ -126,9 +140,7 @@ class _Plain:
         return self.values.append
 
     def array(self) -> "pa.Array":
-        import pyarrow as pa
-
-        return pa.array(self.values, self.kind)
+        return _array(self.values, self.kind)
 
 
 @dataclass
@@ -228,7 +240,7 @@ class _Chats:
         role, content = self.kind.value_type
         fields = [role, content.with_type(pa.string_view())]
         turns = pa.StructArray.from_arrays(
-            [pa.array(self.roles, pa.string()), self.contents.array()], fields=fields
+            [_array(self.roles, pa.string()), self.contents.array()], fields=fields
         )
         kind = pa.list_(self.kind.value_field.with_type(turns.type))
-        return pa.ListArray.from_arrays(pa.array(self.offsets, pa.int32()), turns, type=kind)
+        return pa.ListArray.from_arrays(_array(self.offsets, pa.int32()), turns, type=kind)
