@@ -71,11 +71,11 @@ class Asking:
         # A router serves many models at one address, each up or down by itself.
         return outage_of(f"{self.settings.base_url} {self.settings.model}")
 
-    def waiting(self, started: float) -> Waiting:
+    def waiting(self, started: float, *, from_start: bool = True) -> Waiting:
         """Return how long a call that began then, by `monotonic()`, waits for the server."""
         one = self.settings
         name = f"The {self.called} {one.model} at {one.base_url}"
-        return Waiting(name, one.patience, started)
+        return Waiting(name, one.patience, started, from_start)
 
     async def ping(self) -> str:
         """Ask for one token. Raises JudgeError with the cause and a cure."""
@@ -119,6 +119,7 @@ class Asking:
                 try:
                     reply = await self._send(client, body, self.settings.timeout)
                 except Unavailable as failure:
+                    self.outage.check_start(failure, waiting)
                     if not self.outage.failed(failure):
                         raise
                     # Or a question that it never answers would look like an outage for good.

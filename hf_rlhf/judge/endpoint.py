@@ -57,7 +57,13 @@ class Unavailable(Failed):
     """Nobody answered, or the server asked to be left alone; the message is the cause."""
 
     def __init__(
-        self, cause: str, *, sent: float, after: float | None = None, busy: bool = False
+        self,
+        cause: str,
+        *,
+        sent: float,
+        after: float | None = None,
+        busy: bool = False,
+        nobody: bool = False,
     ) -> None:
         super().__init__(cause, again=True)
         self.sent = sent
@@ -66,6 +72,8 @@ class Unavailable(Failed):
         """For how many seconds the server asked to be left alone."""
         self.busy = busy
         """It is there, but takes no more requests for now."""
+        self.nobody = nobody
+        """Nothing takes connections at the address."""
 
 
 class Silent(Unavailable):
@@ -144,7 +152,8 @@ class Endpoint:
             said = f"the proxy answers {error.status} {self.shown(error.message)}"
             raise Unavailable(f"no connection: {said}", sent=sent) from None
         except aiohttp.ClientError as error:
-            raise self._unconnected(_root_cause(error), sent) from None
+            nobody = isinstance(error, aiohttp.ClientConnectorError)
+            raise self._unconnected(_root_cause(error), sent, nobody=nobody) from None
         except TimeoutError:
             raise Silent(f"no answer within {timeout:g} s", sent=sent) from None
         except OSError as error:
@@ -217,13 +226,15 @@ class Endpoint:
             completion_tokens=_count(usage, "completion_tokens"),
         )
 
-    def _unconnected(self, cause: BaseException, sent: float) -> Unavailable | JudgeError:
+    def _unconnected(
+        self, cause: BaseException, sent: float, *, nobody: bool = False
+    ) -> Unavailable | JudgeError:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return JudgeError(
                 f"The {self.called}'s server {self.base_url} has a certificate that is not trusted "
                 f"here: {self.shown(cause)}. SSL_CERT_FILE names certificates of your own."
             )
-        return Unavailable(f"no connection: {self.shown(cause)}", sent=sent)
+        return Unavailable(f"no connection: {self.shown(cause)}", sent=sent, nobody=nobody)
 
     async def _diagnosed(
         self, client: "ClientSession", answer: Answer, sent: float

@@ -33,6 +33,8 @@ class Waiting:
     """Seconds without any answer after which it gives up."""
     started: float
     """`time.monotonic()`"""
+    from_start: bool = True
+    """Whether it waits, too, for a server that nobody has been at yet in this process."""
 
 
 class Outage:
@@ -73,6 +75,16 @@ class Outage:
             if self._told is not None:
                 self._told = None
                 print(f"{name} answers again after {_shown(silent)}.", file=sys.stderr, flush=True)
+
+    def check_start(self, failure: Unavailable, waiting: Waiting) -> None:
+        """Raise JudgeError where nobody ever was at the address, and the call expects somebody."""
+        with self._lock:
+            if waiting.from_start or self._answered or not failure.nobody:
+                return
+        raise JudgeError(
+            f"{waiting.name} is not there: {failure}. Is the server running and the address right? "
+            "A server that goes down later is waited for."
+        )
 
     def failed(self, failure: Unavailable) -> bool:
         """Note a failure; say whether it is the server's, and so no fault of the request."""

@@ -7,7 +7,8 @@
 
 Requests are taken as they are needed, so there may be more of them than fit in memory. A text that
 cannot be had is a `NoText` with the cause, never an empty or half a text. What will not heal raises
-at once, and a server that is down is waited for, as in `hf_rlhf.judge.openai`.
+at once, and a server that goes down is waited for, as in `hf_rlhf.judge.openai`; one that is not there to
+begin with is not.
 """
 
 import asyncio
@@ -125,14 +126,15 @@ class OpenAIText:
     async def write(self, requests: Iterable[Messages], on_reply: OnReply) -> None:
         """Send each request, `max_concurrency` at a time, and hand over what comes as it comes.
 
-        A request that is in the cache is not sent. Raises JudgeError for what will not heal and
-        for a server that is down for longer than `patience`; and whatever `requests` or `on_reply`
+        A request that is in the cache is not sent. Raises JudgeError for what will not heal, for a
+        server that is not there at the first request, or later is down for longer than `patience`;
+        and whatever `requests` or `on_reply`
         raise. What was handed over before is in the cache as well.
         """
         started = monotonic()
         asking = self._asking
         line = _Line(requests, self.max_concurrency, self._known)
-        waiting = asking.waiting(started)
+        waiting = asking.waiting(started, from_start=False)
 
         async def work(client: "ClientSession", keep: Keep[Text | NoText]) -> None:
             while (request := line.next()) is not None:

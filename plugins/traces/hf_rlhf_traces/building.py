@@ -16,7 +16,7 @@ from hf_rlhf_traces.rows import Split as Side
 from hf_rlhf_traces.split import Split
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.trace import Trace, from_json
-from hf_rlhf_traces.writing import SPLITS, dataset_written
+from hf_rlhf_traces.writing import SPLITS, dataset_written, written_lines
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -137,9 +137,8 @@ def lines_shown(path: Path, title: str) -> Iterator[bytes]:
 
     Where JSON Lines were not written, the rows of the Parquet file beside are given as lines.
     """
-    beside = path.with_suffix(".parquet")
-    if not path.exists() and beside.exists():
-        yield from _rows_as_lines(beside)
+    if not path.exists():
+        yield from written_lines(path)
         return
     with _progress() as progress:
         try:
@@ -147,15 +146,6 @@ def lines_shown(path: Path, title: str) -> Iterator[bytes]:
                 yield from file
         except OSError as error:
             raise unreadable(path, error) from error
-
-
-def _rows_as_lines(path: Path) -> Iterator[bytes]:
-    import orjson
-    import pyarrow.parquet as pq
-
-    for batch in pq.ParquetFile(path).iter_batches(256):
-        for row in batch.to_pylist():
-            yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
 
 @contextmanager

@@ -132,7 +132,7 @@ def read(
     store = Store.make(out)
     if _read_before(store, settings, found, overwrite):
         return {**store.report("read"), "done_before": True}
-    with store.making("read", settings) as report:
+    with store.making("read", settings, replacing=True) as report:
         began = time.monotonic()
         if options.decontaminate:
             evaluation_set.cache_clear()
@@ -147,6 +147,7 @@ def read(
             report["decontaminated"] = evaluation_set(options.decontaminate).report()
         report["sources"] = found
         report["bytes"] = (out / TRACES).stat().st_size
+        report["content"] = tally.content
         report["seconds"] = round(time.monotonic() - began, 3)
     return store.report("read")
 

@@ -26,6 +26,8 @@ TRACES = "traces.jsonl"
 REJECTS = "rejects.jsonl"
 SCHEMA = 1
 _PARTS = {"settings", "after", "report", "digest"}
+_PASSING = {"seconds", "sources", "this_call"}
+"""Of a report: how it was made, not what. What follows from the same content is not stale."""
 State = Literal["to do", "done", "stale"]
 
 
@@ -149,9 +151,7 @@ class Store:
                 "after": {other: entries[other]["digest"] for other in after},
                 "report": _plain(report),
             }
-            text = json.dumps(made, sort_keys=True)
-            made["digest"] = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-            self._write({**entries, step: made})
+            self._write({**entries, step: {**made, "digest": _digest(made)}})
 
     @contextmanager
     def _withdrawn(self, step: str) -> Iterator[None]:
@@ -196,6 +196,13 @@ def _holds_other(folder: Path) -> bool:
     # A process that was killed before it had written the manifest leaves these.
     ours = (LOCK_NAME, OWNER_NAME, f".{MANIFEST}.")
     return any(not path.name.startswith(ours) for path in folder.iterdir())
+
+
+def _digest(made: Mapping[str, Any]) -> str:
+    """Return what later steps know a step by: 16 hex digits, the same if it is made again."""
+    report = {name: one for name, one in made["report"].items() if name not in _PASSING}
+    text = json.dumps({**made, "report": report}, sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,7 @@ the split is chosen), whatever the size of the rows.
 from array import array
 from collections import Counter
 from dataclasses import replace
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import Any
 
 from hf_rlhf.errors import DataError
@@ -40,6 +40,7 @@ class Tally:
         self.noted: Counter[str] = Counter()
         self.steps: Counter[str] = Counter()
         self.ranks = array("Q")
+        self._content = sha256()
         self._seen = Seen()
 
     def add(self, found: Read | Rejected) -> Read | Rejected:
@@ -85,9 +86,15 @@ class Tally:
             if kind in self.types:
                 self.types[kind][name] += count
         self.traces += 1
+        self._content.update(f"{found.id}\0{found.where}\0{found.digest}\n".encode())
         self.forms[found.form] += 1
         self.noted.update(found.noted)
         self.ranks.append(rank(found.key, self.seed))
+
+    @property
+    def content(self) -> str:
+        """Return 32 hex digits of all traces, which are the same for the same traces.jsonl."""
+        return self._content.hexdigest()[:32]
 
     def refuse_if_more(self, share: float) -> None:
         """Raise DataError, with reasons and places, when more than `share` of rows are rejected.

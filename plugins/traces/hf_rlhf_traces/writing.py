@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf.errors import DataError
 from hf_rlhf.files import whole_folder
 from hf_rlhf_traces.columns import Batch, Part
 from hf_rlhf_traces.parquet_parts import PartsFile
@@ -67,3 +68,24 @@ class SplitWriter:
         if self._lines is not None:
             self._lines.close()
         self._parquet.file.close()
+
+
+def written_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a dataset's JSON Lines, or its Parquet rows as such where those are not.
+
+    Raises DataError where neither can be read.
+    """
+    import orjson
+    import pyarrow.parquet as pq
+
+    beside = path.with_suffix(".parquet")
+    try:
+        if path.exists() or not beside.exists():
+            with path.open("rb") as file:
+                yield from file
+            return
+        for batch in pq.ParquetFile(beside).iter_batches(256):
+            for row in batch.to_pylist():
+                yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path.parent}: cannot be read: {error}. Make it anew.") from error

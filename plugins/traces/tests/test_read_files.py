@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,21 @@ def test_the_same_reading_is_not_done_again_and_a_changed_file_is(tmp_path: Path
     (out / "traces.jsonl").unlink()
     assert "done_before" not in done(file, out)
     assert ids(out) == ["t1", "t2", "t3"]
+
+
+def test_what_was_made_from_the_same_traces_is_not_stale(tmp_path: Path) -> None:
+    file, out = tmp_path / "t.jsonl", tmp_path / "out"
+    file.write_bytes(lines(1, 2))
+    done(file, out)
+    store = Store.open(out)
+    with store.making("steps", {}, after=("read",)):
+        pass
+    os.utime(file, (1, 1))
+    assert "done_before" not in done(file, out)
+    assert store.state("steps") == "done"
+    file.write_bytes(lines(1, 3))  # as many rows and bytes
+    done(file, out)
+    assert store.state("steps") == "stale"
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:

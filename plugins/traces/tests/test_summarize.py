@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -253,6 +254,13 @@ def test_an_endpoint_that_goes_down_stops_the_call_and_the_same_command_goes_on(
     assert [line["id"] for line in lines(store)] == ids(store)
 
 
+def test_an_endpoint_that_was_never_there_is_not_waited_for(store: Store) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(JudgeError, match=r"The summariser scripted at .* is not there: no conn"):
+        summarize(store, f"http://127.0.0.1:{port}/v1", "--patience", "600")
+
+
 @pytest.mark.slow
 def test_a_restarted_endpoint_is_waited_for(store: Store) -> None:
     first = ScriptedServer(summary_of, delay=0.02).__enter__()
@@ -493,6 +501,19 @@ def test_a_quote_of_what_was_escaped_is_word_for_word() -> None:
 )
 def test_another_script_is_noticed(text: str, about: str, foreign: bool) -> None:
     assert is_foreign(text, about) is foreign
+
+
+def test_samples_are_read_from_parquet_where_there_are_no_json_lines(store: Store) -> None:
+    def summaries() -> None:
+        assert command(["summarize", str(store.folder)]) == 0
+        assert command(["split_summary", str(store.folder), "--tokenizer", "none"]) == 0
+
+    summaries()
+    made = {path: path.read_bytes() for path in (store.folder / "datasets").glob("*/*.jsonl")}
+    assert command(["steps", str(store.folder), "--only_parquet", "--overwrite"]) == 0
+    summaries()
+    made = {path: one for path, one in made.items() if path.parent.name != "steps"}
+    assert {path: path.read_bytes() for path in made} == made
 
 
 def test_summaries_that_were_lost_are_made_anew(store: Store) -> None:

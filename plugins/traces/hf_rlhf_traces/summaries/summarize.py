@@ -25,7 +25,7 @@ from hf_rlhf_traces.summaries.extractive import Extractive
 from hf_rlhf_traces.summaries.kept import FOLDER, SUMMARIES, Kept, summaries_of
 from hf_rlhf_traces.summaries.progress import shown
 from hf_rlhf_traces.summaries.summary import Malformed, Summary, are_verbatim
-from hf_rlhf_traces.writing import SPLITS
+from hf_rlhf_traces.writing import SPLITS, written_lines
 
 STEP = "summarize"
 Row = Mapping[str, Any]
@@ -241,15 +241,14 @@ def steps_rows(store: Store) -> Iterator[tuple[Split, dict[str, Any]]]:
     """Yield each sample of `steps` with its split, training first."""
     for side in SPLITS:
         path = store.folder / "datasets" / "steps" / f"{side}.jsonl"
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    yield side, orjson.loads(line)
-                except ValueError as error:
-                    raise DataError(
-                        f"{path}:{number}: is no JSON ({error}). Make it anew: hf-rlhf traces "
-                        f"steps {store.folder} --overwrite"
-                    ) from error
+        for number, line in enumerate(written_lines(path), start=1):
+            try:
+                yield side, orjson.loads(line)
+            except ValueError as error:
+                raise DataError(
+                    f"{path}:{number}: is no JSON ({error}). Make it anew: hf-rlhf traces "
+                    f"steps {store.folder} --overwrite"
+                ) from error
 
 
 def _missing(store: Store, by: str, kept: Kept, again: Again, order: list[str]) -> Iterator[Row]:
