@@ -7,8 +7,8 @@
 
 Requests are taken as they are needed, so there may be more of them than fit in memory. A text that
 cannot be had is a `NoText` with the cause, never an empty or half a text. What will not heal raises
-at once, and a server that goes down is waited for, as in `hf_rlhf.judge.openai`; one that is not there to
-begin with is not.
+at once, a server that is not there to begin with, too; one that goes down later is waited for, as
+in `hf_rlhf.judge.openai`.
 """
 
 import asyncio
