@@ -156,7 +156,8 @@ def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
     except BrokenProcessPool as error:
         raise DataError(
             f"one of {count} worker processes ended without a word; most often the system killed "
-            "it for want of memory. Try fewer: --workers 1 works in this process alone."
+            "it for want of memory. Try fewer: --workers 1 works in this process alone. (A script "
+            "that starts workers must be a file, and guard what it does by `__name__`.)"
         ) from error
     finally:
         ours.close()
