@@ -21,6 +21,7 @@ from hf_rlhf.prepare_chain import prepare_chain
 from hf_rlhf.processes import processes
 from hf_rlhf.record import load_record
 from hf_rlhf.run import Run
+from hf_rlhf.run_folder import previous_record
 from hf_rlhf.speed import Speed, speed_of
 
 
@@ -68,15 +69,18 @@ class Planned:
 def plan(file: RunFile, plugin: str | None, given: Sequence[str] = ()) -> list[Planned]:
     """Return what a run file will do, phase by phase.
 
-    Raises ConfigError with every problem, as the run itself would.
+    Raises ConfigError with every problem, and RunFolderError for a folder that holds another run,
+    as the run itself would.
     """
     chain = chain_of(file, plugin, given)
     if chain is None:
         run = prepare(file, plugin=plugin)
+        previous_record(run)
         asked = run.spec.dataset
         data = ", ".join([asked.name, *filter(None, [str(asked.arguments.get("form") or "")])])
         return [_planned(run.spec.plugin, run, data, _start(run), ())]
-    _, runs = prepare_chain(chain)
+    face, runs = prepare_chain(chain)
+    previous_record(face)
     folders = [link.folder for link in chain.links]
     found: list[Planned] = []
     for link, run in zip(chain.links, runs, strict=True):

@@ -326,6 +326,10 @@ def differences(recorded: Mapping[str, Any], run: Run) -> list[str]:
     # What lies under an adapter's name may have changed, too.
     then, now_ = recorded["model"].get("continues") or {}, continued(run) or {}
     old["adapter's weights"], new["adapter's weights"] = then.get("sha256"), now_.get("sha256")
+    # And under a data set's: an adapter that reads files of its own may tell their digest.
+    files = (recorded["data"].get("report") or {}).get("sha256"), run.report.get("sha256")
+    if None not in files:
+        old["dataset's files"], new["dataset's files"] = files
     keys = sorted((old.keys() | new.keys()) - ignored)
     return [
         f"{key}: {old.get(key)!r} -> {new.get(key)!r}"

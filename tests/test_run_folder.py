@@ -1,5 +1,6 @@
 """What a folder must hold for a run to go on in it, and how the record says to repeat it."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import pytest
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import RunFolderError
+from hf_rlhf.plan import plan
 from hf_rlhf.prepare import prepare
 from hf_rlhf.record import load_record, write_record
 from hf_rlhf.run_folder import previous_record
@@ -43,6 +45,14 @@ def test_a_run_goes_on_unless_a_setting_or_the_rows_differ(tiny_run):
     assert previous_record(same)["run_id"] == load_record(run.folder)["run_id"]
     with pytest.raises(RunFolderError, match=r"learning_rate: 0.001 -> 0.5"):
         previous_record(resolved({**tiny_run, "learning_rate": 0.5}))
+    with pytest.raises(RunFolderError, match=r"learning_rate: 0.001 -> 0.5"):
+        plan(RunFile.from_mapping({**tiny_run, "learning_rate": 0.5}), None)
+    record = load_record(run.folder)
+    record["data"]["report"]["sha256"] = "a" * 64
+    write_record(record, run.folder)
+    assert previous_record(run)
+    with pytest.raises(RunFolderError, match=r"dataset's files: 'a+' -> 'b+'"):
+        previous_record(replace(run, report={"sha256": "b" * 64}))
     run.dataset["train"] = run.dataset["train"].select(range(7))
     with pytest.raises(RunFolderError, match=r"rows: .*'train': 8.* -> .*'train': 7"):
         previous_record(run)

@@ -4,7 +4,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,6 +30,8 @@ class _Found:
     name: str
     splits: Mapping[str, "Dataset"]
     commit: str | None = None
+    sha256: str | None = None
+    """Of the files, of a folder."""
 
 
 def traces(
@@ -140,7 +142,17 @@ def _here(path: Path, form: str, revision: str | None) -> _Found | None:
         }
     except (OSError, ValueError) as error:
         raise DataError(f"{folder}: cannot be read: {error}. Build it anew.") from error
-    return _Found(str(path), splits)
+    return _Found(str(path), splits, sha256=_digest(files.values()))
+
+
+def _digest(files: Iterable[Path]) -> str:
+    """Return a digest of files: rows built otherwise are other data, as many as they may be."""
+    digests = []
+    for file in files:
+        if file.exists():
+            with file.open("rb") as opened:
+                digests.append(hashlib.file_digest(opened, "sha256").hexdigest())
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
 def _rows_in(file: Path) -> int:
@@ -281,6 +293,7 @@ def _report(
     return {
         "source": found.name,
         "commit": found.commit,
+        "sha256": found.sha256,
         "form": form,
         "rows_read": sum(map(len, found.splits.values())),
         "kept": kept,

@@ -33,6 +33,8 @@ def train_main(argv: Sequence[str]) -> int:
         store.report(MADE_BY[dataset])
     values = run_values(store, chosen)
     if chosen.dry_run:
+        if chosen.overwrite:  # what lies there would be gone
+            values["output_dir"] += "-anew"
         with TemporaryDirectory() as folder:
             return _launched(chosen, Path(folder), values, [*overrides, "--dry_run"])
     step, settings = f"train_{chosen.strategy}", {"run": values, "overrides": overrides}
@@ -97,9 +99,10 @@ def _check_options(overrides: Sequence[str]) -> None:
 def _to_be_made_anew(
     store: Store, step: str, settings: Mapping[str, Any], out: Path, *, overwrite: bool
 ) -> bool:
-    """Return whether the run that is there is of other data, or of other settings and replaced.
+    """Return whether the run that is there differs and is to be replaced.
 
-    Raises RunFolderError, with the difference, for other settings that are not to be replaced.
+    Raises RunFolderError for a run of other settings, with the difference, or of datasets built
+    anew since, where it is not to be replaced: it may have taken days.
     """
     plain = {**settings, "run": {k: v for k, v in settings["run"].items() if k != "publish"}}
     known = store.settings(step)
@@ -109,10 +112,17 @@ def _to_be_made_anew(
         return False
     if not known:
         return overwrite  # it has not ended; what differs is for the run itself to say
-    if known == plain:
-        return store.state(step) == "stale"
+    if known != plain:
+        store.check(step, settings, overwrite=overwrite)
+        return True
+    if store.state(step) == "done":
+        return False
     if not overwrite:
-        store.check(step, settings)
+        raise RunFolderError(
+            f"{out} was trained on datasets that have been built anew since. Nothing was deleted. "
+            "Move it away to keep it, or say --overwrite, which deletes it and trains on what is "
+            "there now."
+        )
     return True
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
 from hf_rlhf.launch import launch_configs
+from hf_rlhf_traces import train_command
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.train_command import launcher, run_values, train_main
@@ -74,7 +76,8 @@ def test_sizes_that_no_world_has_are_refused(given: dict[str, Any], said: str) -
 
 def test_a_run_file_is_the_shipped_one_on_the_data_of_the_store(store: Path) -> None:
     values = run_values(Store.open(store), asked(store))
-    assert values["dataset"] == {"name": "traces", "path": str(store)}
+    length = values["max_length"]
+    assert values["dataset"] == {"name": "traces", "path": str(store), "max_tokens": length}
     assert [one["dataset"]["form"] for one in values["phases"]] == [
         "multiturn",
         "summary_only",
@@ -143,6 +146,35 @@ def traces_train(store: Path, *options: str) -> "subprocess.CompletedProcess[str
         text=True,
         check=False,
     )
+
+
+def test_a_run_on_other_datasets_is_only_deleted_if_told(
+    store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(store, tmp_path / "copy", ignore=shutil.ignore_patterns("runs"))
+    launched: list[Any] = []
+    monkeypatch.setattr(train_command, "_launched", lambda *given: launched.append(given) or 0)
+    weights = copy / "runs/only/merged/model.safetensors"
+
+    def trained(*options: str) -> int:
+        return train_main([str(copy), "--strategy", "only", *options])
+
+    assert trained() == 0
+    weights.parent.mkdir(parents=True)
+    weights.write_text("days of work")
+    assert trained() == 0
+    for verb in ("steps", "summarize", "split_summary"):
+        anew = ["--format.search", "query"] if verb == "steps" else []
+        assert command([verb, str(copy), "--overwrite", *anew]) == 0
+    with pytest.raises(
+        RunFolderError, match=r"built anew since\. Nothing was deleted.*--overwrite"
+    ):
+        trained()
+    assert weights.read_text() == "days of work"
+    assert len(launched) == 2
+    assert trained("--overwrite") == 0
+    assert not weights.exists()
+    assert len(launched) == 3
 
 
 SHORT = ("--max_steps", "2", "--evaluation", "null")
