@@ -143,6 +143,23 @@ def test_a_killed_evaluation_goes_on_where_it_was(
     assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
 
 
+def test_what_is_drawn_is_the_same_after_a_kill(store: Store, model: str) -> None:
+    sampling = replace(OPTIONS.sampling, max_new_tokens=8, temperature=1.0)
+    options = replace(OPTIONS, tasks=("only",), sampling=sampling)
+    before = set((store.folder / "eval").glob("only-*"))
+    evaluate(store, {"a": model}, options)
+    (folder,) = set((store.folder / "eval").glob("only-*")) - before
+    path = folder / "samples.jsonl"
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:5]) + lines[5][:20])
+    evaluate(store, {"a": model}, options)
+    assert path.read_bytes() == whole
+    path.write_bytes(b"".join(lines[3:]))
+    evaluate(store, {"a": model}, options)
+    assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
+
+
 def test_what_is_done_is_not_done_again(
     store: Store, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,18 +154,22 @@ class Replies:
     def missing(self) -> list[str]:
         """Return the ids that have no reply yet, longest prompt first: what is too much shows."""
         there = self.read()
-        left = [one for one in self.prompts if one not in there]
-        return sorted(left, key=lambda one: -len(self.prompts[one]))
+        return [one for one in self._longest_first() if one not in there]
+
+    def _longest_first(self) -> list[str]:
+        return sorted(self.prompts, key=lambda one: -len(self.prompts[one]))
 
     def make(self, model: Any, made: Callable[[int], object]) -> None:
         """Generate what is missing; `made` is told how many were added.
 
         Raises ModelError where one sample alone does not fit into memory.
         """
-        left = self.missing()
-        size = self.sampling.batch_size
-        for batch in [left[at : at + size] for at in range(0, len(left), size)]:
-            self._batch(model, batch, made)
+        left, size = self.missing(), self.sampling.batch_size
+        # What is drawn depends on who is in the batch: those of a run that goes on are the same.
+        batched = self._longest_first() if self.sampling.temperature > 0 else left
+        for batch in [batched[at : at + size] for at in range(0, len(batched), size)]:
+            if not set(batch).isdisjoint(left):
+                self._batch(model, batch, made)
 
     def _batch(self, model: Any, ids: Sequence[str], made: Callable[[int], object]) -> None:
         import torch
@@ -181,8 +185,10 @@ class Replies:
                 ) from error
             found = []
         if found:
-            self._append(found)
-            made(len(found))
+            there = self.read()
+            new = [one for one in found if one.id not in there]
+            self._append(new)
+            made(len(new))
             return
         half = len(ids) // 2
         self._batch(model, ids[:half], made)
