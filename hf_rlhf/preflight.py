@@ -11,6 +11,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,10 +215,18 @@ def _trainers_own(run: "Run") -> Iterator[Problem]:
 
 def _packages(run: "Run") -> Iterator[Problem]:
     """What is imported only when the trainer is built, after the first evaluation."""
-    from transformers.integrations.integration_utils import get_available_reporting_integrations
+    from transformers.integrations.integration_utils import (
+        INTEGRATION_TO_CALLBACK,
+        get_available_reporting_integrations,
+    )
 
     for name in run.training.report_to:
-        if name not in get_available_reporting_integrations():
+        if name not in INTEGRATION_TO_CALLBACK:
+            close = get_close_matches(name, INTEGRATION_TO_CALLBACK, n=1)
+            hint = f"Did you mean `{close[0]}`? " if close else ""
+            known = ", ".join(sorted(INTEGRATION_TO_CALLBACK))
+            yield Problem("report_to", f"{name!r} is no tracker.", f"{hint}Known: {known}.")
+        elif name not in get_available_reporting_integrations():
             yield Problem(
                 "report_to", f"{name} is not installed.", f"`pip install {name}`, or `none`."
             )

@@ -416,6 +416,9 @@ def test_adapter_that_could_not_be_merged_after_training(tiny_run, tmp_path):
 def test_what_the_trainer_would_import_after_the_first_evaluation(tiny_run):
     tiny_run["report_to"] = "wandb"
     said(tiny_run, r"report_to: wandb is not installed")
+    # No advice to install whatever package has a misspelt name.
+    tiny_run["report_to"] = "wandbb"
+    said(tiny_run, r"report_to: 'wandbb' is no tracker\. Did you mean `wandb`\? Known: .*trackio")
     tiny_run["report_to"] = "none"
     tiny_run["use_vllm"] = True
     said(tiny_run, r"use_vllm: the package vllm is not installed")
