@@ -33,6 +33,7 @@ def known_notes(record: Record, history: Sequence[Mapping[str, Any]]) -> list[st
         *record["author"]["known_notes"],
         *_ending(record),
         *_sessions(record),
+        *_phases(record),
         *_rows(record["data"]["report"]),
         *_abstentions(record, history),
         *_measurement(record),
@@ -58,6 +59,16 @@ def _ending(record: Record) -> Iterator[str]:
         yield "How the run ended is not recorded."
     elif steps is not None and planned is not None and steps < planned:
         yield f"The run ended {reached} planned steps."
+
+
+def _phases(record: Record) -> Iterator[str]:
+    phases = [one for one in record["config"].get("phases") or () if isinstance(one, Mapping)]
+    if len(phases) > 1:
+        last = code(phases[-1].get("name"))
+        yield (
+            f"Data, results and samples are of the rows of the last phase, {last}; what the phases "
+            "before it trained on stands in the table of phases."
+        )
 
 
 def _sessions(record: Record) -> Iterator[str]:

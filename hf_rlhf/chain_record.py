@@ -37,9 +37,13 @@ def composed(
         "epochs": _sum(one["epochs"] for one in trained),
         "seconds": _sum(one["seconds"] for one in trained),
         "history": _history(trained),
-        "report": {TITLE: rows, **(last["report"] or {})},
+        "report": {TITLE: rows, **_of_the_last(chain, last["report"] or {})},
         "peak_memory": max(peaks, key=lambda one: one.get("bytes") or 0) if peaks else None,
     }
+
+
+def _of_the_last(chain: Chain, report: Record) -> dict[str, Any]:
+    return {f"{title} (phase {chain.links[-1].name})": one for title, one in report.items()}
 
 
 def _planned(runs: Sequence[Run], records: Sequence[Record | None]) -> int:

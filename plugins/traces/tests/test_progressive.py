@@ -149,6 +149,9 @@ def test_one_record_and_one_card_tell_of_all_phases(unbroken: tuple[str, Path]) 
     assert (found["model"]["adapter"] is not None) == (kind == "lora")
     assert [entry["step"] for entry in found["training"]["history"]] == list(range(1, 17))
     rows = found["training"]["report"]["Phases"]
+    assert "Training rows (phase third)" in found["training"]["report"]
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "Data, results and samples are of the rows of the last phase, `third`" in card
     assert [(row["phase"], row["rows"], row["steps"]) for row in rows] == [
         ("1 first", 64, 4),
         ("2 second", 48, 8),
