@@ -46,6 +46,7 @@ def _check_results(steps: list[Step], noted: Noted) -> None:
     for at, step in enumerate(steps):
         if isinstance(step, Search):
             waiting += 1
+            noted["searches_empty"] += not step.query.strip()
         elif isinstance(step, SearchResult):
             if not waiting and not isinstance(before, SearchResult):
                 raise BadRow("result_before_search", f"step {at + 1} answers no search")
@@ -92,9 +93,10 @@ def _ended(steps: list[Step], final: list[int], noted: Noted) -> list[Step]:
 def _cut(step: Step, most: int, noted: Noted) -> Step:
     if not isinstance(step, SearchResult):
         return step
-    long = [one for one in step.documents if len(one.content) > most]
-    if not long:
+    if not any(len(one.content) > most or len(one.title) > most for one in step.documents):
         return step
-    noted["documents_cut"] += len(long)
-    noted["characters_cut"] += sum(len(one.content) - most for one in long)
-    return SearchResult(tuple(Document(d.title, d.content[:most]) for d in step.documents))
+    cut = tuple(Document(one.title[:most], one.content[:most]) for one in step.documents)
+    for one, left in zip(step.documents, cut, strict=True):
+        noted["documents_cut"] += one != left
+        noted["characters_cut"] += len(one.title + one.content) - len(left.title + left.content)
+    return SearchResult(cut)

@@ -70,7 +70,7 @@ class Tally:
         renamed = f"{found.id}~{found.digest[:8]}"
         if before == digest or self._seen.get(_hash(renamed)) is not None:
             detail = f"the same row, id {found.id!r}, was read before"
-            return rejected(found.where, "duplicate", detail, found.body)
+            return rejected(found.where, "duplicate", detail, b"{%b}" % found.body)
         self._seen.put(_hash(renamed), digest)
         self.noted["renamed"] += 1
         return replace(found, id=renamed)

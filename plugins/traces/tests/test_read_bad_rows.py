@@ -129,15 +129,16 @@ def test_documents_that_are_missing_leave_an_empty_result(result: dict[str, Any]
 
 def test_documents_that_are_null_empty_or_huge() -> None:
     documents = [None, {"title": "", "content": None}, {"title": "A", "content": "x" * 30}]
+    documents.append({"title": "B" * 11, "content": "y"})
     steps, noted = kept(
         row(LOOK, {"type": "search_result", "documents": documents}, ANSWER), max_document_chars=10
     )
-    assert steps[1] == SearchResult((Document("A", "x" * 10),))
+    assert steps[1] == SearchResult((Document("A", "x" * 10), Document("B" * 10, "y")))
     assert noted == {
         "documents_null": 1,
         "documents_empty": 1,
-        "documents_cut": 1,
-        "characters_cut": 20,
+        "documents_cut": 2,
+        "characters_cut": 21,
     }
 
 
@@ -200,7 +201,7 @@ def test_what_a_table_holds_is_read_from_text_and_odd_types() -> None:
 def test_an_empty_search_query_and_empty_reasoning() -> None:
     steps, noted = kept(row({"type": "reasoning"}, {"type": "search"}, FOUND, ANSWER))
     assert steps[0] == Search("")
-    assert noted == {"reasoning_empty": 1}
+    assert noted == {"reasoning_empty": 1, "searches_empty": 1}
 
 
 def test_repeated_rows_are_left_out_and_shared_ids_are_told_apart() -> None:

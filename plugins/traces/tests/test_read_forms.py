@@ -233,6 +233,46 @@ def test_the_older_function_call_and_outputs_without_ids_are_read_in_order() -> 
     )
 
 
+@pytest.mark.parametrize("key", ["type", "role"])
+def test_messages_as_langgraph_dumps_them(key: str) -> None:
+    call = {"name": "search", "args": {"query": "Paris"}, "id": "1", "type": "tool_call"}
+    messages = [
+        {key: "human", "content": "Where is Paris?"},
+        {key: "ai", "content": "", "tool_calls": [call]},
+        {key: "tool", "content": "In France.", "tool_call_id": "1", "name": "search"},
+        {key: "ai", "content": "France"},
+    ]
+    found = read({"messages": messages})
+    assert (found.form, found.trace.question) == ("chat", "Where is Paris?")
+    assert found.trace.steps == (
+        Search("Paris"),
+        SearchResult((Document("", "In France."),)),
+        Answer("France", "answer"),
+    )
+
+
+@pytest.mark.parametrize("column", ["messages", "input", "items"])
+def test_question_and_items_in_one_list_as_the_agents_sdk_has_them(column: str) -> None:
+    items: list[dict[str, Any]] = [
+        {"role": "user", "content": "Where is Paris?"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "I look."}]},
+        {"type": "function_call", "call_id": "1", "name": "find", "arguments": '{"q": "Paris"}'},
+        {"type": "function_call_output", "call_id": "1", "output": "In France."},
+        {"type": "message", "role": "assistant", "content": [{"text": "France"}]},
+    ]
+    found = read({column: items, "reward": 1})
+    assert (found.form, found.trace.question) == ("responses", "Where is Paris?")
+    assert found.trace.steps == (
+        Reasoning("I look."),
+        Search("Paris", "find"),
+        SearchResult((Document("", "In France."),)),
+        Answer("France", "answer"),
+    )
+    assert found.trace.fields == {"reward": 1}
+    reason, detail = reasons({column: [*items, {"role": "user", "content": "And Rome?"}]})
+    assert (reason, f"{column}[5]" in detail) == ("user_turn_in_the_middle", True)
+
+
 def test_turns_before_the_question_are_kept_beside_the_trace() -> None:
     before = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]
     found = read({"messages": [*before, CHAT[1], {"role": "assistant", "content": "France"}]})
@@ -272,6 +312,26 @@ def test_search_r1() -> None:
             )
         ),
         Reasoning("Found."),
+        Answer("France", "answer"),
+    )
+
+
+def test_what_search_r1_says_of_an_invalid_action_is_no_action_of_the_agent() -> None:
+    feedback = (
+        "My previous action is invalid. If I want to search, I should put the query between "
+        "<search> and </search>. If I want to give the final answer, I should put the answer "
+        "between <answer> and </answer>. Let me try again."
+    )
+    text = f"<think>I look.</think> Paris!\n{feedback}\n<search>Paris</search>"
+    text += f"<information>In France.</information>{feedback}<answer>France</answer>"
+    unknown = Unknown("feedback on an invalid action", feedback)
+    assert steps_of({"question": "Where is Paris?", "response": text}) == (
+        Reasoning("I look."),
+        Reasoning("Paris!"),
+        unknown,
+        Search("Paris"),
+        SearchResult((Document("", "In France."),)),
+        unknown,
         Answer("France", "answer"),
     )
 

@@ -2,7 +2,8 @@
 
 `{"messages": [{"role": "user", "content"}, {"role": "assistant", "content", "tool_calls": [...]},
 {"role": "tool", "tool_call_id", "content"}, ...]}`. Arguments are JSON text or an object; the older
-`function_call` with the role `function` is read, too.
+`function_call` with the role `function` is read, too, and messages as LangGraph dumps them (`type`
+`human` and `ai`, calls with `args`).
 
 Reference: https://platform.openai.com/docs/api-reference/chat/create
 """
@@ -117,7 +118,7 @@ class _Messages:
         name = function.get("name") if isinstance(function, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
             raise BadRow("malformed", f"{path} names no function")
-        arguments = function.get("arguments")
+        arguments = function.get("arguments", function.get("args"))  # LangChain's
         if isinstance(arguments, Mapping):
             # A table fills up what other rows have.
             arguments = {key: one for key, one in arguments.items() if one is not None}

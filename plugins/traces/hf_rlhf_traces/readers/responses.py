@@ -1,14 +1,18 @@
 """Rollouts in the OpenAI Responses form, read by `hf_rlhf.rollouts` as the refiner does."""
 
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
 
 from hf_rlhf.readers import Row
 from hf_rlhf.rollouts import parse_rollout
+from hf_rlhf_traces.readers.messages import ASKED, has_items
 from hf_rlhf_traces.readers.rollout_steps import steps_of
-from hf_rlhf_traces.readers.rough import Noted, Rough, own_id, rest
+from hf_rlhf_traces.readers.rough import BadRow, Noted, Rough, own_id, rest
 
 _USED = ("responses_create_params", "response", "input", "output", "id")
+_LISTS = ("messages", "input", "items", "conversation")
+"""Where a row may have question and items in one list, as the agents SDK's `to_input_list` has."""
 
 
 def fits(values: Mapping[str, Any]) -> bool:
@@ -16,11 +20,40 @@ def fits(values: Mapping[str, Any]) -> bool:
     response = values.get("response")
     if isinstance(response, Mapping) and isinstance(response.get("output"), list):
         return True
-    return isinstance(values.get("output"), list) and values.get("input") is not None
+    if isinstance(values.get("output"), list) and values.get("input") is not None:
+        return True
+    return bool(_one_list(values))
+
+
+def _one_list(values: Mapping[str, Any]) -> str:
+    return next((key for key in _LISTS if has_items(values.get(key))), "")
+
+
+def _asks(item: Any) -> bool:
+    return isinstance(item, Mapping) and item.get("role") in ASKED
+
+
+def _is_users(item: Any) -> bool:
+    return isinstance(item, Mapping) and item.get("role") == "user"
+
+
+def _parted(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Part one list of items behind the messages that it begins with: the agent comes next."""
+    held = _one_list(values)
+    if not held or "response" in values or "output" in values:
+        return values
+    items = values[held]
+    asked = len(list(takewhile(_asks, items)))
+    if (again := next(filter(_is_users, items[asked:]), None)) is not None:
+        detail = f"{held}[{items.index(again)}]: a question after the agent's first turn"
+        raise BadRow("user_turn_in_the_middle", detail)
+    others = {key: one for key, one in values.items() if key != held}
+    return {**others, "input": items[:asked], "output": items[asked:]}
 
 
 def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
     """Return question and steps. Raises DataError, naming the item, for what is none."""
+    values = _parted(values)
     rollout = parse_rollout(Row(dict(values), where))
     fields = rest(values, _USED)
     response = values.get("response")

@@ -47,6 +47,10 @@ _ATTRIBUTE = re.compile(r"([\w-]+)=(?:\"([^\"]*)\"|'([^']*)'|(\S+))")
 _ROLE = re.compile(r"<\|im_start\|>(\w+)\n?|<\|start_header_id\|>(\w+)<\|end_header_id\|>\s*")
 _MARK = re.compile(r"<\|(?:im_end|endoftext|eot_id|begin_of_text)\|>")
 _FRAMED = re.compile(r".*?<answer>.*?</answer>[^<]*?\sQuestion:[^\n]*\n", re.DOTALL)
+_FEEDBACK = re.compile(
+    r"My previous action is invalid\.(?:[^<]|<(?P<tag>search|answer)> and </(?P=tag)>)*?"
+    r"Let me try again\."
+)
 _ASKED = re.compile(r"(?:^|\s)Question:\s*")
 _plain = Format().unescape
 
@@ -157,7 +161,19 @@ def _said(message: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
 
 
 def steps_in(text: str, noted: Noted) -> Iterator[Step]:
-    """Yield the steps of a text in tags. Raises BadRow for a tag that is never closed."""
+    """Yield the steps of a text in tags. Raises BadRow for a tag that is never closed.
+
+    What Search-R1's environment says of a reply that it cannot use names tags, and is no reply.
+    """
+    at = 0
+    for feedback in _FEEDBACK.finditer(text):
+        yield from _tagged_steps(text[at : feedback.start()], noted)
+        yield Unknown("feedback on an invalid action", feedback[0])
+        at = feedback.end()
+    yield from _tagged_steps(text[at:], noted)
+
+
+def _tagged_steps(text: str, noted: Noted) -> Iterator[Step]:
     at = 0
     while opened := _OPEN.search(text, at):
         yield from _bare(text[at : opened.start()])
