@@ -8,9 +8,10 @@ least of `--rounds` is printed. traces.py says what the commands take.
 
 import argparse
 import gc
+import math
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,15 +83,18 @@ def packed(block: Block) -> None:
     Built("steps", partial(growing_step_rows, form=FORM), SPLIT, False)(block)
 
 
-def least(part: Callable[[Block], Any], some: list[Block], traces: int, rounds: int) -> float:
-    """Return the microseconds that a part takes for a trace, with all parts before it."""
-    times = []
+def least(
+    parts: Sequence[Callable[[Block], Any]], some: list[Block], traces: int, rounds: int
+) -> list[float]:
+    """Return the microseconds that each part takes for a trace, with all parts before it."""
+    found = [math.inf] * len(parts)
     for _ in range(rounds):
-        begun = time.perf_counter()
-        for block in some:
-            part(block)
-        times.append(time.perf_counter() - begun)
-    return min(times) / traces * 1e6
+        for at, part in enumerate(parts):
+            begun = time.perf_counter()
+            for block in some:
+                part(block)
+            found[at] = min(found[at], (time.perf_counter() - begun) / traces * 1e6)
+    return found
 
 
 def main() -> None:
@@ -116,7 +120,7 @@ def main() -> None:
         for verb, (path, parts) in verbs.items():
             some = list(blocks(path))
             traces = sum(1 for block in some for _ in block.lines())
-            ends = [least(part, some, traces, chosen.rounds) for part in parts]
+            ends = least(parts, some, traces, chosen.rounds)
             for part, begin, end in zip(parts, [0.0, *ends], ends, strict=False):
                 function = part.func if isinstance(part, partial) else part
                 print(f"{verb:6} {end - begin:6.0f} us  {function.__doc__}")
