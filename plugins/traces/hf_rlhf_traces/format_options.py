@@ -20,7 +20,8 @@ def add_format_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "format",
         "Tags and templates; a folder has one format for all that is made in it. Fields, as in the "
-        "file: " + ", ".join(one.name for one in fields(Format)) + ".",
+        "file: " + ", ".join(one.name for one in fields(Format)) + ". Each is an option, too, as "
+        "--format.think TEXT.",
     )
     group.add_argument("--format", type=Path, metavar="FILE.yaml", help="fields that differ")
     for one in fields(Format):

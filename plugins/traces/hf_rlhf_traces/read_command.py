@@ -66,9 +66,14 @@ def asked_reading(chosen: argparse.Namespace) -> dict[str, Any]:
 def add_reading_options(parser: argparse.ArgumentParser) -> None:
     """Add what says what is read, and how."""
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="JSONL, JSON, Parquet, CSV (.gz); or a folder"
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="JSONL, JSON, Parquet, CSV (.gz); a folder of them; or the id of a Hub dataset",
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="what all other verbs work in"
+    )
     parser.add_argument(
         "--form", choices=list(FORMS), help="the form of every row; default: found for each"
     )
@@ -76,12 +81,33 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
         "--unknown",
         choices=("keep", "drop_row", "refuse"),
         default="keep",
-        help="steps of unknown type: kept and reported, the row rejected, or the reading stopped",
+        help="steps of unknown type: kept, untrained, and reported; the row rejected; or the "
+        "reading stopped; default: %(default)s",
     )
-    parser.add_argument("--validation_ratio", type=float, default=0.1, metavar="SHARE")
-    parser.add_argument("--seed", type=int, default=42)
-    parser.add_argument("--max_document_chars", type=positive, default=100_000, metavar="N")
-    parser.add_argument("--max_row_mb", type=positive, default=64, metavar="MB")
+    parser.add_argument(
+        "--validation_ratio",
+        type=float,
+        default=0.1,
+        metavar="SHARE",
+        help="of the questions, held out of all datasets; default: %(default)s",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=42, metavar="N", help="of that split; default: %(default)s"
+    )
+    parser.add_argument(
+        "--max_document_chars",
+        type=positive,
+        default=100_000,
+        metavar="N",
+        help="longer documents are cut; default: %(default)s",
+    )
+    parser.add_argument(
+        "--max_row_mb",
+        type=positive,
+        default=64,
+        metavar="MB",
+        help="larger rows are rejected, and not held in memory; default: %(default)s",
+    )
     parser.add_argument(
         "--decontaminate",
         metavar="FILE",
@@ -93,17 +119,16 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.05,
         metavar="SHARE",
-        help="stop when more rows than this are rejected (0.05)",
+        help="stop when more rows than this are rejected; default: %(default)s",
     )
     parser.add_argument("--overwrite", action="store_true", help="read anew, with other settings")
 
 
 def positive(text: str) -> int:
     """Read a whole number above 0."""
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
 
 
 def read(

@@ -85,7 +85,10 @@ class Summarised(Origin):
     completion: Annotated[list[Chat], "summary and reply, or the reply"]
     summary: Annotated[str, "the summary alone, in tags"]
     answer: Annotated[str, "the reply alone, in tags"]
-    verbatim: Annotated[float, "share of quotes that the context has word for word; 1 without any"]
+    verbatim: Annotated[
+        float,
+        "share of all quotes made, left out or not, that are word for word; 1 without any",
+    ]
 
 
 ROWS: Mapping[str, type] = types.MappingProxyType(

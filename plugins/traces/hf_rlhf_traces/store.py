@@ -47,7 +47,8 @@ class Store:
 
         store = cls(folder)
         if not (folder / MANIFEST).exists():
-            if _holds_other(folder):
+            # Another process may make it at this moment: what it holds is looked at first.
+            if _holds_other(folder) and not (folder / MANIFEST).exists():
                 raise RunFolderError(
                     f"{folder} is no folder, or holds something and has no {MANIFEST}. "
                     "Choose another --out."

@@ -161,7 +161,7 @@ def _summarize_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("folder", type=Path, metavar="DIR", help="what `read` and `steps` wrote")
     add("--model", metavar="NAME", help="as the server knows it; default: extractive")
-    add("--limit", type=_count, metavar="N", help="make at most so many in this call")
+    add("--limit", type=_count, metavar="N", help="make at most so many in this call; default: all")
     add("--overwrite", action="store_true", help="make anew what was made with other settings")
     add(
         "--retry_failed",
@@ -179,8 +179,15 @@ def _summarize_parser() -> argparse.ArgumentParser:
     )
     _add_model_options(parser)
     group = parser.add_argument_group("without a model")
-    group.add_argument("--max_quote_chars", type=_count, metavar="N", help="of all; default: 2000")
-    group.add_argument("--max_reasoning_chars", type=_count, metavar="N", help="default: 1000")
+    group.add_argument(
+        "--max_quote_chars",
+        type=_count,
+        metavar="N",
+        help="of all quotes of a summary; default: 2000",
+    )
+    group.add_argument(
+        "--max_reasoning_chars", type=_count, metavar="N", help="of it; default: 1000"
+    )
     group.add_argument(
         "--keep",
         type=float,
@@ -192,21 +199,33 @@ def _summarize_parser() -> argparse.ArgumentParser:
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("with a model").add_argument
-    add("--base_url", metavar="URL", help="default: http://localhost:8000/v1")
+    add("--base_url", metavar="URL", help="of the API; default: http://localhost:8000/v1")
     add("--api_key_env", metavar="NAME", help="the variable with the key; default: OPENAI_API_KEY")
     add("--revision", metavar="TEXT", help="which weights are served, for the record")
     add("--temperature", type=_number_or_none, metavar="T", help="default: 0; none leaves it out")
     add("--max_tokens", type=_count, metavar="N", help="of a reply; default: 2048")
-    add("--seed", type=int, metavar="N", help="default: 0")
+    add("--seed", type=int, metavar="N", help="of the sampling; default: 0")
     add("--extra_body", type=_fields, metavar="JSON", help="further fields of each request")
     add("--timeout", type=float, metavar="S", help="seconds for a request; default: 300")
-    add("--patience", type=float, metavar="S", help="to wait for a server that is down; 900")
+    add(
+        "--patience",
+        type=float,
+        metavar="S",
+        help="seconds to wait for a server that goes down; default: 900",
+    )
     add("--retries", type=int, metavar="N", help="of a request that fails; default: 5")
     add("--max_concurrent", type=_count, metavar="N", help="requests at once; default: 100")
-    add("--requests_per_minute", type=_count, metavar="N", help="cap of this machine")
-    add("--tokens_per_minute", type=_count, metavar="N", help="cap of this machine")
-    add("--price_in", type=float, metavar="P", help="of a million prompt tokens, for the cost")
-    add("--price_out", type=float, metavar="P", help="of a million tokens of replies")
+    add(
+        "--requests_per_minute", type=_count, metavar="N", help="cap of this machine; default: none"
+    )
+    add("--tokens_per_minute", type=_count, metavar="N", help="cap of this machine; default: none")
+    add(
+        "--price_in",
+        type=float,
+        metavar="P",
+        help="of a million prompt tokens, for the cost; default: 0",
+    )
+    add("--price_out", type=float, metavar="P", help="of a million tokens of replies; default: 0")
     add("--no_cache", action="store_true", default=None, help="do not keep texts in the cache")
 
 

@@ -7,12 +7,13 @@ is asked for and of the model). A crash leaves at most a torn last line, which i
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import orjson
 
-from hf_rlhf.errors import DataError
+from hf_rlhf.errors import DataError, RunFolderError
 
 FOLDER = "summaries"
 SUMMARIES, FAILED = "summaries.jsonl", "failed.jsonl"
@@ -75,6 +76,18 @@ class Kept:
         self.failures = {made: self.failures[made] for made in wanted if made in self.failures}
         failures = self.failures.values()
         _rewrite(self.failed_path, (orjson.dumps(one) + b"\n" for one in failures))
+
+
+@contextmanager
+def written_in(folder: Path) -> Iterator[None]:
+    """Turn what the disk refuses, a full one above all, into RunFolderError."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder} cannot be written: {error.strerror or error}. Free space; what was made is "
+            "kept, and the same command goes on."
+        ) from error
 
 
 def summaries_of(folder: Path) -> Iterator[Mapping[str, Any]]:

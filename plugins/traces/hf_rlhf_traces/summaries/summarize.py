@@ -22,7 +22,7 @@ from hf_rlhf_traces.rows import Split
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import writer_prompt
 from hf_rlhf_traces.summaries.extractive import Extractive
-from hf_rlhf_traces.summaries.kept import FOLDER, SUMMARIES, Kept, summaries_of
+from hf_rlhf_traces.summaries.kept import FOLDER, SUMMARIES, Kept, summaries_of, written_in
 from hf_rlhf_traces.summaries.progress import shown
 from hf_rlhf_traces.summaries.summary import Malformed, Summary, are_verbatim
 from hf_rlhf_traces.writing import SPLITS, written_lines
@@ -213,7 +213,10 @@ def summarize(
     state = store.check(STEP, settings, overwrite=overwrite)
     if state == "done" and not _due(store, again):
         return {**store.report(STEP), "done_before": True}
-    with store.making(STEP, settings, after=("read", "format", "steps")) as report:
+    with (
+        written_in(store.folder / FOLDER),
+        store.making(STEP, settings, after=("read", "format", "steps")) as report,
+    ):
         by = _digest(settings, form)
         kept = Kept(store.folder / FOLDER, by)
         try:
