@@ -3,16 +3,19 @@
     python benchmarks/traces_parts.py
 
 Each part is run with all before it over the same traces, in this process; it is what it adds. The
-least of `--rounds` is printed. traces.py says what the commands take.
+least of `--rounds` is printed. traces.py says what the commands take. Then come other ways to parse
+and to encode, in processor time, since some use all cores.
 """
 
 import argparse
 import gc
+import json
 import math
 import pickle
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +100,67 @@ def least(
     return found
 
 
+def parsers(raw: Path) -> dict[str, Callable[[], Any]]:
+    """Return ways to parse a file; polars, which nothing here needs, where it is installed."""
+    import pyarrow.json
+
+    data = raw.read_bytes().splitlines()
+    found: dict[str, Callable[[], Any]] = {
+        "orjson": lambda: [orjson.loads(line) and None for line in data],
+        "json": lambda: [json.loads(line) and None for line in data],
+        "pyarrow.json": lambda: pyarrow.json.read_json(
+            raw, pyarrow.json.ReadOptions(block_size=8 << 20)
+        ),
+    }
+    if find_spec("polars"):
+        import polars
+
+        found["polars"] = lambda: polars.read_ndjson(raw)
+    return found
+
+
+def encoders(batches: list[Batch], sizes: dict[str, int]) -> dict[str, Callable[[], Any]]:
+    """Return ways to encode the same columns; `sizes` gets the bytes of each."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = []
+    for batch in batches:
+        arrays = {name: column.array() for name, column in batch.columns.items()}
+        tables.append(pa.table(arrays))
+
+    def encode(name: str, **options: Any) -> None:
+        sizes[name] = 0
+        for table in tables:
+            sink = pa.BufferOutputStream()
+            pq.write_table(table, sink, write_statistics=False, store_schema=False, **options)
+            sizes[name] += sink.getvalue().size
+
+    plain = {"use_dictionary": False}
+    growing = {**plain, "column_encoding": {"prompt": "DELTA_BYTE_ARRAY"}}
+    ways: dict[str, dict[str, Any]] = {
+        "zstd": {"compression": "zstd", **plain},
+        "zstd, dictionaries tried": {"compression": "zstd"},
+        "lz4": {"compression": "lz4", **plain},
+        "snappy": {"compression": "snappy", **plain},
+        "not compressed": {"compression": "none", **plain},
+        "prefixes once (DELTA_BYTE_ARRAY)": {"compression": "none", **growing},
+        "prefixes once, zstd": {"compression": "zstd", **growing},
+    }
+    return {name: partial(encode, name, **options) for name, options in ways.items()}
+
+
+def processor_times(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Return the seconds of processor time that each way takes at least."""
+    found = dict.fromkeys(ways, math.inf)
+    for _ in range(rounds):
+        for name, way in ways.items():
+            begun = time.process_time()
+            way()
+            found[name] = min(found[name], time.process_time() - begun)
+    return found
+
+
 def main() -> None:
     """Print what each part adds."""
     options = argparse.ArgumentParser(
@@ -126,6 +190,13 @@ def main() -> None:
                 print(f"{verb:6} {end - begin:6.0f} us  {function.__doc__}")
             size = sum(block.size for block in some) / traces
             print(f"{verb:6} {ends[-1]:6.0f} us  in all, for a trace of {size / 1e3:.1f} KB\n")
+        for name, seconds in processor_times(parsers(raw), chosen.rounds).items():
+            print(f"parse  {seconds / traces * 1e6:6.0f} us  {name}")
+        sizes: dict[str, int] = {}
+        ways = encoders([encoded(block) for block in some], sizes)
+        for name, seconds in processor_times(ways, chosen.rounds).items():
+            size = sizes[name] / traces / 1e3
+            print(f"encode {seconds / traces * 1e6:6.0f} us  {name}: {size:.1f} KB")
 
 
 if __name__ == "__main__":
