@@ -201,9 +201,18 @@ def _link(
         file,
         values=values,
         lines=_places(file.lines, place),
-        overrides=_places(file.overrides, place),
+        overrides=_places(_told(file, place, own), place),
     )
     return Link(number, item["name"], inside, own)
+
+
+def _told(file: RunFile, place: int, own: Mapping[str, Any]) -> dict[KeyPath, str]:
+    """Return the options of a file, one that gives a whole phase as one of each of its keys."""
+    whole = [one for one in ((SECTION,), (SECTION, place)) if one in file.overrides]
+    keys = {
+        (SECTION, place, *leaf): file.overrides[one] for one in whole for leaf in _leaves(own, ())
+    }
+    return {**keys, **file.overrides}
 
 
 def _places(known: Mapping[KeyPath, Any], place: int) -> dict[KeyPath, Any]:

@@ -38,6 +38,14 @@ def problems(*options: str, text: str = TEXT) -> list[str]:
     return [str(one) for one in caught.value.problems]
 
 
+def test_what_an_option_says_of_a_whole_phase_is_told_by_the_option() -> None:
+    found = chain("--phases", "[{name: a, dataset: {form: z}}]").links[0].file
+    assert found.where(("dataset", "form")).startswith("--phases (command line)")
+    found = chain("--phases.1", "{name: a, dataset: {form: z}}").links[1].file
+    assert found.where(("dataset", "form")).startswith("--phases.1 (command line)")
+    assert chain().links[1].file.where(("dataset", "form")).startswith("it.yaml:11")
+
+
 def test_a_phase_is_the_whole_file_with_its_own_keys_over_it() -> None:
     found = chain()
     first, second, third = (link.file.values for link in found.links)
