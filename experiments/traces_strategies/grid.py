@@ -6,7 +6,7 @@ from typing import Any
 
 SEEDS = (1, 2, 3)
 CALIBRATION_SEED = 100
-TRACES = 267
+TRACES = 200
 VALIDATION = 0.25
 BASE = "package://hf_rlhf_traces/tiny_base"
 SINGLE = {"prefix": "summary_prefix", "only": "summary_only", "shuffled": "summary_prefix"}

@@ -5,6 +5,7 @@ command goes on where it stopped, and each step can be made anew by its own verb
 """
 
 import argparse
+import os
 import shlex
 import sys
 import time
@@ -48,6 +49,8 @@ def main(argv: Sequence[str]) -> int:
     """Do every step, and say what came of them."""
     chosen, others = _parser().parse_known_args(argv)
     options = step_options(others)
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     made: list[Made] = []
     steps = STEPS if chosen.repo_id else STEPS[:-1]
     for number, step in enumerate(steps, start=1):

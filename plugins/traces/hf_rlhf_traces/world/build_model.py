@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORED = -100
-STEPS = (800, 800, 5000)
+STEPS = (800, 800, 5000, 500)
+RATES = (3e-3, 3e-3, 3e-3, 1e-3)
+"""Of each stage of `reading.STAGES`."""
 _POOL = 8
 """Batches that are sorted by length at a time, so that little of them is padding."""
 
@@ -58,23 +60,25 @@ class Builder:
         )
         self.model = LlamaForCausalLM(config)
         self.seed = seed
+        self.seen: set[int] = set()
+        """Tokens that were read."""
 
     def read(self, stage: int, steps: int, learning_rate: float, batch: int) -> None:
-        """Take AdamW steps on fresh passages; in the last stage the rate decays in the end."""
+        """Take AdamW steps on fresh passages; from the third stage on the rate falls in the end."""
         import torch
 
-        batches, last = self._batches(stage, batch), stage == len(STAGES) - 1
+        batches = self._batches(stage, batch)
 
         optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01
         )
         started, smooth = time.perf_counter(), 0.0
         for step in range(1, steps + 1):
-            rate = min(1.0, step / 50, max(0.02, 2 * (1 - step / steps)) if last else 1.0)
+            rate = min(1.0, step / 50, max(0.02, 2 * (1 - step / steps)) if stage > 1 else 1.0)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate * rate
             loss = self._loss(*next(batches))
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
@@ -83,6 +87,20 @@ class Builder:
             if step % 100 == 0:
                 seconds = time.perf_counter() - started
                 print(f"stage {stage} step {step} loss {smooth:.3f} {seconds:.0f} s", flush=True)
+
+    def part_unread(self) -> None:
+        """Draw the embeddings of tokens that were never read anew, as wide as those of the others.
+
+        Pushed away from what was right they have all drifted to one place (cosine 0.9998), where
+        fine-tuning can hardly part them.
+        """
+        import torch
+
+        weight = self.model.get_input_embeddings().weight.data
+        unread = [token for token in range(len(weight)) if token not in self.seen]
+        width = weight[sorted(self.seen)].std()
+        rng = torch.Generator().manual_seed(self.seed)
+        weight[unread] = width * torch.randn(len(unread), weight.shape[1], generator=rng)
 
     def _batches(self, stage: int, size: int) -> Iterator[tuple["Tensor", "Tensor"]]:
         """Yield ids and labels of passages of about the same length, padded on the right."""
@@ -102,6 +120,7 @@ class Builder:
 
     def _encoded(self, seen: str, continued: str) -> tuple[list[int], list[int]]:
         head, whole = (self.tokenizer(text).input_ids for text in (seen, seen + continued))
+        self.seen.update(whole)
         return whole, [IGNORED] * len(head) + whole[len(head) :]
 
     def _loss(self, ids: "Tensor", labels: "Tensor") -> "Tensor":
@@ -138,13 +157,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--steps", type=int, nargs=len(STAGES), default=STEPS, help="of stages")
     parser.add_argument("--batch", type=int, default=32, help="passages of a step")
-    parser.add_argument("--learning_rate", type=float, default=3e-3)
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     builder = Builder(chosen.seed, chosen.hidden, chosen.layers)
     print(f"{builder.model.num_parameters()} parameters", flush=True)
-    for stage, steps in enumerate(chosen.steps):
-        builder.read(stage, steps, chosen.learning_rate, chosen.batch)
+    for stage, (steps, rate) in enumerate(zip(chosen.steps, RATES, strict=True)):
+        if stage == len(STAGES) - 1:
+            builder.part_unread()
+        builder.read(stage, steps, rate, chosen.batch)
         builder.save(chosen.out)
     return 0
 

@@ -1,8 +1,8 @@
 """What the tiny model reads before it is trained on traces: plain text about many other worlds.
 
 Facts are looked up in what stands before, copied word for word, and followed from one to the next,
-so that a model which has read it can copy names and knows what a chain of relations is. No thought,
-search, summary or answer in tags is among it: the tasks are unknown to it.
+so that a model which has read it can copy names and knows what a chain of relations is. Tags stand
+in it in no order, and no thought, search, summary or answer: the tasks are unknown to it.
 """
 
 import random
@@ -38,6 +38,26 @@ def listed(_: World, rng: random.Random) -> Passage:
     names = rng.choices([*NAMES["town"], *NAMES["person"]], k=rng.randint(4, 16))
     text = " ".join(names)
     return f"{text}\n", text
+
+
+def marked(_: World, rng: random.Random) -> Passage:
+    """List names and tags in no order, and then the same again: tags can be written, not used."""
+    text = "".join(
+        _tag(rng) if rng.random() < 0.5 else _name(rng) for _ in range(rng.randint(4, 16))
+    )
+    return f"{text}\n", text
+
+
+def _name(rng: random.Random) -> str:
+    return rng.choice(NAMES[rng.choice(list(NAMES))])
+
+
+def _tag(rng: random.Random) -> str:
+    form = Format()
+    if rng.random() < 0.2:
+        return f'<{form.quote} title="{_name(rng)}">'
+    name = rng.choice(list(form.names.values()))
+    return f"<{rng.choice(('', '/'))}{name}>{rng.choice(('', chr(10)))}"
 
 
 def paired(_: World, rng: random.Random) -> Passage:
@@ -105,6 +125,8 @@ STAGES: Sequence[dict[Callable[[World, random.Random], Passage], int]] = (
     {listed: 2, copied: 1},
     {listed: 1, copied: 1, paired: 4},
     {listed: 1, paired: 2, recalled: 4, copied: 1, followed: 2, asked_first: 2, titled: 1},
+    {marked: 3, recalled: 2, followed: 1, asked_first: 1, titled: 1},
 )
 """What is read in each stage -> how often. A model that can copy soon learns to look up what stands
-beside a name, and then a fact by its two keys; one that begins with facts learns none for long."""
+beside a name, and then a fact by its two keys; one that begins with facts learns none for long.
+The last stage is short: without it training on traces takes most of its time to tell tags apart."""
