@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from hf_rlhf.arrow_rows import arrow_rows
 from hf_rlhf.errors import DataError
 
 LONGEST_CSV_FIELD = 1 << 28
@@ -289,7 +290,7 @@ def _parquet(path: Path) -> Iterator[Placed]:
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=256):
-                for values in batch.to_pylist():
+                for values in arrow_rows(batch):
                     number += 1
                     yield f"{path}, row {number}", values
     except (pyarrow.ArrowException, OSError) as error:

@@ -10,9 +10,11 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf.arrow_rows import arrow_rows
 from hf_rlhf.errors import DataError
 from hf_rlhf.formats import READERS
 from hf_rlhf.places import absent
@@ -249,7 +251,7 @@ def _of_datasets(
         def rows() -> Iterator[Row]:
             # As Arrow, since `datasets` would open the paths and URLs of a column of pictures.
             tables = splits[split].with_format("arrow").iter(batch_size=256)
-            for number, values in enumerate((v for t in tables for v in t.to_pylist()), start=1):
+            for number, values in enumerate(chain.from_iterable(map(arrow_rows, tables)), start=1):
                 yield Row(values, f"{name} ({split}), row {number}")
 
         return rows
