@@ -100,11 +100,14 @@ def _pair(asked: Mapping[str, Any]) -> SavedModel:
 
 
 def _local(asked: str, folder: Path) -> SavedModel:
-    if (folder / RECORD_NAME).exists():
-        return _run(asked, folder)
+    recorded = (folder / RECORD_NAME).exists()
     if (folder / "config.json").exists():
         _generates(folder / "config.json", asked)
-        return SavedModel(asked, str(folder))
+        # Pulled from the Hub, where the weights lie beside the record of their run.
+        training = _training(load_record(folder)) if recorded else {}
+        return SavedModel(asked, str(folder), training=training)
+    if recorded:
+        return _run(asked, folder)
     if (folder / "adapter_config.json").exists():
         return _adapted(asked, folder, None, None)
     raise ModelError(
@@ -123,14 +126,17 @@ def _run(asked: str, folder: Path) -> SavedModel:
             "`{base: BASE, adapter: FOLDER}`."
         )
     _generates(merged / "config.json", asked)
+    return SavedModel(asked, str(merged), run_folder=folder, training=_training(record))
+
+
+def _training(record: Mapping[str, Any]) -> dict[str, Any]:
     trained: Mapping[str, Any] = record["training"] or {}
-    training = {
+    return {
         "run_id": record["run_id"],
         "plugin": record["plugin"]["name"],
         "seconds": trained.get("seconds"),
         "peak_memory": trained.get("peak_memory"),
     }
-    return SavedModel(asked, str(merged), run_folder=folder, training=training)
 
 
 def _generates(config: Path, asked: str) -> None:

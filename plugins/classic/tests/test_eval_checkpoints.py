@@ -129,3 +129,12 @@ def test_an_unfinished_run_has_nothing_to_measure(tmp_path):
     write_record(new_record(plugin={"name": "ppo"}), tmp_path)
     _, problems = resolve_all(EvalSpec(models={"ppo": str(tmp_path)}))
     assert "has no weights in merged/" in str(problems[0])
+
+
+def test_what_was_pulled_has_its_weights_beside_the_record(tiny_policy, tmp_path):
+    from hf_rlhf.record import new_record, write_record
+
+    pulled = Path(shutil.copytree(tiny_policy, tmp_path / "pulled"))
+    write_record(new_record(plugin={"name": "sft"}), pulled)
+    one = _only(str(pulled))
+    assert (one.model, one.run_folder, one.training["plugin"]) == (str(pulled), None, "sft")
