@@ -9,23 +9,24 @@ import pyarrow.parquet as pq
 from hf_rlhf.arrow_rows import arrow_rows
 from hf_rlhf.readers import read_rows
 
-KIND = pa.json_()
-
 
 def test_columns_of_json_are_parsed_at_any_depth_and_texts_are_not(tmp_path: Path) -> None:
-    schema = pa.schema(
-        {
-            "steps": pa.list_(KIND),
-            "run": pa.struct({"output": pa.large_list(KIND), "name": pa.string()}),
-            "text": pa.string(),
-        }
-    )
     rows: list[dict[str, Any]] = [
         {"steps": ['{"a": 1}', "[2]"], "run": {"output": ["{}"], "name": "{}"}, "text": "[1]"},
         {"steps": [None, "no json"], "run": {"output": None, "name": None}, "text": None},
         {"steps": None, "run": None, "text": ""},
     ]
-    table = pa.Table.from_pylist(rows, schema)
+    texts, typed = (
+        pa.schema(
+            {
+                "steps": pa.list_(kind),
+                "run": pa.struct({"output": pa.large_list(kind), "name": pa.string()}),
+                "text": pa.string(),
+            }
+        )
+        for kind in (pa.string(), pa.json_())
+    )
+    table = pa.Table.from_pylist(rows, texts).cast(typed)
     expected: list[dict[str, Any]] = [
         {"steps": [{"a": 1}, [2]], "run": {"output": [{}], "name": "{}"}, "text": "[1]"},
         {"steps": [None, "no json"], "run": {"output": None, "name": None}, "text": None},
