@@ -81,19 +81,20 @@ def lines(tokens: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def token_table(tokens: Mapping[str, Any]) -> "Table":
     """Return what `measured` gave as a table for the terminal."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     names = ", ".join(dict.fromkeys(one["tokenizer"] for one in tokens.values()))
-    table = Table(title=f"Tokens of a sample, by {names}", title_justify="left")
+    table = Table(title=f"Tokens of a sample, by {names}", title_justify="left", box=SIMPLE_HEAD)
     left = share_left(tokens)
     if left is not None:
         table.caption = f"The prompts of summary_only are {left:.1%} of those of summary_prefix."
-    table.add_column("dataset", no_wrap=True)
-    table.add_column("part", overflow="fold")
+    # One column, and no lines between: numbers of seven digits fit into 80 characters.
+    table.add_column("dataset, part", min_width=max(map(len, PARTS)))
     for heading in ("samples", *NUMBERS):
         table.add_column(heading, justify="right", no_wrap=True)
-    for line in lines(tokens):
-        table.add_row(*line)
+    for dataset, part, *numbers in lines(tokens):
+        table.add_row(f"{dataset}\n{part}", *numbers)
     return table
 
 

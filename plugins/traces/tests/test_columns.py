@@ -7,7 +7,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf.errors import DataError
@@ -49,6 +49,7 @@ def prompts(draw: st.DrawFn) -> list[tuple[object, str]]:
     return given
 
 
+@settings(max_examples=50)
 @given(prompts())
 def test_texts_that_grow_are_read_back_as_they_are(given: list[tuple[object, str]]) -> None:
     part = part_of("steps", [step(prompt, text[::-1]) for prompt, text in given])
@@ -57,6 +58,7 @@ def test_texts_that_grow_are_read_back_as_they_are(given: list[tuple[object, str
     assert [orjson.loads(line) for line in part.lines.splitlines()] == expected
 
 
+@settings(max_examples=50)
 @given(st.lists(st.lists(st.tuples(st.sampled_from(["user", "assistant"]), PIECES), max_size=4)))
 def test_turns_that_come_again_are_read_back(conversations: list[list[tuple[str, str]]]) -> None:
     rows = [

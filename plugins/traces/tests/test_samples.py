@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf_traces.format import Format
@@ -71,6 +71,7 @@ def expected(steps: tuple[Step, ...]) -> list[Step | str]:
 PLAIN = st.text(st.sampled_from('abc <>\\/&"'), max_size=8)
 
 
+@settings(max_examples=50)
 @given(st.lists(st.builds(Document, PLAIN, PLAIN), min_size=1, max_size=3).map(tuple))
 def test_documents_come_back_with_their_titles(found: tuple[Document, ...]) -> None:
     ((_, inside),) = FORM.read(FORM.found([SearchResult(found)]))
@@ -84,6 +85,7 @@ def without_trailing(trace: Trace) -> tuple[Step, ...]:
     return trace.steps[: len(trace.steps) - last]
 
 
+@settings(max_examples=50)
 @given(traces(KNOWN))
 def test_steps_joined_are_the_trace(trace: Trace) -> None:
     rows, _ = step_rows(trace, FORM)
@@ -99,6 +101,7 @@ def test_steps_joined_are_the_trace(trace: Trace) -> None:
     assert parsed(after) == expected(without_trailing(trace))
 
 
+@settings(max_examples=50)
 @given(traces(KNOWN))
 def test_the_last_conversation_is_the_trace(trace: Trace) -> None:
     rows, _ = multiturn(trace)
@@ -111,6 +114,7 @@ def test_the_last_conversation_is_the_trace(trace: Trace) -> None:
     assert parsed(text) == expected(without_trailing(trace))
 
 
+@settings(max_examples=50)
 @given(traces(KNOWN | UNKNOWN), st.sampled_from([0.0, 0.3, 1.0]))
 def test_every_cut_is_a_sample_or_counted(trace: Trace, drop: float) -> None:
     groups = sum(bool(turn.results) for turn in turns(trace.steps))
@@ -124,6 +128,7 @@ def test_every_cut_is_a_sample_or_counted(trace: Trace, drop: float) -> None:
         assert len({row["id"] for row in rows}) == len(rows)
 
 
+@settings(max_examples=50)
 @given(traces(KNOWN | UNKNOWN), st.sampled_from([0.0, 0.5, 1.0]))
 def test_turns_alternate_and_none_is_empty(trace: Trace, drop: float) -> None:
     for row in multiturn(trace, think_drop_prob=drop)[0]:
