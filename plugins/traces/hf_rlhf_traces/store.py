@@ -81,9 +81,8 @@ class Store:
             report: Mapping[str, Any] = self._entries()[step]["report"]
             return report
         what = "is not made yet" if state == "to do" else "was made from what has changed since"
-        raise RunFolderError(
-            f"{self.folder}: {step} {what}. First: hf-rlhf traces {step} {self.folder}"
-        )
+        place = f"FILE --out {self.folder}" if step == "read" else self.folder
+        raise RunFolderError(f"{self.folder}: {step} {what}. First: hf-rlhf traces {step} {place}")
 
     def settings(self, step: str) -> Mapping[str, Any]:
         """Return the settings that a step was made with; {} if it was not."""

@@ -196,6 +196,8 @@ def test_what_was_made_from_the_same_traces_is_not_stale(tmp_path: Path) -> None
     with store.making("steps", {}, after=("read",)):
         pass
     os.utime(file, (1, 1))
+    with pytest.raises(RunFolderError, match="First: hf-rlhf traces read FILE --out"):
+        Store.make(tmp_path / "new").report("read")
     assert "done_before" not in done(file, out)
     assert store.state("steps") == "done"
     file.write_bytes(lines(1, 3))  # as many rows and bytes
