@@ -74,7 +74,10 @@ def _count(value: Any) -> int:
 
 def _in_phases(run: Run, phases: Mapping[str, Run]) -> list[Finding]:
     """Return what a dry run of each phase finds; what they have in common once."""
-    found = {name: check(one) for name, one in phases.items()}
+    found = {
+        name: [finding for finding in check(one) if finding.what != "disk"]
+        for name, one in phases.items()
+    }
     first, *others = found.values()
     common = [finding for finding in first if all(finding in other for other in others)]
     own = [
@@ -85,7 +88,8 @@ def _in_phases(run: Run, phases: Mapping[str, Run]) -> list[Finding]:
     ]
     hub = [] if run.spec.publish.repo_id is None else [*_hub(run)]
     common = [finding for finding in common if not (hub and finding.what == "hub")]
-    return sorted([*common, *own, *hub], key=lambda finding: finding.status != "FAIL")
+    disk = _disk_of_all(list(phases.values()))
+    return sorted([*common, *own, disk, *hub], key=lambda finding: finding.status != "FAIL")
 
 
 def check(run: Run) -> list[Finding]:
@@ -269,6 +273,18 @@ def _disk(run: Run, steps: int) -> Iterator[Finding]:
         return
     fewer = ". `save_total_limit: 2` keeps the newest two" if need.at_once > 3 else ""
     yield Finding("disk", "FAIL", f"{said}{fewer}")
+
+
+def _disk_of_all(phases: Sequence[Run]) -> Finding:
+    """Phases keep what they have saved, so that a chain takes as much as they do together."""
+    try:
+        need = sum(disk_need(run, planned_steps(run)).total for run in phases)
+    except ValueError as error:
+        return Finding("disk", "note", f"not estimated: {error}".splitlines()[0])
+    space = Space.of(phases[-1].folder)
+    taken = sum(taken_bytes(run.folder) for run in phases)
+    said = f"about {human(need)} in {len(phases)} phases; {space}"
+    return Finding("disk", "ok" if need <= taken + space.bytes else "FAIL", said)
 
 
 def _hub(run: Run) -> Iterator[Finding]:

@@ -331,8 +331,32 @@ def differences(recorded: Mapping[str, Any], run: Run) -> list[str]:
     if None not in files:
         old["dataset's files"], new["dataset's files"] = files
     keys = sorted((old.keys() | new.keys()) - ignored)
+    return [line for key in keys for line in _changed(key, old.get(key), new.get(key))]
+
+
+def _changed(key: str, old: Any, new: Any) -> list[str]:
+    """Return how two values differ: of lists of sections, such as phases, only where."""
+    if old == new:
+        return []
+    if not _alike(old, new):
+        return [f"{key}: {old!r} -> {new!r}"]
     return [
-        f"{key}: {old.get(key)!r} -> {new.get(key)!r}"
-        for key in keys
-        if old.get(key) != new.get(key)
+        line
+        for place, (one, other) in enumerate(zip(old, new, strict=True))
+        for name in sorted({**one, **other})
+        for line in _changed(
+            f"{key}.{one.get('name', place)}.{name}", one.get(name), other.get(name)
+        )
     ]
+
+
+def _alike(old: Any, new: Any) -> bool:
+    """Return whether both are lists of as many sections, by the same names."""
+    if not (isinstance(old, list) and isinstance(new, list) and len(old) == len(new)):
+        return False
+    return all(
+        isinstance(one, Mapping)
+        and isinstance(other, Mapping)
+        and one.get("name") == other.get("name")
+        for one, other in zip(old, new, strict=True)
+    )

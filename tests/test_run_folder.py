@@ -12,13 +12,24 @@ from hf_rlhf.plan import plan
 from hf_rlhf.prepare import prepare
 from hf_rlhf.record import load_record, write_record
 from hf_rlhf.run_folder import previous_record
-from hf_rlhf.run_record import judges_section, opening, reproduction, usage_of
+from hf_rlhf.run_record import _changed, judges_section, opening, reproduction, usage_of
 
 TOLD = {"repo_id": "me/it", "base_model": "me/base"}
 
 
 def resolved(run):
     return prepare(RunFile.from_mapping(run, name="my.yaml"))
+
+
+def test_of_lists_of_sections_only_what_differs_is_told():
+    old = [{"name": "a", "rate": 1, "dataset": {"form": "x"}}, {"name": "b"}]
+    new = [{"name": "a", "rate": 2, "dataset": {"form": "x"}}, {"name": "b", "epochs": 3}]
+    assert _changed("phases", old, new) == [
+        "phases.a.rate: 1 -> 2",
+        "phases.b.epochs: None -> 3",
+    ]
+    assert _changed("phases", old, old[::-1])[0].startswith("phases: [{'name': 'a'")
+    assert _changed("phases", old, old[:1])[0].startswith("phases: [{'name': 'a'")
 
 
 @pytest.mark.parametrize("name", ["README.md", "config.yaml", "checkpoints", "evaluation"])
