@@ -88,13 +88,18 @@ def _of_phase(path: Path) -> list[Line]:
 
 
 def of_evaluation(store: Store) -> list[Line]:
-    """Return of how many validation samples each task was measured."""
+    """Return of how many validation samples each model was measured, in each task."""
     results = json.loads((store.folder / "eval" / "results.json").read_text(encoding="utf-8"))
     found = []
-    for task, of_task in results["data"].items():
-        there, measured = of_task["rows"], of_task["samples"]
-        left = {"beyond --num_samples": there - measured}
-        found.append(Line(f"eval {task}", "validation samples", there, measured, left))
+    for label, model in results["models"].items():
+        for task, told in model["tasks"].items():
+            there = results["data"][task]
+            left = {
+                "beyond --num_samples": there["rows"] - there["samples"],
+                "too long for the model": told["too_long"],
+            }
+            step = f"eval {label} {task}"
+            found.append(Line(step, "validation samples", there["rows"], told["samples"], left))
     return found
 
 
