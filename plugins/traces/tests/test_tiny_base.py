@@ -109,4 +109,4 @@ def test_run_goes_from_a_file_to_a_model_and_goes_on_where_it_was(
     trained = (out / "runs/progressive/merged/model.safetensors").stat().st_mtime_ns
     assert command(run) == 0
     assert (out / "runs/progressive/merged/model.safetensors").stat().st_mtime_ns == trained
-    assert "read: done already" in capsys.readouterr().out
+    assert "multiturn: done already" in capsys.readouterr().out
