@@ -40,6 +40,7 @@ def test_every_run_file_of_a_trainer_parses_and_its_settings_exist(name):
     from trl import ModelConfig
 
     from hf_rlhf.binding import check_settings
+    from hf_rlhf.chain import chain_of
     from hf_rlhf.config import RunFile
     from hf_rlhf.run import run_files
 
@@ -47,8 +48,10 @@ def test_every_run_file_of_a_trainer_parses_and_its_settings_exist(name):
     known = {item.name: item.type for cls in (config, ModelConfig) for item in fields(cls)}
     shipped = run_files(name)
     assert shipped
-    for path in shipped.values():
-        file = RunFile.read(path)
+    files = [RunFile.read(path) for path in shipped.values()]
+    chains = [chain_of(file, name) for file in files]
+    phases = [link.file for chain in chains if chain for link in chain.links]
+    for file in phases or files:
         spec, problems = file.spec(known_settings=known)
         settings, more = check_settings(spec.settings, (config, ModelConfig), where=file.where_key)
         assert not [*problems, *more]

@@ -273,9 +273,16 @@ def long_request(stream):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_server_that_is_stopped_tells_who_waits(engine, stream):
+def test_a_server_that_is_stopped_tells_who_waits(engine, stream, monkeypatch):
     scope, content = long_request(stream)
-    sent = []
+    sent, stopped, generate = [], threading.Event(), engine.model.generate
+
+    def not_before_the_stop(**settings):
+        stopped.wait(60)
+        return generate(**settings)
+
+    if not stream:  # or the whole reply may be there before the server is stopped
+        monkeypatch.setattr(engine.model, "generate", not_before_the_stop)
 
     async def receive():
         if sent or not scope.pop("fresh", True):
@@ -291,6 +298,7 @@ def test_a_server_that_is_stopped_tells_who_waits(engine, stream):
         while not (task.done() or (sent if stream else engine._lock.locked())):
             await asyncio.sleep(0.001)
         task.cancel()
+        stopped.set()
         await task
 
     asyncio.run(go())
