@@ -40,10 +40,7 @@ def prepare(file: RunFile, *, plugin: str | None = None) -> Run:
 
 
 def begun_from(run: Run, file: RunFile) -> Run:
-    """Return a checked run with `file`, which differs in its start only; no row is read again.
-
-    Raises ConfigError for a start that is not there or unfit.
-    """
+    """Return a run with `file`, whose start alone differs. Raises ConfigError for an unfit one."""
     return _Preparation(file, None).begun_from(run)
 
 

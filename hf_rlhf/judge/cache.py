@@ -12,6 +12,7 @@ import os
 import sqlite3
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
@@ -38,7 +39,7 @@ def default_path(name: str = "judge.sqlite") -> Path:
     return Path(os.environ.get("HF_RLHF_CACHE") or xdg / "hf_rlhf") / name
 
 
-class DiskCache(Generic[T]):
+class DiskCache(ABC, Generic[T]):
     """What a model answered, by key, in a table of the SQLite file at `path`."""
 
     table: ClassVar[str]
@@ -50,13 +51,13 @@ class DiskCache(Generic[T]):
         """How many reads and writes failed. After a few the file is left alone, for waiting for a
         locked one takes seconds each time, in which nothing else arrives."""
 
+    @abstractmethod
     def encode(self, value: T) -> str | None:
         """Return what is written of a value; None for a failure, which is not kept."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decode(self, kept: str) -> T:
         """Undo `encode`. Raises ValueError or TypeError for what it did not make."""
-        raise NotImplementedError
 
     def read(self, keys: Iterable[str]) -> dict[str, T]:
         """Return what is known of `keys`."""
