@@ -19,6 +19,7 @@ from hf_rlhf.patience import failures, in_words
 from hf_rlhf.push import push
 from hf_rlhf.scrub import find_secrets, scrub
 from hf_rlhf_traces.dataset_card import CARD, check_card, present, render, write_card
+from hf_rlhf_traces.options import add_overwrite, verb_parser
 from hf_rlhf_traces.rows import DATASETS, MADE_BY
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.writing import SPLITS
@@ -63,14 +64,13 @@ def push_main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hf-rlhf traces push",
-        description="Push the datasets of a folder, with their card, as a dataset on the Hub. The "
-        "token is HF_TOKEN's or that of `hf auth login`. It can be repeated: what is there "
-        "already makes no commit.",
-        allow_abbrev=False,
+    parser = verb_parser(
+        "push",
+        "Push the datasets of a folder, with their card, as a dataset on the Hub. The token is "
+        "HF_TOKEN's or that of `hf auth login`. It can be repeated: what is there already makes no "
+        "commit.",
+        folder="the folder that the verbs work in",
     )
-    parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--repo_id", required=True, metavar="YOU/NAME")
     parser.add_argument("--private", action=argparse.BooleanOptionalAction, default=None)
     parser.add_argument(
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         "--redact", action="store_true", help="take secrets out of the rows that are pushed"
     )
     parser.add_argument("--endpoint", metavar="URL", help="another Hub than HF_ENDPOINT's")
-    parser.add_argument("--overwrite", action="store_true", help="replace what others pushed")
+    add_overwrite(parser, "replace what others pushed")
     parser.add_argument("--dry_run", action="store_true", help="print the card, push nothing")
     return parser
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from hf_rlhf.errors import ConfigError, HfRlhfError, Problem
 from hf_rlhf.files import atomic_write_text
-from hf_rlhf.progress import clock
 from hf_rlhf.record import load_record
+from hf_rlhf_traces.options import add_model_repo, add_overwrite, real, seed, verb_parser
 from hf_rlhf_traces.reconciliation import (
     Line,
     as_markdown,
@@ -35,6 +35,7 @@ STEPS = (
 )
 """In this order; `publish` only where a repository is named."""
 TABLE = "reconciliation.md"
+_ratio = real("a share above 0 and below 1", lambda number: 0 < number < 1)
 
 
 @dataclass(frozen=True)
@@ -199,6 +200,8 @@ def newest(store: Store) -> Path:
 def _times(made: Sequence[Made]) -> Any:
     from rich.table import Table
 
+    from hf_rlhf.progress import clock
+
     table = Table(title="Steps", title_justify="left")
     table.add_column("step")
     table.add_column("time", justify="right")
@@ -219,17 +222,16 @@ def _accounts(lines: Sequence[Line]) -> Any:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hf-rlhf traces run",
-        description="Do every step with the embedded defaults: read, build the datasets, train in "
-        "phases, evaluate, analyse, and publish if --repo_id is given. Options of a step: "
-        "--STEP.OPTION VALUE, as `hf-rlhf traces STEP --help` says them.",
-        allow_abbrev=False,
+    parser = verb_parser(
+        "run",
+        "Do every step with the embedded defaults: read, build the datasets, train in phases, "
+        "evaluate, analyse, and publish if --repo_id is given. Options of a step: --STEP.OPTION "
+        "VALUE, as `hf-rlhf traces STEP --help` says them.",
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="raw traces")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="to work in")
-    parser.add_argument("--repo_id", metavar="YOU/NAME", help="where the model is pushed to")
-    parser.add_argument("--seed", type=int, default=42, help="of the split and training (42)")
-    parser.add_argument("--validation_ratio", type=float, default=0.1, help="of questions (0.1)")
-    parser.add_argument("--overwrite", action="store_true", help="make anew what differs")
+    add_model_repo(parser)
+    parser.add_argument("--seed", type=seed, default=42, help="of the split and training (42)")
+    parser.add_argument("--validation_ratio", type=_ratio, default=0.1, help="of questions (0.1)")
+    add_overwrite(parser, "make anew what differs")
     return parser

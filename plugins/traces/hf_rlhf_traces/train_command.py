@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hf_rlhf.errors import ConfigError, HfRlhfError, Problem, RunFolderError
+from hf_rlhf_traces.options import add_model_repo, add_overwrite, verb_parser
 from hf_rlhf_traces.rows import MADE_BY
 from hf_rlhf_traces.store import Store
 
@@ -169,15 +170,14 @@ def launcher(text: str) -> list[str]:
 
 def train_parser() -> argparse.ArgumentParser:
     """Return the options of the verb; what it does not know is for the run file."""
-    parser = argparse.ArgumentParser(
-        prog="hf-rlhf traces train",
-        description="Train on the datasets of DIR; the run lies in DIR/runs/STRATEGY. The same "
-        "command goes on where it stopped.",
+    parser = verb_parser(
+        "train",
+        "Train on the datasets of DIR; the run lies in DIR/runs/STRATEGY. The same command goes on "
+        "where it stopped.",
+        folder="the folder of the other verbs",
         epilog="Any key of the run file is an option too: --learning_rate 1e-5 for all phases, "
         "--phases.multiturn.learning_rate 1e-5 for one. `hf-rlhf describe traces_progressive`.",
-        allow_abbrev=False,
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of the other verbs")
     parser.add_argument(
         "--strategy",
         choices=list(STRATEGIES),
@@ -192,7 +192,7 @@ def train_parser() -> argparse.ArgumentParser:
         help="an accelerate configuration, the name of one (`hf-rlhf launch-configs`), or a whole "
         "command in quotes (default: one process)",
     )
-    parser.add_argument("--repo_id", metavar="YOU/NAME", help="where the model is pushed to")
+    add_model_repo(parser)
     parser.add_argument("--dry_run", action="store_true", help="print the plan, train nothing")
-    parser.add_argument("--overwrite", action="store_true", help="train anew what differs")
+    add_overwrite(parser, "train anew what differs")
     return parser

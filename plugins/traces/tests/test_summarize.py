@@ -29,6 +29,7 @@ from hf_rlhf_traces.reconciliation import check, reconciliation
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import writer_prompt
 from hf_rlhf_traces.summaries.language import is_foreign
+from hf_rlhf_traces.summaries.split_summary import Filter
 from hf_rlhf_traces.summaries.summary import Quote, Summary, parse, render, verbatim
 
 FORM = Format()
@@ -447,7 +448,7 @@ def test_a_filter_that_leaves_nothing_says_so(store: Store) -> None:
     with pytest.raises(DataError, match=f"{SAMPLES} under --min_verbatim 0.5"):
         split(store, "--min_verbatim", "0.5")
     with pytest.raises(ConfigError, match="--min_verbatim: is 2"):
-        split(store, "--min_verbatim", "2")
+        Filter(2)
 
 
 def test_summaries_that_were_moved_are_not_taken_for_others(store: Store) -> None:

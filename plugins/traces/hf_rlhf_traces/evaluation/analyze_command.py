@@ -2,8 +2,8 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
+from hf_rlhf_traces.options import count, verb_parser
 from hf_rlhf_traces.store import Store
 
 FOLDER = "analysis"
@@ -41,14 +41,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hf-rlhf traces analyze",
-        description="The last evaluation of DIR by depth of the trace and length of the context, "
-        "all its models side by side, and the worst cases: DIR/analysis/.",
-        allow_abbrev=False,
+    parser = verb_parser(
+        "analyze",
+        "The last evaluation of DIR by depth of the trace and length of the context, all its "
+        "models side by side, and the worst cases: DIR/analysis/.",
+        folder="the folder that the verbs work in",
     )
     add = parser.add_argument
-    add("folder", type=Path, metavar="DIR", help="the folder that the verbs work in")
     add(
         "--model",
         action="append",
@@ -56,13 +55,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="LABEL",
         help="a label of the evaluation; repeatable; default: all",
     )
-    add("--worst", type=_counted, default=5, help="of each model and task; default: %(default)s")
-    add("--bins", type=_counted, default=4, help="of context lengths; default: %(default)s")
+    add("--worst", type=count, default=5, help="of each model and task; default: %(default)s")
+    add("--bins", type=count, default=4, help="of context lengths; default: %(default)s")
     return parser
-
-
-def _counted(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return number

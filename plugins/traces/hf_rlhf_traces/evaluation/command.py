@@ -10,6 +10,7 @@ from typing import Any
 
 from hf_rlhf.errors import ConfigError, ModelError, Problem
 from hf_rlhf_traces.evaluation.metrics import TASKS
+from hf_rlhf_traces.options import count, not_negative, seed, verb_parser
 from hf_rlhf_traces.store import Store
 
 QUICK = 20
@@ -123,15 +124,14 @@ def newest_run(store: Store) -> dict[str, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hf-rlhf traces eval",
-        description="Measure models on held-out questions in the two tasks: to summarise a full "
-        "context and go on (prefix), and to go on from a given summary (only). docs/traces-eval.md "
-        "says what each number is. The same command goes on where it stopped.",
-        allow_abbrev=False,
+    parser = verb_parser(
+        "eval",
+        "Measure models on held-out questions in the two tasks: to summarise a full context and go "
+        "on (prefix), and to go on from a given summary (only). docs/traces-eval.md says what each "
+        "number is. The same command goes on where it stopped.",
+        folder="the folder that the verbs work in",
     )
     add = parser.add_argument
-    add("folder", type=Path, metavar="DIR", help="the folder that the verbs work in")
     add(
         "--model",
         action="append",
@@ -141,12 +141,12 @@ def _parser() -> argparse.ArgumentParser:
         "repeatable, the others are compared with the first; default: the newest run in DIR/runs",
     )
     add("--task", choices=list(TASKS), action="append", help="repeatable; default: both")
-    add("--num_samples", type=_positive, default=50, help="of each task; default: %(default)s")
+    add("--num_samples", type=count, default=50, help="of each task; default: %(default)s")
     add("--quick", action="store_true", help=f"{QUICK} samples, which are among the others")
-    add("--max_new_tokens", type=_positive, default=1024, help="default: %(default)s")
-    add("--temperature", type=_temperature, default=0.0, help="default: 0, greedy")
-    add("--batch_size", type=_positive, default=8, help="default: %(default)s")
-    add("--seed", type=int, default=42, help="of which samples are chosen; default: %(default)s")
+    add("--max_new_tokens", type=count, default=1024, help="default: %(default)s")
+    add("--temperature", type=not_negative, default=0.0, help="default: 0, greedy")
+    add("--batch_size", type=count, default=8, help="default: %(default)s")
+    add("--seed", type=seed, default=42, help="of which samples are chosen; default: %(default)s")
     add(
         "--split", choices=["validation", "train"], default="validation", help="default: validation"
     )
@@ -166,17 +166,3 @@ def _parser() -> argparse.ArgumentParser:
     add("--use_cpu", action="store_true", help="also where there is a GPU")
     add("--json", action="store_true", help="print the results as JSON instead of tables")
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return number
-
-
-def _temperature(text: str) -> float:
-    number = float(text)
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
-    return number

@@ -4,10 +4,20 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf_traces.options import (
+    above_zero,
+    add_overwrite,
+    count,
+    not_negative,
+    real,
+    share,
+    verb_parser,
+    whole,
+)
 
 if TYPE_CHECKING:
     from hf_rlhf_traces.format import Format
@@ -18,6 +28,9 @@ _OF_MODEL = (
     *("timeout", "patience", "retries", "max_concurrent", "requests_per_minute"),
     *("tokens_per_minute", "price_in", "price_out", "no_cache"),
 )
+_seed = whole(-(2**63), 2**63 - 1)
+"""As the API takes it."""
+_temperature = real("a number from 0 on, or none", lambda number: 0 <= number < inf)
 _WIDTH = 120
 """Of a table where there is no terminal to fit into."""
 _OF_EXTRACTIVE = ("max_quote_chars", "max_reasoning_chars", "keep")
@@ -151,28 +164,27 @@ def _quoted(report: Mapping[str, Any]) -> str:
 
 
 def _summarize_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hf-rlhf traces summarize",
-        description="A summary of each sample of `steps`: question, reasoning so far, and quotes "
-        "of the results. Without --model by sentences of the context, with it by a model behind an "
+    parser = verb_parser(
+        "summarize",
+        "A summary of each sample of `steps`: question, reasoning so far, and quotes of the "
+        "results. Without --model by sentences of the context, with it by a model behind an "
         "OpenAI-compatible API. The same command goes on where it was stopped.",
-        allow_abbrev=False,
+        folder="what `read` and `steps` wrote",
     )
     add = parser.add_argument
-    add("folder", type=Path, metavar="DIR", help="what `read` and `steps` wrote")
     add("--model", metavar="NAME", help="as the server knows it; default: extractive")
-    add("--limit", type=_count, metavar="N", help="make at most so many in this call; default: all")
-    add("--overwrite", action="store_true", help="make anew what was made with other settings")
+    add("--limit", type=count, metavar="N", help="make at most so many in this call; default: all")
+    add_overwrite(parser)
     add(
         "--retry_failed",
         action=argparse.BooleanOptionalAction,
         default=True,
         help="try samples again that failed before; default: yes",
     )
-    add("--max_tries", type=_count, default=3, metavar="N", help="in so many calls; default: 3")
+    add("--max_tries", type=count, default=3, metavar="N", help="in so many calls; default: 3")
     add(
         "--max_failure_rate",
-        type=float,
+        type=share,
         default=0.5,
         metavar="SHARE",
         help="stop when more of the last 100 samples failed; default: 0.5",
@@ -181,16 +193,16 @@ def _summarize_parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("without a model")
     group.add_argument(
         "--max_quote_chars",
-        type=_count,
+        type=count,
         metavar="N",
         help="of all quotes of a summary; default: 2000",
     )
     group.add_argument(
-        "--max_reasoning_chars", type=_count, metavar="N", help="of it; default: 1000"
+        "--max_reasoning_chars", type=count, metavar="N", help="of it; default: 1000"
     )
     group.add_argument(
         "--keep",
-        type=float,
+        type=share,
         metavar="SHARE",
         help="quote sentences that score this share of a result's best; default: 0.7",
     )
@@ -203,44 +215,46 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add("--api_key_env", metavar="NAME", help="the variable with the key; default: OPENAI_API_KEY")
     add("--revision", metavar="TEXT", help="which weights are served, for the record")
     add("--temperature", type=_number_or_none, metavar="T", help="default: 0; none leaves it out")
-    add("--max_tokens", type=_count, metavar="N", help="of a reply; default: 2048")
-    add("--seed", type=int, metavar="N", help="of the sampling; default: 0")
+    add("--max_tokens", type=count, metavar="N", help="of a reply; default: 2048")
+    add("--seed", type=_seed, metavar="N", help="of the sampling; default: 0")
     add("--extra_body", type=_fields, metavar="JSON", help="further fields of each request")
-    add("--timeout", type=float, metavar="S", help="seconds for a request; default: 300")
+    add("--timeout", type=above_zero, metavar="S", help="seconds for a request; default: 300")
     add(
         "--patience",
-        type=float,
+        type=not_negative,
         metavar="S",
         help="seconds to wait for a server that goes down; default: 900",
     )
-    add("--retries", type=int, metavar="N", help="of a request that fails; default: 5")
-    add("--max_concurrent", type=_count, metavar="N", help="requests at once; default: 100")
-    add(
-        "--requests_per_minute", type=_count, metavar="N", help="cap of this machine; default: none"
-    )
-    add("--tokens_per_minute", type=_count, metavar="N", help="cap of this machine; default: none")
+    add("--retries", type=whole(0), metavar="N", help="of a request that fails; default: 5")
+    add("--max_concurrent", type=count, metavar="N", help="requests at once; default: 100")
+    add("--requests_per_minute", type=count, metavar="N", help="cap of this machine; default: none")
+    add("--tokens_per_minute", type=count, metavar="N", help="cap of this machine; default: none")
     add(
         "--price_in",
-        type=float,
+        type=not_negative,
         metavar="P",
         help="of a million prompt tokens, for the cost; default: 0",
     )
-    add("--price_out", type=float, metavar="P", help="of a million tokens of replies; default: 0")
+    add(
+        "--price_out",
+        type=not_negative,
+        metavar="P",
+        help="of a million tokens of replies; default: 0",
+    )
     add("--no_cache", action="store_true", default=None, help="do not keep texts in the cache")
 
 
 def _split_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hf-rlhf traces split_summary",
-        description="The datasets summary_prefix (full context to summary and reply) and "
-        "summary_only (summary to reply), and how many tokens the one saves over the other.",
-        allow_abbrev=False,
+    parser = verb_parser(
+        "split_summary",
+        "The datasets summary_prefix (full context to summary and reply) and summary_only (summary "
+        "to reply), and how many tokens the one saves over the other.",
+        folder="what `summarize` wrote",
     )
     add = parser.add_argument
-    add("folder", type=Path, metavar="DIR", help="what `summarize` wrote")
     add(
         "--min_verbatim",
-        type=float,
+        type=share,
         default=0.0,
         metavar="SHARE",
         help="leave out rows of which a smaller share of quotes is word for word; default: 0",
@@ -252,26 +266,23 @@ def _split_parser() -> argparse.ArgumentParser:
         metavar="MODEL",
         help="to count tokens with; none to leave that; default: %(default)s",
     )
-    add("--overwrite", action="store_true", help="make anew what was made with other settings")
+    add_overwrite(parser)
     return parser
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return number
-
-
 def _number_or_none(text: str) -> float | str:
-    return text if text == "none" else float(text)
+    return text if text == "none" else _temperature(text)
 
 
 def _fields(text: str) -> dict[str, Any]:
     try:
-        read = json.loads(text)
+        read = json.loads(text, parse_constant=_no_json)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"is no JSON ({error})") from error
     if not isinstance(read, dict):
         raise argparse.ArgumentTypeError('is no object of fields, such as {"top_p": 0.9}')
     return read
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")

@@ -1,0 +1,97 @@
+"""Numbers that make no sense for an option are refused as it is read, with what was expected."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from hf_rlhf_traces import options
+from hf_rlhf_traces.command import VERBS
+
+COUNT, SHARE = "a whole number from 1 on", "a share from 0 to 1"
+POSITIVE = "a number above 0"
+NOT_NEGATIVE = "a number from 0 on"
+SEED = "a whole number from 0 to 4294967295"
+WRONG = {
+    COUNT: ("0", "-1", "1.5", "nan", "many", ""),
+    SHARE: ("-0.1", "1.1", "3", "nan", "inf", "half"),
+    POSITIVE: ("0", "-1", "nan", "inf", "soon"),
+    NOT_NEGATIVE: ("-0.5", "nan", "inf", "low"),
+    SEED: ("-1", "4294967296", "0.5", "nan"),
+}
+ASKED = {
+    "summarize": {
+        COUNT: (
+            *("limit", "max_tries", "max_tokens", "max_concurrent", "requests_per_minute"),
+            *("tokens_per_minute", "max_quote_chars", "max_reasoning_chars"),
+        ),
+        SHARE: ("max_failure_rate", "keep"),
+        POSITIVE: ("timeout",),
+        NOT_NEGATIVE: ("patience", "price_in", "price_out", "temperature"),
+    },
+    "split_summary": {SHARE: ("min_verbatim",)},
+    "eval": {
+        COUNT: ("num_samples", "max_new_tokens", "batch_size"),
+        NOT_NEGATIVE: ("temperature",),
+        SEED: ("seed",),
+    },
+    "analyze": {COUNT: ("worst", "bins")},
+    "run": {SEED: ("seed",)},
+}
+CASES = [
+    (verb, option, text, expected)
+    for verb, kinds in ASKED.items()
+    for expected, names in kinds.items()
+    for option in names
+    for text in WRONG[expected]
+] + [
+    *(("summarize", "retries", text, "a whole number from 0 on") for text in ("-1", "0.5", "nan")),
+    *(("summarize", "seed", text, "a whole number from -9223") for text in ("9" * 20, "x")),
+    *(("summarize", "extra_body", text, "is no JSON") for text in ('{"a": NaN}', "{")),
+    *(("run", "validation_ratio", text, "a share above 0 and below 1") for text in "01x"),
+]
+
+
+def asked(verb: str, *words: str) -> None:
+    """Call a verb on a folder that is not there: what is wrong with an option comes first."""
+    module, name, _ = VERBS[verb]
+    files = ["there.jsonl", "--out"] if verb == "run" else []
+    argv = [*files, "/nowhere", *words]
+    getattr(import_module(f"hf_rlhf_traces.{module}"), name)(argv)
+
+
+@pytest.mark.parametrize(("verb", "option", "text", "expected"), CASES)
+def test_a_number_that_makes_no_sense_is_refused_at_parsing(
+    verb: str, option: str, text: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        asked(verb, f"--{option}={text}")
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert f"argument --{option}: " in said
+    assert expected in said
+
+
+def test_what_makes_sense_is_read() -> None:
+    assert [options.count("1"), options.seed("0"), options.whole(0)("7")] == [1, 0, 7]
+    assert [options.share(text) for text in ("0", "1", "0.05")] == [0.0, 1.0, 0.05]
+    assert [options.not_negative("0"), options.above_zero("1e-3")] == [0.0, 0.001]
+
+
+def test_a_parser_has_the_verbs_name_and_takes_no_part_of_an_option() -> None:
+    parser = options.verb_parser("some", "Does something.", folder="where")
+    options.add_overwrite(parser)
+    assert parser.prog == "hf-rlhf traces some"
+    assert parser.parse_args(["d", "--overwrite"]).folder == Path("d")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["d", "--over"])
+
+
+def test_the_options_of_every_verb_are_said_without_heavy_imports() -> None:
+    heavy = ("torch", "transformers", "trl", "peft", "datasets", "matplotlib", "polars")
+    modules = sorted({f"hf_rlhf_traces.{module}" for module, _, _ in VERBS.values()})
+    code = f"import sys, {', '.join(modules)}; print([n for n in {heavy} if n in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
