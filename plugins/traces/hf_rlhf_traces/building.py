@@ -15,7 +15,7 @@ from hf_rlhf_traces.engine import Block, Each, blocks, in_order, unreadable
 from hf_rlhf_traces.rows import Split as Side
 from hf_rlhf_traces.split import Split
 from hf_rlhf_traces.store import Store
-from hf_rlhf_traces.trace import Trace, from_json
+from hf_rlhf_traces.trace import Trace, decoded
 from hf_rlhf_traces.writing import SPLITS, dataset_written, written_lines
 
 if TYPE_CHECKING:
@@ -121,10 +121,8 @@ def _report(counts: Counter[str], samples: Mapping[str, int]) -> dict[str, Any]:
 
 def trace_of(line: bytes, where: str) -> Trace:
     """Return the trace of a line. Raises DataError, naming `where`, if it is none."""
-    import orjson
-
     try:
-        return from_json(orjson.loads(line))
+        return decoded(line)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{where}: is not a trace as `hf-rlhf traces read` writes them ({error!r}). Read the "

@@ -113,6 +113,14 @@ class Format:
         return re.compile(rf"<(\\*)(?=/?(?:{names})\b)", re.IGNORECASE)
 
     @cached_property
+    def _percent(self) -> str:
+        """`document` for the operator `%`, which takes half of the time; "" in another order."""
+        parts = list(string.Formatter().parse(self.document))
+        if [name for _, name, _, _ in parts if name] != ["number", "title", "content"]:
+            return ""
+        return "".join(text.replace("%", "%%") + ("%s" if name else "") for text, name, *_ in parts)
+
+    @cached_property
     def _escaped(self) -> re.Pattern[str]:
         names = "|".join(re.escape(name) for name in self.names.values())
         return re.compile(rf"<(\\*)\\(?=/?(?:{names})\b)", re.IGNORECASE)
@@ -151,10 +159,15 @@ class Format:
         return "\n".join(self._information(one.documents) for one in results)
 
     def _information(self, documents: Sequence[Document]) -> str:
-        shown = (
-            self.document.format(number=number, title=one.title, content=one.content)
-            for number, one in enumerate(documents, start=1)
-        )
+        numbered = enumerate(documents, start=1)
+        if usual := self._percent:
+            shown = [usual % (number, one.title, one.content) for number, one in numbered]
+        else:
+            template = self.document
+            shown = [
+                template.format(number=number, title=one.title, content=one.content)
+                for number, one in numbered
+            ]
         inside = self.escape("\n".join(shown))
         return f"<{self.information}>{inside}</{self.information}>"
 

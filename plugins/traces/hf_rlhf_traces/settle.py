@@ -21,12 +21,39 @@ def settle(rough: Rough, noted: Noted, *, max_document_chars: int) -> tuple[Step
     """Return the steps to keep. Raises BadRow for a row that is no trace."""
     if not rough.question.strip():
         raise BadRow("no_question", "the question is empty")
+    if _is_regular(rough.steps, max_document_chars):
+        return tuple(rough.steps)
     steps = _without_empty(rough.steps, noted)
     if all(isinstance(step, Unknown) for step in steps):
         raise BadRow("no_trace", f"{len(rough.steps)} steps, none with anything that is known")
     _check_results(steps, noted)
     steps = _one_answer(steps, noted)
     return tuple(_cut(step, max_document_chars, noted) for step in steps)
+
+
+def _is_regular(steps: list[Step], most: int) -> bool:
+    """Whether nothing is to be settled or noted, as in most traces; one look at each step.
+
+    Each search has a result before the next one, nothing is empty or too long, and there is one
+    answer, at the end.
+    """
+    if not steps or not (isinstance(ended := steps[-1], Answer) and ended.content.strip()):
+        return False
+    results, waiting = 0, False
+    for step in steps[:-1]:
+        if isinstance(step, Reasoning) and step.content.strip():
+            continue
+        if isinstance(step, Search) and not waiting and step.query.strip():
+            waiting = True
+        elif isinstance(step, SearchResult) and waiting and _is_short(step, most):
+            results, waiting = results + 1, False
+        else:
+            return False
+    return results > 0 and not waiting
+
+
+def _is_short(result: SearchResult, most: int) -> bool:
+    return not any([len(one.content) > most or len(one.title) > most for one in result.documents])
 
 
 def _without_empty(steps: list[Step], noted: Noted) -> list[Step]:
@@ -93,7 +120,7 @@ def _ended(steps: list[Step], final: list[int], noted: Noted) -> list[Step]:
 def _cut(step: Step, most: int, noted: Noted) -> Step:
     if not isinstance(step, SearchResult):
         return step
-    if not any(len(one.content) > most or len(one.title) > most for one in step.documents):
+    if _is_short(step, most):
         return step
     cut = tuple(Document(one.title[:most], one.content[:most]) for one in step.documents)
     for one, left in zip(step.documents, cut, strict=True):

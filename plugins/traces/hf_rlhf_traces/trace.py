@@ -1,59 +1,63 @@
 """What an agent did to answer a question: one typed form, whatever it was read from.
 
 As JSON it is the search-agent form (`{"question", "trace": [{"type", ...}]}`) with an `id`, the
-`where` it was read from, and `fields` for the rest of the row.
+`where` it was read from, and `fields` for the rest of the row. The types are msgspec's, which makes
+them of JSON and of parsed rows, and checks them, without Python code for each step.
 """
 
 import hashlib
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+import orjson
+from msgspec import Meta, Struct, field
 
 SEARCH_TOOL = "search"
 RIGHT_ANSWER = "CorrectAnswer"
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+# They hold no cycles, so that the garbage collector need not know of them.
+class Document(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """One thing that a search found."""
 
     title: str
     content: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reasoning:
+class _Step(Struct, frozen=True, gc=False, tag_field="type", forbid_unknown_fields=True):
+    """What an agent did, or what came back. `type` is the name in JSON."""
+
+
+class Reasoning(_Step, frozen=True, gc=False, tag="reasoning"):
     """What the agent thought, or said between its searches."""
 
     content: str
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(_Step, frozen=True, gc=False, tag="search", omit_defaults=True):
     """A query, or a call of another tool with its arguments as they were written."""
 
     query: str
-    tool: str = SEARCH_TOOL
+    tool: Annotated[str, Meta(min_length=1)] = SEARCH_TOOL
 
 
-@dataclass(frozen=True, slots=True)
-class SearchResult:
+class SearchResult(_Step, frozen=True, gc=False, tag="search_result"):
     """What came back, for a search before it; parallel searches have several in a row."""
 
     documents: tuple[Document, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the agent answered. `kind` is the type that the source gives it."""
+class Answer(_Step, frozen=True, gc=False, tag=RIGHT_ANSWER, omit_defaults=True):
+    """What the agent answered. `kind` is the type that the source gives it, and JSON's."""
 
     content: str
-    kind: str = RIGHT_ANSWER
+    kind: Annotated[str, Meta(pattern=f"^{RIGHT_ANSWER}$")] = RIGHT_ANSWER
+    """The pattern holds for what msgspec makes: other kinds are `from_json`'s to read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(_Step, frozen=True, gc=False, tag="unknown"):
     """A step of a type that is not read here, as it was: never guessed at, never trained on."""
 
     kind: str
@@ -63,13 +67,12 @@ class Unknown:
 Step = Reasoning | Search | SearchResult | Answer | Unknown
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True, gc=False):
     """One run of an agent, in order."""
 
     id: str
     question: str
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...] = field(name="trace")
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Whatever else the row holds: expected answers, rewards, verdicts."""
     where: str = ""
@@ -120,6 +123,42 @@ def _step_to_json(step: Step) -> dict[str, Any]:
             return {"type": "unknown", "kind": kind, "value": value}
 
 
+def body_of(trace: Trace) -> bytes:
+    """Return the JSON of `to_json` without braces, id and place.
+
+    Raises TypeError (orjson.JSONEncodeError) for fields that are no JSON, or nested too deep.
+    """
+    steps = trace.steps
+    if all(map(_usual, steps)):
+        written = _ENCODER.encode(steps)
+    else:
+        written = orjson.dumps([_step_to_json(step) for step in steps], default=str)
+    question = orjson.dumps(trace.question)
+    fields = orjson.dumps(trace.fields, default=str)
+    return b'"question":%b,"trace":%b,"fields":%b' % (question, written, fields)
+
+
+def _usual(step: Step) -> bool:
+    """Whether msgspec writes a step as `to_json` does: to it, defaults are objects, not texts."""
+    if type(step) is Answer:
+        return step.kind is RIGHT_ANSWER
+    if type(step) is Search:
+        return step.tool is SEARCH_TOOL
+    return type(step) is not Unknown
+
+
+def decoded(line: bytes | str) -> Trace:
+    """Return the trace in a line of traces.jsonl. Raises ValueError, KeyError or TypeError."""
+    try:
+        return _DECODER.decode(line)
+    except msgspec.ValidationError:
+        return from_json(orjson.loads(line))
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(Trace)
+
+
 def from_json(row: Mapping[str, Any]) -> Trace:
     """Return the trace that `to_json` wrote. What others wrote is read by the readers instead."""
     steps = tuple(_step_from_json(step) for step in row["trace"])
@@ -141,8 +180,7 @@ def _step_from_json(step: Mapping[str, Any]) -> Step:
             return Answer(step["content"], kind)
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True, gc=False):
     """What the agent did at one go, and what came back."""
 
     said: tuple[Step, ...]

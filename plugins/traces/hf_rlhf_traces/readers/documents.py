@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_rlhf_traces.readers.clean import json_in
@@ -36,24 +36,16 @@ def documents_in(found: Any, path: str, noted: Noted) -> tuple[Document, ...]:
         noted["documents_missing"] += 1
         return ()
     if isinstance(found, str):
-        return _kept([Document("", found)], noted)
+        return full([Document("", found)], noted)
     if isinstance(found, Mapping):
         found = [found]
     if not isinstance(found, list):
         raise BadRow("content_not_text", f"{path} is {kind_of(found)}, expected a list")
-    made = [_document(one, at, path, noted) for at, one in enumerate(found)]
-    return _kept([one for one in made if one is not None], noted)
+    made = [_document(one, f"{path}[{at}]", noted) for at, one in enumerate(found)]
+    return full([one for one in made if one is not None], noted)
 
 
-def _document(one: Any, at: int, path: str, noted: Noted) -> Document | None:
-    if type(one) is dict and len(one) == 2:  # most are as they should be: no need to look further
-        title, content = one.get("title"), one.get("content")
-        if type(title) is str and type(content) is str:
-            return Document(title, content)
-    return _odd_document(one, f"{path}[{at}]", noted)
-
-
-def _odd_document(one: Any, path: str, noted: Noted) -> Document | None:
+def _document(one: Any, path: str, noted: Noted) -> Document | None:
     if one is None:
         noted["documents_null"] += 1
         return None
@@ -87,10 +79,10 @@ def documents_said(text: str, noted: Noted) -> tuple[Document, ...]:
         else:
             break
     if isinstance(value, list) and all(isinstance(one, (dict, str)) for one in value):
-        return _kept([_seen(one) for one in value], noted)
+        return full([_seen(one) for one in value], noted)
     if isinstance(value, dict):
-        return _kept([_seen(value)], noted)
-    return _kept([Document("", _plain(value))], noted)
+        return full([_seen(value)], noted)
+    return full([Document("", _plain(value))], noted)
 
 
 def _seen(one: dict[str, Any] | str) -> Document:
@@ -120,7 +112,7 @@ def documents_tagged(text: str, noted: Noted) -> tuple[Document, ...]:
         return (*found, *([Document("", around)] if around else []))
     if snippets := list(_SNIPPET.finditer(text)):
         found = [_snippet(one[2], one[3]) for one in snippets]
-        return _kept([*found, Document("", _SNIPPET.sub("", text).strip())], noted)
+        return full([*found, Document("", _SNIPPET.sub("", text).strip())], noted)
     marks = list(_NUMBERED.finditer(text))
     if not marks or text[: marks[0].start()].strip():
         return documents_said(text.strip(), noted)
@@ -138,8 +130,9 @@ def _snippet(name: str | None, text: str) -> Document:
     return Document(titled[1].strip() if titled else "", f"{named}{content}")
 
 
-def _kept(found: list[Document], noted: Noted) -> tuple[Document, ...]:
-    kept = tuple(one for one in found if one.title.strip() or one.content.strip())
+def full(found: Sequence[Document], noted: Noted) -> tuple[Document, ...]:
+    """Return the documents that have a title or a text; the others are counted."""
+    kept = tuple([one for one in found if one.title.strip() or one.content.strip()])
     if len(kept) < len(found):
         noted["documents_empty"] += len(found) - len(kept)
     return kept

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from hf_rlhf_traces.readers.documents import documents_in
+import msgspec
+
+from hf_rlhf_traces.readers.documents import documents_in, full
 from hf_rlhf_traces.readers.rough import (
     QUESTION_KEYS,
     BadRow,
@@ -54,15 +56,34 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
     trace = values.get(held)
     if not isinstance(trace, list):
         raise BadRow("no_trace", f"{held!r} is {kind_of(trace)}, expected a list of steps")
+    steps = _exact(trace, noted) or _each(trace, held, noted)
+    question = text_of(values.get(asked), asked, noted)
+    if values.keys() <= _CANONICAL and isinstance(values.get("fields"), Mapping):
+        return Rough(question, steps, dict(values["fields"]), own_id(values))
+    return Rough(question, steps, rest(values, (asked, held, "id")), own_id(values))
+
+
+def _exact(trace: list[Any], noted: Noted) -> list[Step]:
+    """Return the steps where all are as they are kept, which most are; nothing otherwise."""
+    try:
+        steps = msgspec.convert(trace, list[Step])
+    except msgspec.ValidationError:
+        return []
+    for at, step in enumerate(steps):
+        if type(step) is SearchResult:
+            kept = full(step.documents, noted)
+            if len(kept) < len(step.documents):
+                steps[at] = SearchResult(kept)
+    return steps
+
+
+def _each(trace: list[Any], held: str, noted: Noted) -> list[Step]:
     steps: list[Step] = []
     for at, one in enumerate(trace):
         if not isinstance(one, dict):
             raise BadRow("step_not_object", f"{held}[{at}] is {kind_of(one)}, expected an object")
         steps += _steps(one, f"{held}[{at}]", noted)
-    question = text_of(values.get(asked), asked, noted)
-    if values.keys() <= _CANONICAL and isinstance(values.get("fields"), Mapping):
-        return Rough(question, steps, dict(values["fields"]), own_id(values))
-    return Rough(question, steps, rest(values, (asked, held, "id")), own_id(values))
+    return steps
 
 
 def _steps(one: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
