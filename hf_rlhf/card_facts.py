@@ -38,9 +38,11 @@ def settings_of(record: Record) -> dict[str, Any]:
     settings = {**record["defaults"], **config}
     phases = [one for one in config.get("phases") or () if isinstance(one, Mapping)]
     for key in dict.fromkeys(key for one in phases for key in one if key != "name"):
-        values = [_short(one.get(key, config.get(key))) for one in phases]
-        if not any(isinstance(one.get(key), Mapping | list) for one in phases):
-            settings[key] = phases[0].get(key) if len({*values}) == 1 else " → ".join(values)
+        if any(isinstance(one.get(key), Mapping | list) for one in phases):
+            continue
+        values = [one.get(key, settings.get(key)) for one in phases]
+        told = [*map(_short, values)]
+        settings[key] = values[0] if len({*told}) == 1 else " → ".join(told)
     return settings
 
 

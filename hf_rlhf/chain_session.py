@@ -104,7 +104,9 @@ class ChainSession(Session):
             load_record(link.folder) if (link.folder / RECORD_NAME).exists() else None
             for link in self.chain.links
         ]
-        self.record["training"] = composed(self.chain, self.runs, records)
+        # Before the first step there is nothing to compose, and the record has its empty section.
+        if (training := composed(self.chain, self.runs, records)) is not None:
+            self.record["training"] = training
         known = [record["model"] for record in records if record is not None]
         if known:
             self.record["model"] |= {key: known[-1][key] for key in _OF_WEIGHTS}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from hf_rlhf.card import render_card
-from hf_rlhf.card_facts import during_training, setup, verdict
+from hf_rlhf.card_facts import during_training, settings_of, setup, verdict
 from hf_rlhf.card_metadata import card_folder, license_of, metadata, validate_card
 from hf_rlhf.card_text import cell, code, excerpt, fence, interval, number, plain, visible
 from hf_rlhf.errors import ConfigError
@@ -235,6 +235,14 @@ class TestSetup:
         assert "KL" not in lines
         assert "Loss" not in lines
         assert dict(setup(complete({})))["Rollouts"] == "not recorded"
+
+    def test_what_phases_leave_to_the_file_or_a_default_is_told(self):
+        phases = [{"name": "a"}, {"name": "b", "learning_rate": 1e-5, "warmup_steps": 5}]
+        config = {"learning_rate": 1e-5, "phases": phases}
+        record = complete({"config": config, "defaults": {"warmup_steps": 0}})
+        told = settings_of(record)
+        assert told["learning_rate"] == 1e-5
+        assert told["warmup_steps"] == "0 → 5"
 
     def test_first_and_last_are_means_of_tenths(self):
         history = [{"step": i, "rewards/total/mean": float(i)} for i in range(40)]

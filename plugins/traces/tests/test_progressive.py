@@ -232,6 +232,22 @@ def test_what_the_last_phase_lacks_is_said_before_the_first_begins(tmp_path: Pat
     assert "`use_peft` is not alike in all phases" in said
 
 
+def test_what_stops_the_first_phase_before_a_step_is_what_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hf_rlhf import session, train
+
+    def fails(run: Any) -> Any:
+        raise RuntimeError("no room on the device")
+
+    monkeypatch.setattr(session, "_trainer", fails)
+    with pytest.raises(RuntimeError, match="no room on the device"):
+        train.train(config=run_file(tmp_path, evaluation=None))
+    found = record(tmp_path / "out")
+    assert found["status"] == "failed"
+    assert found["training"]["history"] == []
+
+
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Any]:
     local_hub = pytest.importorskip("hf_rlhf_local_hub")
