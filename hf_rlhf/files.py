@@ -37,7 +37,7 @@ def atomic_write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     except OSError as error:
         raise RunFolderError(
             f"{target} cannot be written: {error.strerror or error}. Free space, or choose a "
-            "folder that is writable (`output_dir`)."
+            "folder that is writable."
         ) from error
 
 

@@ -22,8 +22,10 @@ WRITTEN = (
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
+def claimed(folder: Path, chosen_by: str = "`output_dir`") -> Iterator[None]:
     """Hold `folder` for this process; a crash gives it back, since the lock is the system's.
+
+    `chosen_by` is what the user chooses the folder by, for messages.
 
     Raises RunFolderError when another live process holds it, naming that process.
     """
@@ -35,12 +37,12 @@ def claimed(folder: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout:
         raise RunFolderError(
-            f"{folder} is in use by {_owner(folder)}. Wait for it, stop it, or give this run "
-            "another `output_dir`."
+            f"{folder} is in use by {_owner(folder)}. Wait for it, stop it, or choose another "
+            f"{chosen_by}."
         ) from None
     except OSError as error:
         raise RunFolderError(
-            f"{folder} cannot be written: {error.strerror or error}. Choose another `output_dir`."
+            f"{folder} cannot be written: {error.strerror or error}. Choose another {chosen_by}."
         ) from error
     try:
         owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": now()}

@@ -18,6 +18,9 @@ from hf_rlhf.record import as_json, environment, new_record, now
 from hf_rlhf.run import Run
 from hf_rlhf.scrub import scrub
 
+_MAY_CHANGE = {"publish", "card", "output_dir", "stop_grace"}
+# How it is launched: the batch is the same, and resuming on fewer machines is no other run.
+_MAY_CHANGE |= {"expect_world_size", "expect_distributed"}
 _OF_LORA = ("use_rslora", "use_dora")
 
 
@@ -317,9 +320,6 @@ def differences(recorded: Mapping[str, Any], run: Run) -> list[str]:
     `publish`, `card` and `stop_grace` may change: they say what becomes of a run, not what it is.
     Rows of the dataset count as a setting, for a file may have changed under its name.
     """
-    ignored = {"publish", "card", "output_dir", "stop_grace"}
-    # How it is launched: the batch is the same, and resuming on fewer machines is no other run.
-    ignored |= {"expect_world_size", "expect_distributed"}
     rows = {name: len(split) for name, split in run.dataset.items()}
     old = {**(recorded.get("config") or {}), "rows": recorded["data"]["splits"]}
     new = scrub(as_json({**run.spec.plain, "rows": rows})[0])
@@ -330,7 +330,12 @@ def differences(recorded: Mapping[str, Any], run: Run) -> list[str]:
     files = (recorded["data"].get("report") or {}).get("sha256"), run.report.get("sha256")
     if None not in files:
         old["dataset's files"], new["dataset's files"] = files
-    keys = sorted((old.keys() | new.keys()) - ignored)
+    return changed_settings(old, new)
+
+
+def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return in what two run files are different runs, as `key: old -> new`."""
+    keys = sorted((old.keys() | new.keys()) - _MAY_CHANGE)
     return [line for key in keys for line in _changed(key, old.get(key), new.get(key))]
 
 

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hf_rlhf.errors import JudgeError
+from hf_rlhf.judge.called import Called
 from hf_rlhf.judge.endpoint import Endpoint, Failed, Reply, Silent, Unavailable
 from hf_rlhf.judge.limits import Limits
 from hf_rlhf.judge.outage import Outage, Waiting, outage_of
@@ -51,8 +52,7 @@ class Asking:
     """Send requests to one model until they are answered, and count what it costs."""
 
     settings: Connection
-    called: str
-    """What it is to its user, for messages: "judge"."""
+    called: Called
     tally: Tally
     greeting: Mapping[str, Any]
     """The body of a request that a server which is up answers at once."""
@@ -75,7 +75,7 @@ class Asking:
         """Return how long a call that began then, by `monotonic()`, waits for the server."""
         one = self.settings
         name = f"The {self.called} {one.model} at {one.base_url}"
-        return Waiting(name, one.patience, started, from_start)
+        return Waiting(name, one.patience, started, from_start, self.called)
 
     async def ping(self) -> str:
         """Ask for one token. Raises JudgeError with the cause and a cure."""
@@ -87,7 +87,8 @@ class Asking:
         except Failed as failure:
             raise JudgeError(
                 f"The {self.called} at {one.base_url} gave no answer: {failure}. Is the server "
-                f"running and base_url right? For vLLM: vllm serve {one.model}"
+                f"running and {self.called.setting('base_url')} right? For vLLM: vllm serve "
+                f"{one.model}"
             ) from None
         return f"{one.model} at {one.base_url} answered in {monotonic() - started:.2f} s"
 
@@ -189,18 +190,20 @@ def roomier(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, "max_tokens": 2 * body["max_tokens"]} if "max_tokens" in body else {**body}
 
 
-def check(settings: Connection, who: str, *more: str) -> None:
+def check(settings: Connection, who: Called, *more: str) -> None:
     """Raise JudgeError for settings that cannot work; `more` must be above 0, too."""
     if not settings.model.strip():
-        raise JudgeError(f"{who}: model is empty; name a model that the server has.")
+        named = who.setting("model")
+        raise JudgeError(f"{who}: {named} is empty; name a model that the server has.")
     for name in ("timeout", "max_concurrency", *more):
         if not (math.isfinite(getattr(settings, name)) and getattr(settings, name) > 0):
-            raise JudgeError(f"{who}: {name} must be above 0.")
+            raise JudgeError(f"{who}: {who.setting(name)} must be above 0.")
     for name in ("max_tokens", "requests_per_minute", "tokens_per_minute"):
         if getattr(settings, name) is not None and getattr(settings, name) < 1:
-            raise JudgeError(f"{who}: {name} must be at least 1, or null.")
+            raise JudgeError(f"{who}: {who.setting(name)} must be at least 1, or null.")
     for name in ("retries", "patience"):
         if not 0 <= getattr(settings, name) < math.inf:
-            raise JudgeError(f"{who}: {name} must be at least 0.")
+            raise JudgeError(f"{who}: {who.setting(name)} must be at least 0.")
     if settings.temperature is not None and not 0 <= settings.temperature < math.inf:
-        raise JudgeError(f"{who}: temperature must be at least 0, or null.")
+        named = who.setting("temperature")
+        raise JudgeError(f"{who}: {named} must be at least 0, or null.")

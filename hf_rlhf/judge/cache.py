@@ -147,8 +147,8 @@ class DiskCache(ABC, Generic[T]):
             self.trouble += 1
             if self.trouble == 1:
                 warnings.warn(
-                    f"The judge's cache {self.path} cannot be used ({error}); {self.table} are "
-                    f"asked anew. Free space, or set HF_RLHF_CACHE to a folder that can be "
+                    f"The cache {self.path} cannot be used ({error}); {self.table} are asked "
+                    f"anew. Free space, or set HF_RLHF_CACHE to a folder that can be "
                     f"written.",
                     RuntimeWarning,
                     stacklevel=4,

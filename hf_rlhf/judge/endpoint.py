@@ -25,6 +25,7 @@ from urllib.parse import urlsplit, urlunsplit
 from hf_rlhf.addresses import is_forbidden
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.judge import transport
+from hf_rlhf.judge.called import JUDGE, Called
 from hf_rlhf.judge.transport import Answer
 from hf_rlhf.messages import text_of
 
@@ -100,8 +101,7 @@ class Endpoint:
     base_url: str
     model: str
     api_key_env: str
-    called: str = "judge"
-    """What it is to its user, for messages."""
+    called: Called = JUDGE
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator["ClientSession"]:
@@ -110,7 +110,7 @@ class Endpoint:
         A client's connections belong to one loop, and trainers call from several, so it is not
         kept. Redirects are not followed: they would carry prompts and key to another host.
         """
-        await _refuse_internal(self.base_url)
+        await _refuse_internal(self.base_url, self.called)
         async with transport.session(self.base_url, self._headers()) as client:
             yield client
 
@@ -122,7 +122,8 @@ class Endpoint:
         Raises Unavailable, Failed or JudgeError.
         """
         sent = monotonic()
-        answer = await self._answer(client, "POST", "/chat/completions", _json(body), timeout)
+        content = _json(body, self.called)
+        answer = await self._answer(client, "POST", "/chat/completions", content, timeout)
         if not 200 <= answer.status < 300:
             raise await self._diagnosed(client, answer, sent)
         if not answer.whole:
@@ -174,7 +175,8 @@ class Endpoint:
         if key is None and self.api_key_env != "OPENAI_API_KEY":
             raise JudgeError(
                 f"The {self.called}'s key is to be in the environment variable {self.api_key_env}, "
-                f"which is not set. Set it, or leave out api_key_env for a server without keys."
+                f"which is not set. Set it, or leave out {self.called.setting('api_key_env')} for "
+                f"a server without keys."
             )
         if key and not (key.isascii() and key.isprintable()):
             raise JudgeError(
@@ -205,8 +207,8 @@ class Endpoint:
             text = text.replace(json.dumps(key)[1:-1], "[key]")
         if _is_page(text):
             raise JudgeError(
-                f"The {self.called}'s base_url {self.base_url} answers with a web page, not with "
-                f"an OpenAI-compatible API. It usually ends in /v1."
+                f"The {self.called}'s {self.called.setting('base_url')} {self.base_url} answers "
+                f"with a web page, not with an OpenAI-compatible API. It usually ends in /v1."
             )
         try:
             answer = json.loads(text)
@@ -255,6 +257,7 @@ class Endpoint:
         status = answer.status
         said = self.shown(answer.text)
         where = f"The {self.called} at {self.base_url}"
+        base_url = self.called.setting("base_url")
         if status == BUSY:
             return JudgeError(f"{where} has no quota left for this key ({status}: {said}).")
         if status in (401, 403):
@@ -271,12 +274,12 @@ class Endpoint:
             host = _host(answer.headers.get("location", ""))
             return JudgeError(
                 f"{where} redirects to {self.shown(host)}, which is not followed. "
-                f"Set base_url to where it is served."
+                f"Set {base_url} to where it is served."
             )
         if status in NO_CHAT or _is_page(answer.text):
             return JudgeError(
                 f"{where} takes no chat completions ({status}: {said}): it is no OpenAI-compatible "
-                f"API, or not under this path. A base_url usually ends in /v1."
+                f"API, or not under this path. {base_url} usually ends in /v1."
             )
         hint = ""
         if "response_format" in said or "json_schema" in said:
@@ -289,56 +292,57 @@ class Endpoint:
             answer = await self._answer(client, "GET", "/models", None, timeout=5)
             names = [str(entry["id"]) for entry in json.loads(answer.text)["data"]]
         except (Failed, JudgeError, ValueError, LookupError, TypeError):
-            return "It lists no models either; base_url usually ends in /v1."
+            option = self.called.setting("base_url")
+            return f"It lists no models either; {option} usually ends in /v1."
         near = difflib.get_close_matches(self.model, names, n=3, cutoff=0.4)
         listed = near + [name for name in names if name not in near]
         return f"It serves: {self.shown(', '.join(listed[:8]))}." if listed else "It serves none."
 
 
-def checked_url(base_url: str) -> str:
+def checked_url(base_url: str, called: Called = JUDGE) -> str:
     """Return a base URL without its trailing slash. Raises JudgeError when it must not be used.
 
     Credentials and queries are refused, not cut off: a run file is recorded as it was written.
     """
+    named = f"The {called}'s {called.setting('base_url')}"
     try:
         parts = urlsplit(base_url.strip())
         host = parts.hostname or ""
         _ = parts.port  # raises for a port that is none
     except ValueError:  # whose text may hold a key
         raise JudgeError(
-            "The judge's base_url is not an address. It should look like http://localhost:8000/v1."
+            f"{named} is not an address. It should look like http://localhost:8000/v1."
         ) from None
     bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     if parts.scheme not in ("http", "https") or not host:
         raise JudgeError(
-            f"The judge's base_url {bare!r} is not an address. It should look like "
-            f"http://localhost:8000/v1."
+            f"{named} {bare!r} is not an address. It should look like http://localhost:8000/v1."
         )
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise JudgeError(
-            f"The judge's base_url {bare} carries a user, a query or a fragment, which would be "
-            f"written to the record. Leave them out; a key goes in an environment variable that "
-            f"api_key_env names."
+            f"{named} {bare} carries a user, a query or a fragment, which would be written to the "
+            f"record. Leave them out; a key goes in an environment variable that "
+            f"{called.setting('api_key_env')} names."
         )
-    _refuse_forbidden(host, host)
+    _refuse_forbidden(host, host, called)
     return bare.rstrip("/")
 
 
-async def _refuse_internal(base_url: str) -> None:
+async def _refuse_internal(base_url: str, called: Called) -> None:
     host = urlsplit(base_url).hostname or ""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return  # A proxy may know the name; if not, the call itself says so.
     for *_, address in found:
-        _refuse_forbidden(str(address[0]), host)
+        _refuse_forbidden(str(address[0]), host, called)
 
 
-def _refuse_forbidden(address: str, host: str) -> None:
+def _refuse_forbidden(address: str, host: str, called: Called) -> None:
     if is_forbidden(address):
         raise JudgeError(
-            f"The judge's base_url names {host}, a link-local or cloud metadata address, where no "
-            f"judge is served. Use the server's own name or address."
+            f"The {called}'s {called.setting('base_url')} names {host}, a link-local or cloud "
+            f"metadata address, where no model is served. Use the server's own name or address."
         )
 
 
@@ -354,13 +358,14 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     return None
 
 
-def _json(body: Mapping[str, Any]) -> bytes:
+def _json(body: Mapping[str, Any], called: Called) -> bytes:
     sent = {name: value for name, value in body.items() if name != "extra_body"}
     sent |= body.get("extra_body", {})
     try:
         text = json.dumps(sent, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
-        raise JudgeError(f"The judge's extra_body cannot be sent as JSON: {error}.") from None
+        named = f"The {called}'s {called.setting('extra_body')}"
+        raise JudgeError(f"{named} cannot be sent as JSON: {error}.") from None
     return text.encode("utf-8", "replace")
 
 

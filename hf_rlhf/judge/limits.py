@@ -225,6 +225,6 @@ def _cure(folder: Path) -> Iterator[None]:
         yield
     except (OSError, sqlite3.Error) as error:
         raise JudgeError(
-            f"The judge's caps on calls cannot be held: {folder} cannot be written ({error}). "
+            f"The caps on calls to a server cannot be held: {folder} cannot be written ({error}). "
             f"Free space there, or set TMPDIR to a folder on this machine that can be written."
         ) from error

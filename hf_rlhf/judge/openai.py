@@ -21,6 +21,7 @@ from hf_rlhf.errors import JudgeError
 from hf_rlhf.judge import prompts
 from hf_rlhf.judge.asking import FIRST_WAIT_S, Asking, check, roomier, sampling
 from hf_rlhf.judge.cache import SCHEMA_VERSION, Keep, VerdictCache, default_path, together
+from hf_rlhf.judge.called import JUDGE, Called
 from hf_rlhf.judge.endpoint import Failed, Reply, checked_url
 from hf_rlhf.judge.outage import Waiting
 from hf_rlhf.judge.tally import Tally
@@ -93,7 +94,7 @@ class OpenAIJudge:
 
     def __post_init__(self) -> None:
         self.base_url = checked_url(self.base_url)
-        check(self, "openai judge", "deadline", "failure_window")
+        check(self, Called("openai judge"), "deadline", "failure_window")
         if not 0 <= self.max_failure_rate <= 1:
             raise JudgeError("openai judge: max_failure_rate is a share, from 0 to 1.")
         self._tally = Tally(self.failure_window)
@@ -152,7 +153,7 @@ class OpenAIJudge:
     @property
     def _asking(self) -> Asking:
         greeting = self._body(prompts.messages_for(Question("quality", "Yes.", "Says yes.")))
-        return Asking(self, "judge", self._tally, greeting, FIRST_WAIT_S)
+        return Asking(self, JUDGE, self._tally, greeting, FIRST_WAIT_S)
 
     def _body(self, messages: list[dict[str, str]]) -> dict[str, Any]:
         body = {**sampling(self), "messages": messages}

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from hf_rlhf.errors import JudgeError
+from hf_rlhf.judge.called import JUDGE, Called
 from hf_rlhf.judge.endpoint import Unavailable
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0
@@ -35,6 +36,16 @@ class Waiting:
     """`time.monotonic()`"""
     from_start: bool = True
     """Whether it waits, too, for a server that nobody has been at yet in this process."""
+    called: Called = JUDGE
+
+    @property
+    def how_to_go_on(self) -> str:
+        """What to do when it has given up."""
+        return (
+            "Start it again and repeat the same command: what was answered is in the cache, and a "
+            f"run goes on from its last checkpoint. `{self.called.setting('patience')}` is how "
+            f"long a {self.called} waits."
+        )
 
 
 class Outage:
@@ -144,12 +155,14 @@ class Outage:
             if self._asked_for and self._next - now > left:
                 raise JudgeError(
                     f"{waiting.name} asks to be left alone for {_shown(self._next - now)}, longer "
-                    f"than its patience of {_shown(waiting.patience)} ({self._cause}). {_GO_ON}"
+                    f"than its patience of {_shown(waiting.patience)} ({self._cause}). "
+                    f"{waiting.how_to_go_on}"
                 )
             if left <= 0:
                 raise JudgeError(
                     f"{waiting.name} has not answered for {_shown(silent)}, longer than its "
-                    f"patience of {_shown(waiting.patience)}. The last try: {self._cause}. {_GO_ON}"
+                    f"patience of {_shown(waiting.patience)}. The last try: {self._cause}. "
+                    f"{waiting.how_to_go_on}"
                 )
             due = FIRST_TOLD_S if self._told is None else TOLD_EVERY_S
             if now - (self._told or self._since) >= due:
@@ -162,10 +175,6 @@ class Outage:
                 )
 
 
-_GO_ON = (
-    "Start it again and repeat the same command: what was answered is in the judge's cache, and a "
-    "run goes on from its last checkpoint. `patience` is how long a judge waits."
-)
 _OUTAGES: dict[str, Outage] = {}
 if hasattr(os, "register_at_fork"):
     # A lock that another thread held at the fork would never be freed in the child.

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.judge.asking import Asking, check, roomier, sampling
 from hf_rlhf.judge.cache import TEXTS, DiskCache, Keep, default_path, together
+from hf_rlhf.judge.called import Called
 from hf_rlhf.judge.endpoint import Failed, Reply, checked_url
 from hf_rlhf.judge.outage import Waiting
 from hf_rlhf.judge.tally import Tally
@@ -111,13 +112,12 @@ class OpenAIText:
     """The cache's file; by default `texts.sqlite` beside the one of verdicts."""
     price_per_million_input: float = 0.0
     price_per_million_output: float = 0.0
-    called: str = "model"
-    """What it is to its user, for messages: "summariser"."""
+    called: Called = Called("model")
     _tally: Tally = field(init=False, repr=False, compare=False)
     _cache: TextCache | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.base_url = checked_url(self.base_url)
+        self.base_url = checked_url(self.base_url, self.called)
         check(self, self.called)
         self._tally = Tally(1)
         path = Path(self.cache_path) if self.cache_path else default_path(TEXTS)
@@ -252,13 +252,15 @@ async def _ask(
             reply = await asking.persist(client, roomier(body), waiting)
     except Failed as failure:
         return NoText("not answered", f"The {asking.called} gave no text: {failure}.")
-    return _text(reply)
+    return _text(reply, asking.called)
 
 
-def _text(reply: Reply) -> Text | NoText:
-    thought = " inside its thinking, which may be turned off by extra_body" * reply.only_thought
+def _text(reply: Reply, called: Called) -> Text | NoText:
+    off = called.setting("extra_body")
+    thought = f" inside its thinking, which may be turned off by {off}" * reply.only_thought
     if reply.truncated:
-        return NoText("cut off", f"The text was cut off at max_tokens{thought}.")
+        limit = called.setting("max_tokens")
+        return NoText("cut off", f"The text was cut off at {limit}{thought}.")
     if reply.only_thought or not reply.text.strip():
         return NoText(
             "empty", "The reply holds nothing but thinking." if thought else "It is empty."

@@ -8,6 +8,7 @@ import pytest
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.judge import outage
 from hf_rlhf.judge.cache import command, default_path, summary
+from hf_rlhf.judge.called import Called
 from hf_rlhf.judge.scripted import Reply, ScriptedServer
 from hf_rlhf.judge.text import NoText, OpenAIText, Text, TextCache
 
@@ -168,9 +169,12 @@ def test_a_server_that_stays_away_stops_the_call_and_what_came_is_kept():
 
     server = ScriptedServer(echo).__enter__()
     writer = writer_of(server, cache=True, patience=0.3, max_concurrency=1)
-    writer.called = "summariser"
-    with pytest.raises(JudgeError, match=r"The summariser scripted at .* longer than its patience"):
+    writer.called = Called("summariser", {"patience": "--patience"})
+    with pytest.raises(
+        JudgeError, match=r"The summariser scripted at .* longer than its patience.*"
+    ) as said:
         asyncio.run(writer.write(say(*map(str, range(9))), keep))
+    assert "`--patience` is how long a summariser waits" in str(said.value)
     assert len(came) == 3
     assert summary(default_path("texts.sqlite"))["texts"] == 3
 

@@ -68,10 +68,17 @@ def write_card(store: Store, told: Mapping[str, Any] | None = None) -> Path:
     names = present(store)
     text = render(store, names, settings)
     check_card(text)
+    path = store.folder / "datasets" / CARD
+    if (
+        store.state("card", settings) == "done"
+        and path.exists()
+        and path.read_text("utf-8") == text
+    ):
+        return path  # which may lie where nothing can be written
     steps = sorted({MADE_BY[name] for name in names})
     with store.making("card", settings, after=["read", *steps]):
-        atomic_write_text(store.folder / "datasets" / CARD, text)
-    return store.folder / "datasets" / CARD
+        atomic_write_text(path, text)
+    return path
 
 
 def check_card(text: str) -> None:

@@ -36,6 +36,8 @@ class Store:
     """A folder of steps. A step is `done`, or `stale` when what it was made from was made anew."""
 
     folder: Path
+    chosen_by: str = "DIR"
+    """What the user of a verb chooses the folder by, for messages."""
 
     @classmethod
     def make(cls, folder: Path) -> "Store":
@@ -45,7 +47,7 @@ class Store:
         """
         from hf_rlhf.run_folder import claimed
 
-        store = cls(folder)
+        store = cls(folder, "--out")
         if not (folder / MANIFEST).exists():
             # Another process may make it at this moment: what it holds is looked at first.
             if _holds_other(folder) and not (folder / MANIFEST).exists():
@@ -53,7 +55,7 @@ class Store:
                     f"{folder} is no folder, or holds something and has no {MANIFEST}. "
                     "Choose another --out."
                 )
-            with claimed(folder):
+            with claimed(folder, store.chosen_by):
                 if not (folder / MANIFEST).exists():  # or another process was first
                     store._write({})
         store._entries()
@@ -83,6 +85,11 @@ class Store:
         what = "is not made yet" if state == "to do" else "was made from what has changed since"
         place = f"FILE --out {self.folder}" if step == "read" else self.folder
         raise RunFolderError(f"{self.folder}: {step} {what}. First: hf-rlhf traces {step} {place}")
+
+    def digest(self, step: str) -> str:
+        """Return what a step is known by to what is made of it. Raises as `report` does."""
+        self.report(step)
+        return str(self._entries()[step]["digest"])
 
     def settings(self, step: str) -> Mapping[str, Any]:
         """Return the settings that a step was made with; {} if it was not."""
@@ -138,7 +145,7 @@ class Store:
         """
         from hf_rlhf.run_folder import claimed
 
-        with claimed(self.folder):
+        with claimed(self.folder, self.chosen_by):
             for other in after:
                 self.report(other)
             clear_unfinished(self.folder)

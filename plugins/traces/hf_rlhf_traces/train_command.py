@@ -1,6 +1,7 @@
 """`hf-rlhf traces train`: train on the datasets of a store, by one of three strategies."""
 
 import argparse
+import json
 import os
 import shlex
 import shutil
@@ -12,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hf_rlhf.errors import ConfigError, HfRlhfError, Problem, RunFolderError
+from hf_rlhf.pure_json import as_json
 from hf_rlhf_traces.options import add_model_repo, add_overwrite, verb_parser
 from hf_rlhf_traces.rows import MADE_BY
 from hf_rlhf_traces.store import Store
@@ -38,17 +40,10 @@ def train_main(argv: Sequence[str]) -> int:
             values["output_dir"] += "-anew"
         with TemporaryDirectory() as folder:
             return _launched(chosen, Path(folder), values, [*overrides, "--dry_run"])
-    step, settings = f"train_{chosen.strategy}", {"run": values, "overrides": overrides}
     out = store.folder / "runs" / chosen.strategy
-    if _to_be_made_anew(store, step, settings, out, overwrite=chosen.overwrite):
-        print(f"{out}: deleted, to be trained anew", flush=True)
-        shutil.rmtree(out)
+    _begin(out, _begun(store, chosen.strategy, values, overrides), overwrite=chosen.overwrite)
     status = _launched(chosen, out.parent, values, overrides)
     if status == 0:
-        after = tuple(dict.fromkeys(MADE_BY[one] for one in STRATEGIES[chosen.strategy]))
-        if store.state(step, settings) != "done":
-            with store.making(step, settings, after=after) as report:
-                report["run"] = str(out)
         print(f"{chosen.strategy}: {out / 'merged'}", flush=True)
     return status
 
@@ -97,34 +92,64 @@ def _check_options(overrides: Sequence[str]) -> None:
         raise ConfigError(problems)
 
 
-def _to_be_made_anew(
-    store: Store, step: str, settings: Mapping[str, Any], out: Path, *, overwrite: bool
-) -> bool:
-    """Return whether the run that is there differs and is to be replaced.
+def _begun(
+    store: Store, strategy: str, values: Mapping[str, Any], overrides: Sequence[str]
+) -> dict[str, Any]:
+    """Return what tells a run from others: its run file, options applied, and its datasets."""
+    from hf_rlhf.config import RunFile
+    from hf_rlhf.scrub import scrub
 
-    Raises RunFolderError for a run of other settings, with the difference, or of datasets built
-    anew since, where it is not to be replaced: it may have taken days.
+    made_by = [MADE_BY[one] for one in STRATEGIES[strategy]]
+    asked = RunFile.from_mapping(values).override(overrides).values
+    return {"run": scrub(as_json(asked)[0]), "data": {one: store.digest(one) for one in made_by}}
+
+
+def _begin(out: Path, asked: Mapping[str, Any], *, overwrite: bool) -> None:
+    """Clear the place of a run if that is told, and note beside it what a new one is.
+
+    Raises RunFolderError for another run, with the difference, or one on datasets that have been
+    built anew since, where it is not to be replaced: it may have taken days.
     """
-    plain = {**settings, "run": {k: v for k, v in settings["run"].items() if k != "publish"}}
-    known = store.settings(step)
-    if known:
-        known = {**known, "run": {k: v for k, v in known["run"].items() if k != "publish"}}
-    if not out.exists():
+    from hf_rlhf.files import atomic_write_json
+    from hf_rlhf.record import RECORD_NAME
+    from hf_rlhf.run_folder import claimed
+
+    note = out.with_name(f"{out.name}.begun.json")
+    if (out / RECORD_NAME).exists() and note.exists():
+        anew = _is_another(out, json.loads(note.read_text(encoding="utf-8")), asked, overwrite)
+    else:
+        anew = overwrite and out.exists()  # what differs is for the run itself to say
+    if anew:
+        with claimed(out, "--strategy"):  # nothing is deleted while it is trained on
+            print(f"{out}: deleted, to be trained anew", flush=True)
+        shutil.rmtree(out)
+    if not (out / RECORD_NAME).exists():
+        atomic_write_json(note, asked)
+
+
+def _is_another(
+    out: Path, begun: Mapping[str, Any], asked: Mapping[str, Any], overwrite: bool
+) -> bool:
+    from hf_rlhf.run_record import changed_settings
+
+    changed = changed_settings(begun["run"], asked["run"])
+    if not changed and begun["data"] == asked["data"]:
+        if overwrite:
+            print(f"{out}: kept, since it is of these settings and datasets", flush=True)
         return False
-    if not known:
-        return overwrite  # it has not ended; what differs is for the run itself to say
-    if known != plain:
-        store.check(step, settings, overwrite=overwrite)
+    if overwrite:
         return True
-    if store.state(step) == "done":
-        return False
-    if not overwrite:
+    if changed:
+        shown = "".join(f"\n  - {line}" for line in changed)
         raise RunFolderError(
-            f"{out} was trained on datasets that have been built anew since. Nothing was deleted. "
-            "Move it away to keep it, or say --overwrite, which deletes it and trains on what is "
-            "there now."
+            f"{out} holds a run of other settings (there -> here):{shown}\nNothing was deleted. "
+            "Move it away to keep it, or say --overwrite, which deletes it and trains anew."
         )
-    return True
+    raise RunFolderError(
+        f"{out} was trained on datasets that have been built anew since. Nothing was deleted. "
+        "Move it away to keep it, or say --overwrite, which deletes it and trains on what is there "
+        "now."
+    )
 
 
 def _launched(

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from hf_rlhf.errors import RunFolderError
+from hf_rlhf.run_folder import claimed
 from hf_rlhf_traces import options
 from hf_rlhf_traces.command import VERBS
+from hf_rlhf_traces.store import Store
 
 COUNT, SHARE = "a whole number from 1 on", "a share from 0 to 1"
 POSITIVE = "a number above 0"
@@ -95,3 +98,14 @@ def test_the_options_of_every_verb_are_said_without_heavy_imports() -> None:
     code = f"import sys, {', '.join(modules)}; print([n for n in {heavy} if n in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_a_folder_in_use_is_named_as_the_user_gave_it(tmp_path: Path) -> None:
+    made = Store.make(tmp_path)
+    with claimed(tmp_path):
+        for store, option in ((made, "--out"), (Store.open(tmp_path), "DIR")):
+            with (
+                pytest.raises(RunFolderError, match=rf"in use by .* another {option}\."),
+                store.making("read", {}),
+            ):
+                pass

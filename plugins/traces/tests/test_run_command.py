@@ -53,6 +53,17 @@ def test_every_step_adds_up_and_takes_all_that_the_one_before_made(store: Store)
     assert as_markdown(lines).count("\n") == len(lines) + 2
 
 
+def test_what_is_done_is_said_without_a_word_written(store: Store) -> None:
+    def written() -> dict[str, int]:
+        paths = (store.folder, *store.folder.rglob("*"))
+        return {str(path): path.stat().st_mtime_ns for path in paths}
+
+    before = written()
+    for verb in ("multiturn", "steps", "summarize", "split_summary"):
+        assert not command([verb, str(store.folder)])
+    assert written() == before  # nor a lock, nor a name that was replaced: folders are as they were
+
+
 def test_what_does_not_add_up_is_an_error_with_its_numbers() -> None:
     with pytest.raises(DataError, match=r"steps: 10 cuts, 8 kept, left out: 1 late"):
         check([Line("read", "rows", 3, 3), Line("steps", "cuts", 10, 8, {"late": 1})])

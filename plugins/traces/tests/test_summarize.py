@@ -359,6 +359,22 @@ def test_the_same_model_elsewhere_is_the_same(store: Store) -> None:
     assert report["summarised"] == SAMPLES
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--base_url", "ftp://h"], r"The summariser's --base_url 'ftp://h' is not an address"),
+        (["--base_url", "http://h:x"], r"The summariser's --base_url is not an address"),
+        (["--base_url", "http://169.254.169.254/v1"], r"The summariser's --base_url names 169"),
+        (["--base_url", "http://u@h/v1"], r"environment variable that --api_key_env names"),
+        (["--api_key_env", "NO_SUCH_KEY"], r"The summariser's key .* leave out --api_key_env"),
+        (["--model", ""], r"summariser: --model is empty"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_option(store: Store, options: list[str], said: str) -> None:
+    with pytest.raises(JudgeError, match=said):
+        command(["summarize", str(store.folder), "--model", "m", *options])
+
+
 def test_options_of_the_other_summariser_are_refused(store: Store) -> None:
     with pytest.raises(ConfigError, match=r"--price_in: is an option of a model; name it"):
         command(["summarize", str(store.folder), "--price_in", "1"])

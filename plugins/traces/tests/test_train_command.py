@@ -12,6 +12,7 @@ import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
 from hf_rlhf.launch import launch_configs
+from hf_rlhf.run_folder import claimed
 from hf_rlhf_traces import train_command
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.store import Store
@@ -148,33 +149,71 @@ def traces_train(store: Path, *options: str) -> "subprocess.CompletedProcess[str
     )
 
 
-def test_a_run_on_other_datasets_is_only_deleted_if_told(
-    store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def begun(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return a copy of the store with a run of `only` that was begun, and weights worth keeping."""
     copy = shutil.copytree(store, tmp_path / "copy", ignore=shutil.ignore_patterns("runs"))
-    launched: list[Any] = []
-    monkeypatch.setattr(train_command, "_launched", lambda *given: launched.append(given) or 0)
-    weights = copy / "runs/only/merged/model.safetensors"
 
-    def trained(*options: str) -> int:
-        return train_main([str(copy), "--strategy", "only", *options])
+    def launched(chosen: argparse.Namespace, folder: Path, *_: Any) -> int:
+        checkpoint = folder / chosen.strategy / "checkpoints/weights"
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint.touch()
+        (folder / chosen.strategy / "run.json").touch()
+        return 0
 
-    assert trained() == 0
-    weights.parent.mkdir(parents=True)
-    weights.write_text("days of work")
-    assert trained() == 0
+    monkeypatch.setattr(train_command, "_launched", launched)
+    assert trained(copy) == 0
+    weights(copy).write_text("days of work")
+    return copy
+
+
+def trained(store: Path, *options: str) -> int:
+    return train_main([str(store), "--strategy", "only", *options])
+
+
+def weights(store: Path) -> Path:
+    return store / "runs/only/checkpoints/weights"
+
+
+def test_a_run_on_other_datasets_is_only_deleted_if_told(begun: Path) -> None:
+    assert trained(begun) == 0
     for verb in ("steps", "summarize", "split_summary"):
         anew = ["--format.search", "query"] if verb == "steps" else []
-        assert command([verb, str(copy), "--overwrite", *anew]) == 0
+        assert command([verb, str(begun), "--overwrite", *anew]) == 0
     with pytest.raises(
         RunFolderError, match=r"built anew since\. Nothing was deleted.*--overwrite"
     ):
-        trained()
-    assert weights.read_text() == "days of work"
-    assert len(launched) == 2
-    assert trained("--overwrite") == 0
-    assert not weights.exists()
-    assert len(launched) == 3
+        trained(begun)
+    assert weights(begun).read_text() == "days of work"
+    assert trained(begun, "--overwrite") == 0
+    assert weights(begun).read_text() == ""
+
+
+def test_overwrite_is_for_other_settings_and_keeps_a_run_of_the_same(
+    begun: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = ["--repo_id", "me/it", "--stop_grace", "9"]  # which make no other run
+    assert trained(begun, "--overwrite", *same) == 0
+    assert "runs/only: kept, since it is of these settings and datasets" in capsys.readouterr().out
+    with pytest.raises(RunFolderError, match=r"learning_rate: .* -> 0\.01\nNothing was deleted"):
+        trained(begun, "--learning_rate", "1e-2")
+    assert weights(begun).read_text() == "days of work"
+    assert trained(begun, "--learning_rate", "1e-2", "--overwrite") == 0
+    assert "deleted, to be trained anew" in capsys.readouterr().out
+    assert weights(begun).read_text() == ""
+    weights(begun).write_text("an hour of work")
+    # It has not ended, and is what was begun last that counts.
+    assert trained(begun, "--learning_rate=1e-2", "--overwrite") == 0
+    assert weights(begun).read_text() == "an hour of work"
+
+
+def test_a_run_that_is_being_trained_is_not_deleted(begun: Path) -> None:
+    with (
+        claimed(begun / "runs/only"),
+        pytest.raises(RunFolderError, match=r"runs/only is in use by .* another --strategy"),
+    ):
+        trained(begun, "--learning_rate", "1e-2", "--overwrite")
+    assert weights(begun).read_text() == "days of work"
 
 
 SHORT = ("--max_steps", "2", "--evaluation", "null")
@@ -194,11 +233,12 @@ def test_the_verb_plans_trains_goes_on_refuses_and_replaces(store: Path) -> None
     assert run["status"] == "finished"
     assert [one["steps"] for one in run["training"]["report"]["Phases"]] == [2, 2, 2]
     assert f"progressive: {store / 'runs/progressive/merged'}" in first.stdout
-    again = traces_train(store, *SHORT)
+    again = traces_train(store, *SHORT, "--overwrite")
+    assert "kept, since it is of these settings" in again.stdout
     assert "nothing is left to train" in again.stdout
     other = traces_train(store, *SHORT, "--learning_rate", "1e-2")
     assert other.returncode != 0
-    assert "made otherwise" in other.stderr
+    assert "a run of other settings" in other.stderr
     anew = traces_train(store, *SHORT, "--learning_rate", "1e-2", "--overwrite")
     assert anew.returncode == 0, anew.stderr[-2000:]
     assert json.loads((store / "runs/progressive/run.json").read_text())["run_id"] != run["run_id"]

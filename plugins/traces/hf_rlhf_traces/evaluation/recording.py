@@ -25,7 +25,7 @@ def record_results(results: Mapping[str, Any]) -> None:
         if model["run_folder"]
     }
     for label, folder in runs.items():
-        with claimed(folder):
+        with claimed(folder, "--model"):
             record = load_record(folder)
             record["comparison"] = _comparison(label, results)
             write_record(record, folder)

@@ -70,6 +70,7 @@ def _how(chosen: argparse.Namespace, form: "Format") -> "How":
         given = {name: getattr(chosen, name) for name in _OF_EXTRACTIVE}
         limits = Limits(**{name: value for name, value in given.items() if value is not None})
         return Extracted(Extractive(form, limits))
+    from hf_rlhf.judge.called import Called
     from hf_rlhf.judge.text import OpenAIText
 
     given = {_RENAMED.get(name, name): getattr(chosen, name) for name in _OF_MODEL}
@@ -77,7 +78,9 @@ def _how(chosen: argparse.Namespace, form: "Format") -> "How":
     fields = {name: value for name, value in given.items() if value is not None}
     if fields.get("temperature") == "none":
         fields["temperature"] = None
-    writer = OpenAIText(chosen.model, cache=not no_cache, called="summariser", **fields)
+    spelled = {_RENAMED.get(name, name): f"--{name}" for name in ("model", *_OF_MODEL)}
+    called = Called("summariser", spelled)
+    writer = OpenAIText(chosen.model, cache=not no_cache, called=called, **fields)
     return Written(writer, form)
 
 
