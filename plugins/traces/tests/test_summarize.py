@@ -28,6 +28,7 @@ from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.reconciliation import check, reconciliation
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import writer_prompt
+from hf_rlhf_traces.summaries.kept import Kept
 from hf_rlhf_traces.summaries.language import is_foreign
 from hf_rlhf_traces.summaries.split_summary import Filter
 from hf_rlhf_traces.summaries.summary import Quote, Summary, parse, render, verbatim
@@ -472,8 +473,37 @@ def test_summaries_that_were_moved_are_not_taken_for_others(store: Store) -> Non
     path = store.folder / "summaries/summaries.jsonl"
     first, *rest = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*rest, first]))
-    with pytest.raises(DataError, match="is not in its place"):
+    with pytest.raises(DataError, match="does not hold what `summarize` left"):
         split(store)
+    assert command(["summarize", str(store.folder)]) == 0
+    assert path.read_text() == "".join([first, *rest])
+    assert split(store)["missing"] == 0
+
+
+def test_a_stopped_call_with_other_settings_leaves_no_dead_end(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ["summarize", str(store.folder)]
+    assert command(argv) == 0
+    path = store.folder / "summaries/summaries.jsonl"
+    before = path.read_bytes()
+    add, left = Kept.add, [5]
+
+    def stopped(self: Kept, summary: Any) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        add(self, summary)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Kept, "add", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            command([*argv, "--keep", "0.5", "--overwrite"])
+    with pytest.raises(DataError, match="does not hold what `summarize` left"):
+        split(store)
+    assert command(argv) == 0
+    assert path.read_bytes() == before
+    assert split(store)["missing"] == 0
 
 
 ROW = {
@@ -555,6 +585,8 @@ def test_summaries_that_were_lost_are_made_anew(store: Store) -> None:
     path = store.folder / "summaries/summaries.jsonl"
     before = path.read_bytes()
     shutil.rmtree(path.parent)
+    with pytest.raises(DataError, match="does not hold what `summarize` left"):
+        split(store)
     assert command(argv) == 0
     assert path.read_bytes() == before
 

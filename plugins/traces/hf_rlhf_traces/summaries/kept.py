@@ -5,6 +5,7 @@ name the sample (`id`) and what the summary was made from (`made`: a hash of the
 is asked for and of the model). A crash leaves at most a torn last line, which is cut off.
 """
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -93,6 +94,17 @@ def written_in(folder: Path) -> Iterator[None]:
 def summaries_of(folder: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the summaries of a folder that is settled, in the order of the samples."""
     return (line for _, line in _lines(folder / SUMMARIES))
+
+
+def content_of(folder: Path) -> str:
+    """Return 32 hex digits of what a folder holds, which are others if a byte of it is."""
+    hashed = hashlib.sha256()
+    for name in (SUMMARIES, FAILED):
+        if (path := folder / name).exists():
+            with path.open("rb") as file:
+                hashed.update(hashlib.file_digest(file, "sha256").digest())
+        hashed.update(b"\0")
+    return hashed.hexdigest()[:32]
 
 
 def failures_of(folder: Path) -> dict[str, str]:

@@ -14,7 +14,7 @@ from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.rows import Chat, Origin, Split, Summarised
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import summarize
-from hf_rlhf_traces.summaries.kept import FOLDER, failures_of, summaries_of
+from hf_rlhf_traces.summaries.kept import FOLDER, content_of, failures_of, summaries_of
 from hf_rlhf_traces.summaries.summary import Quote, Summary, render
 from hf_rlhf_traces.writing import dataset_written
 
@@ -43,15 +43,18 @@ def split_summary(
 ) -> Mapping[str, Any]:
     """Write both datasets, and return the report.
 
-    Raises RunFolderError where samples or summaries are not made, DataError where no row is left.
+    Raises RunFolderError where samples or summaries are not made, DataError where summaries are
+    not as they were left, and where no row is left.
     """
     made_by = store.settings(summarize.STEP)
-    store.report(summarize.STEP)
+    left = store.report(summarize.STEP).get("content")
     settings = asdict(chosen)
     folders = {name: store.folder / "datasets" / name for name in (PREFIX, ONLY)}
     there = all(folder.exists() for folder in folders.values())
     if store.check(STEP, settings, overwrite=overwrite) == "done" and there:
         return {**store.report(STEP), "done_before": True}
+    if content_of(store.folder / FOLDER) != left:
+        raise _other_summaries(store)
     after = ("read", "format", "steps", summarize.STEP)
     with (
         store.making(STEP, settings, after=after, replacing=True) as report,
@@ -114,11 +117,15 @@ def _matched(store: Store) -> Iterator[tuple[Split, dict[str, Any], Mapping[str,
         else:
             yield side, row, None
     if waiting is not None:
-        raise DataError(
-            f"{store.folder / FOLDER}: the summary of {waiting['id']!r} is not in its place, or of "
-            f"no sample of steps. Make them anew: hf-rlhf traces summarize {store.folder} "
-            "--overwrite"
-        )
+        raise _other_summaries(store)
+
+
+def _other_summaries(store: Store) -> DataError:
+    return DataError(
+        f"{store.folder / FOLDER} does not hold what `summarize` left: it was stopped, or lines "
+        "were changed. Repeat the command that made them, which puts them right: hf-rlhf traces "
+        f"summarize {store.folder}"
+    )
 
 
 def _share(summary: Mapping[str, Any]) -> float:

@@ -22,7 +22,7 @@ from hf_rlhf_traces.rows import Split
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import writer_prompt
 from hf_rlhf_traces.summaries.extractive import Extractive
-from hf_rlhf_traces.summaries.kept import FOLDER, SUMMARIES, Kept, summaries_of, written_in
+from hf_rlhf_traces.summaries.kept import FOLDER, Kept, content_of, summaries_of, written_in
 from hf_rlhf_traces.summaries.progress import shown
 from hf_rlhf_traces.summaries.summary import Malformed, Summary, are_verbatim
 from hf_rlhf_traces.writing import SPLITS, written_lines
@@ -215,7 +215,7 @@ def summarize(
         return {**store.report(STEP), "done_before": True}
     with (
         written_in(store.folder / FOLDER),
-        store.making(STEP, settings, after=("read", "format", "steps")) as report,
+        store.making(STEP, settings, after=("read", "format", "steps"), replacing=True) as report,
     ):
         by = _digest(settings, form)
         kept = Kept(store.folder / FOLDER, by)
@@ -231,6 +231,7 @@ def summarize(
             kept.close()
         kept.settle(order)
         report.update(_report(store, samples, kept))
+        report["content"] = content_of(store.folder / FOLDER)
         report["this_call"] = {"made": log.made, "failed": log.failed, **how.usage()}
         if not report["summarised"]:
             raise JudgeError(
@@ -268,10 +269,10 @@ def _missing(store: Store, by: str, kept: Kept, again: Again, order: list[str]) 
 
 
 def _due(store: Store, again: Again) -> bool:
-    """Say whether a finished step still has samples that may be tried, or has lost its file."""
-    if not (store.folder / FOLDER / SUMMARIES).exists():
-        return True
+    """Say whether a finished step still has samples that may be tried, or its files are others."""
     report = store.report(STEP)
+    if content_of(store.folder / FOLDER) != report.get("content"):
+        return True
     tries = [int(count) for count in report["tries"]]
     return bool(report["missing"]) or (
         again.retry_failed and any(count < again.max_tries for count in tries)
