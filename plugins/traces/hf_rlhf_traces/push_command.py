@@ -6,7 +6,9 @@ knows its own. JSON Lines have the same rows, and stay.
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +20,7 @@ from hf_rlhf.hub import NOT_CONTENT, Hub, RemoteState, connect
 from hf_rlhf.patience import failures, in_words
 from hf_rlhf.push import push
 from hf_rlhf.scrub import find_secrets, scrub
+from hf_rlhf_traces.bars import bars
 from hf_rlhf_traces.dataset_card import CARD, check_card, present, render, write_card
 from hf_rlhf_traces.options import add_overwrite, verb_parser
 from hf_rlhf_traces.rows import DATASETS, MADE_BY
@@ -118,31 +121,45 @@ def bundle_of(
     Raises PublishError for a secret in the card, or in rows that are not redacted.
     """
     folder = store.folder / "datasets"
-    files = {f"{name}/{split}.parquet": folder / name for name in names for split in SPLITS}
+    paths = [f"{name}/{split}.parquet" for name in names for split in SPLITS]
+    files = {path: folder / path for path in paths}
     secrets = secrets_in_use(hub)
-    if scratch is None:
-        _check_rows(files, secrets)
     bundle = Bundle(folder if scratch is None else scratch)
     bundle.add_text(CARD, card)
     bundle.check(secrets)
-    for path, home in files.items():
-        file = home / Path(path).name
-        bundle.add_file(path, file if scratch is None else _redacted(file, scratch / path))
+    if scratch is None:
+        _check_rows(files, secrets)
+    else:
+        files = _redacted(files, scratch)
+    for path, file in files.items():
+        bundle.add_file(path, file)
     bundle.add_text(LIST, as_text({"datasets": list(names), "files": bundle.manifest()}))
     return bundle
 
 
-def _batches(file: Path) -> Iterator[Any]:
+@contextmanager
+def _batches(files: Mapping[str, Path], doing: str) -> Iterator[Callable[[Path], Iterator[Any]]]:
+    """Give what reads a file batch by batch, and shows how much of all files is read."""
     import pyarrow.parquet as pq
 
-    yield from pq.ParquetFile(file).iter_batches(batch_size=_BATCH)
+    with bars() as progress:
+        total = sum(pq.read_metadata(file).num_rows for file in files.values())
+        advance = partial(progress.advance, progress.add_task(doing, total=total))
+
+        def read(file: Path) -> Iterator[Any]:
+            for batch in pq.ParquetFile(file).iter_batches(batch_size=_BATCH):
+                yield batch
+                advance(len(batch))
+
+        yield read
 
 
 def _check_rows(files: Mapping[str, Path], secrets: Mapping[str, str]) -> None:
     found: list[str] = []
-    for path, home in files.items():
-        for batch in _batches(home / Path(path).name):
-            found += (f"{path}: {line}" for line in _secrets_of(batch.to_pylist(), secrets))
+    with _batches(files, "looking for secrets") as read:
+        for path, file in files.items():
+            for batch in read(file):
+                found += (f"{path}: {line}" for line in _secrets_of(batch.to_pylist(), secrets))
     if found:
         shown = "".join(f"\n  - {line}" for line in found[:_SHOWN])
         more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
@@ -163,17 +180,20 @@ def _secrets_of(rows: Sequence[Mapping[str, Any]], secrets: Mapping[str, str]) -
             yield f"{row['id']}: {', '.join(names)}"
 
 
-def _redacted(file: Path, target: Path) -> Path:
+def _redacted(files: Mapping[str, Path], scratch: Path) -> dict[str, Path]:
+    """Write the files without secrets into `scratch`, and return where they are."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    target.parent.mkdir(parents=True, exist_ok=True)
-    schema = pq.read_schema(file)
-    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
-        for batch in _batches(file):
-            clean = [scrub(row) for row in batch.to_pylist()]
-            writer.write_batch(pa.RecordBatch.from_pylist(clean, schema))
-    return target
+    with _batches(files, "taking secrets out") as read:
+        for path, file in files.items():
+            (scratch / path).parent.mkdir(parents=True, exist_ok=True)
+            schema = pq.read_schema(file)
+            with pq.ParquetWriter(scratch / path, schema, compression="zstd") as writer:
+                for batch in read(file):
+                    clean = [scrub(row) for row in batch.to_pylist()]
+                    writer.write_batch(pa.RecordBatch.from_pylist(clean, schema))
+    return {path: scratch / path for path in files}
 
 
 def push_bundle(

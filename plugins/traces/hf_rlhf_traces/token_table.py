@@ -4,12 +4,12 @@ The numbers of a dataset are a step of the store, `tokens_NAME`, so that they ar
 dataset is made anew.
 """
 
-import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import HfRlhfError, ModelError
+from hf_rlhf_traces.bars import bars
 from hf_rlhf_traces.rows import MADE_BY, conversation
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.tokens import Pair, lengths
@@ -141,14 +141,10 @@ def distribution(counts: Sequence[int]) -> dict[str, float]:
 
 
 def _shown(store: Store, dataset: str) -> Iterator[Pair]:
-    from rich.console import Console
-    from rich.progress import Progress
+    import pyarrow.parquet as pq
 
     files = [store.folder / "datasets" / dataset / f"{split}.parquet" for split in SPLITS]
-    hidden = not sys.stderr.isatty()
-    with Progress(console=Console(stderr=True), disable=hidden) as progress:
-        import pyarrow.parquet as pq
-
+    with bars() as progress:
         total = sum(pq.read_metadata(file).num_rows for file in files)
         task = progress.add_task(f"tokens of {dataset}", total=total)
         for file in files:
