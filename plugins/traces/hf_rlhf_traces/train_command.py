@@ -7,13 +7,15 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from hf_rlhf.errors import ConfigError, HfRlhfError, Problem, RunFolderError
 from hf_rlhf.pure_json import as_json
+from hf_rlhf.record import RECORD_NAME
 from hf_rlhf_traces.options import add_model_repo, add_overwrite, verb_parser
 from hf_rlhf_traces.rows import MADE_BY
 from hf_rlhf_traces.store import Store
@@ -41,8 +43,9 @@ def train_main(argv: Sequence[str]) -> int:
         with TemporaryDirectory() as folder:
             return _launched(chosen, Path(folder), values, [*overrides, "--dry_run"])
     out = store.folder / "runs" / chosen.strategy
-    _begin(out, _begun(store, chosen.strategy, values, overrides), overwrite=chosen.overwrite)
-    status = _launched(chosen, out.parent, values, overrides)
+    asked = _begun(store, chosen.strategy, values, overrides)
+    with _begin(out, asked, overwrite=chosen.overwrite):
+        status = _launched(chosen, out.parent, values, overrides)
     if status == 0:
         print(f"{chosen.strategy}: {out / 'merged'}", flush=True)
     return status
@@ -104,27 +107,59 @@ def _begun(
     return {"run": scrub(as_json(asked)[0]), "data": {one: store.digest(one) for one in made_by}}
 
 
-def _begin(out: Path, asked: Mapping[str, Any], *, overwrite: bool) -> None:
+@contextmanager
+def _begin(out: Path, asked: Mapping[str, Any], *, overwrite: bool) -> Iterator[None]:
     """Clear the place of a run if that is told, and note beside it what a new one is.
+
+    A run that is to be replaced lies aside meanwhile. At the end it is deleted if the new one has
+    begun; where it has not, as of a setting that is refused, the old one is put back.
 
     Raises RunFolderError for another run, with the difference, or one on datasets that have been
     built anew since, where it is not to be replaced: it may have taken days.
     """
     from hf_rlhf.files import atomic_write_json
-    from hf_rlhf.record import RECORD_NAME
     from hf_rlhf.run_folder import claimed
 
     note = out.with_name(f"{out.name}.begun.json")
+    aside = out.with_name(f".{out.name}.replaced")
+    if aside.exists():  # of a process that was killed
+        with claimed(aside, "--strategy"):
+            _settle(out, aside, note)
     if (out / RECORD_NAME).exists() and note.exists():
         anew = _is_another(out, json.loads(note.read_text(encoding="utf-8")), asked, overwrite)
     else:
         anew = overwrite and out.exists()  # what differs is for the run itself to say
-    if anew:
-        with claimed(out, "--strategy"):  # nothing is deleted while it is trained on
-            print(f"{out}: deleted, to be trained anew", flush=True)
-        shutil.rmtree(out)
-    if not (out / RECORD_NAME).exists():
-        atomic_write_json(note, asked)
+    with claimed(aside, "--strategy") if anew else nullcontext():
+        if anew:
+            _put_aside(out, aside, note)
+        if not (out / RECORD_NAME).exists():
+            atomic_write_json(note, asked)
+        try:
+            yield
+        finally:
+            if anew:
+                _settle(out, aside, note)
+
+
+def _put_aside(out: Path, aside: Path, note: Path) -> None:
+    from hf_rlhf.run_folder import claimed
+
+    with claimed(out, "--strategy"):  # not while it is trained on
+        print(f"{out}: trained anew; what is there is deleted when that has begun", flush=True)
+    if note.exists():
+        note.rename(aside / note.name)
+    out.rename(aside / out.name)
+
+
+def _settle(out: Path, aside: Path, note: Path) -> None:
+    """Delete a run that lies aside if the one in its place has begun; put it back if not."""
+    if (aside / out.name).exists() and not (out / RECORD_NAME).exists():
+        shutil.rmtree(out, ignore_errors=True)
+        (aside / out.name).rename(out)
+        print(f"{out}: as it was, since nothing was begun in its place", flush=True)
+    if (aside / note.name).exists() and not (aside / out.name).exists():
+        (aside / note.name).rename(note)
+    shutil.rmtree(aside)
 
 
 def _is_another(

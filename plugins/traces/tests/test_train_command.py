@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -199,12 +201,36 @@ def test_overwrite_is_for_other_settings_and_keeps_a_run_of_the_same(
         trained(begun, "--learning_rate", "1e-2")
     assert weights(begun).read_text() == "days of work"
     assert trained(begun, "--learning_rate", "1e-2", "--overwrite") == 0
-    assert "deleted, to be trained anew" in capsys.readouterr().out
+    assert "deleted when that has begun" in capsys.readouterr().out
     assert weights(begun).read_text() == ""
     weights(begun).write_text("an hour of work")
     # It has not ended, and is what was begun last that counts.
     assert trained(begun, "--learning_rate=1e-2", "--overwrite") == 0
     assert weights(begun).read_text() == "an hour of work"
+
+
+def test_a_run_is_not_deleted_for_one_that_cannot_begin(
+    begun: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launched = train_command._launched
+    monkeypatch.setattr(train_command, "_launched", lambda *_: 2)
+    assert trained(begun, "--max_steps", "two", "--overwrite") == 2
+    assert "as it was, since nothing was begun" in capsys.readouterr().out
+    assert weights(begun).read_text() == "days of work"
+    monkeypatch.setattr(train_command, "_launched", launched)
+    assert trained(begun) == 0  # and it is known by its own settings still
+    assert weights(begun).read_text() == "days of work"
+
+
+def test_a_run_that_a_killed_process_put_aside_is_back(begun: Path) -> None:
+    runs = begun / "runs"
+    aside = runs / ".only.replaced"
+    aside.mkdir()
+    (runs / "only").rename(aside / "only")
+    (runs / "only.begun.json").rename(aside / "only.begun.json")
+    assert trained(begun) == 0
+    assert weights(begun).read_text() == "days of work"
+    assert not aside.exists()
 
 
 def test_a_run_that_is_being_trained_is_not_deleted(begun: Path) -> None:
@@ -246,6 +272,21 @@ def test_the_verb_plans_trains_goes_on_refuses_and_replaces(store: Path) -> None
     assert two.returncode == 0, two.stderr[-2000:]
     only = json.loads((store / "runs/only/run.json").read_text())
     assert (only["training"]["world_size"], only["training"]["steps"]) == (2, 2)
+
+
+def test_lora_is_had_by_the_options_that_the_gpu_run_files_name() -> None:
+    from hf_rlhf.prepare import prepare
+    from hf_rlhf.run import choose_run_file
+
+    files = Path(train_command.__file__).parent.glob("runs/*/qwen2_5_7b.yaml")
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    (options,) = {re.findall("^# LoRA, on one GPU: (.*)$", one, re.MULTILINE)[0] for one in texts}
+    page = Path(__file__).resolve().parents[3] / "docs/traces-training.md"
+    assert f"`{options}`" in page.read_text(encoding="utf-8")
+    tiny = choose_run_file("traces_only", None, None)
+    run = prepare(tiny.override([*shlex.split(options), "--dataset.traces", "20"]))
+    assert run.model.use_peft
+    assert run.model.lora_target_modules == "all-linear"
 
 
 def test_qwens_template_marks_replies_once_the_trainer_has_its_own_copy() -> None:
