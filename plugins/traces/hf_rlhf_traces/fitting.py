@@ -13,26 +13,19 @@ def without_held_out(store: Store, options: Sequence[str]) -> list[str]:
 
     Raises DataError where not even a training sample fits.
     """
+    from hf_rlhf.config import RunFile
     from hf_rlhf.run import load_tokenizer, resolve_model_path
 
     chosen, overrides = train_parser().parse_known_args([str(store.folder), *options])
-    values = run_values(store, chosen)
-    most = _given(overrides, "--dataset.max_tokens") or values["dataset"]["max_tokens"]
-    model = _given(overrides, "--model_name_or_path") or values["model_name_or_path"]
-    tokenizer = load_tokenizer(resolve_model_path(str(model)), None)
+    asked = RunFile.from_mapping(run_values(store, chosen)).override(overrides).values
+    most = asked["dataset"].get("max_tokens")
+    if not (most is None or type(most) is int):
+        return []  # which training refuses
+    tokenizer = load_tokenizer(resolve_model_path(str(asked["model_name_or_path"])), None)
     found = []
     for form in STRATEGIES[chosen.strategy]:
-        shape: Any = {"form": form, "max_tokens": int(most)}
+        shape: Any = {"form": form, "max_tokens": most}
         made = traces(str(store.folder), tokenizer=tokenizer, **shape).dataset
         if "test" not in made:
             found.append(form)
     return found
-
-
-def _given(words: Sequence[str], name: str) -> str | None:
-    """Return what an option was set to, as `NAME VALUE` or `NAME=VALUE`; None if it was not."""
-    for at, word in enumerate(words):
-        key, equal, value = word.partition("=")
-        if key == name:
-            return value if equal else words[at + 1]
-    return None

@@ -99,7 +99,9 @@ def of_evaluation(store: Store) -> list[Line]:
                 "too long for the model": told["too_long"],
             }
             step = f"eval {label} {task}"
-            found.append(Line(step, "validation samples", there["rows"], told["samples"], left))
+            found.append(
+                Line(step, f"{there['split']} samples", there["rows"], told["samples"], left)
+            )
     return found
 
 

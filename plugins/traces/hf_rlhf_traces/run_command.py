@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.errors import ConfigError, HfRlhfError, Problem
+from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, Problem
 from hf_rlhf.files import atomic_write_text
 from hf_rlhf.record import load_record
 from hf_rlhf_traces.options import add_model_repo, add_overwrite, real, seed, verb_parser
@@ -28,6 +28,7 @@ from hf_rlhf_traces.reconciliation import (
     reconciliation,
 )
 from hf_rlhf_traces.store import Store
+from hf_rlhf_traces.train_command import train_parser
 
 STEPS = (
     *("read", "multiturn", "steps", "summarize", "split_summary"),
@@ -55,10 +56,10 @@ def main(argv: Sequence[str]) -> int:
     made: list[Made] = []
     steps = STEPS if chosen.repo_id else STEPS[:-1]
     for number, step in enumerate(steps, start=1):
-        command = [*_arguments(step, chosen, options), *options.get(step, [])]
-        _head(f"{number}/{len(steps)}", step, command)
         started = time.perf_counter()
         try:
+            command = [*_arguments(step, chosen, options), *options.get(step, [])]
+            _head(f"{number}/{len(steps)}", step, command)
             code = _verb(step, command)
         except HfRlhfError:
             _stopped(step, argv)
@@ -67,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
             _stopped(step, argv)
             return code
         made.append(Made(step, time.perf_counter() - started))
-    _end(chosen, made)
+    _end(chosen, made, _run_folder(chosen.out, options))
     return 0
 
 
@@ -109,16 +110,50 @@ def _arguments(
         case "multiturn":
             return [folder, "--seed", str(chosen.seed), *anew]
         case "train":
+            _refuse_unmeasurable(chosen.out, options.get("eval", []))
             unmeasured = _unmeasured(chosen.out, options.get("train", []))
             return [folder, "--seed", str(chosen.seed), *unmeasured, *anew]
         case "eval":
-            return [folder, "--record"]
+            return [folder, "--record", *_measured(chosen.out, options)]
         case "analyze":
             return [folder]
         case "publish":
-            return _published(newest(Store.open(chosen.out)), chosen.repo_id)
+            return _published(_run_folder(chosen.out, options), chosen.repo_id)
         case _:
             return [folder, *anew]
+
+
+def _run_folder(folder: Path, options: Mapping[str, Sequence[str]]) -> Path:
+    """Return the folder of the run: there may be newer ones, of other strategies."""
+    chosen, _ = train_parser().parse_known_args([str(folder), *options.get("train", [])])
+    return folder / "runs" / str(chosen.strategy)
+
+
+def _measured(folder: Path, options: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return which model is measured, where no option says so."""
+    if "--model" in _names(options.get("eval", [])):
+        return []
+    run = _run_folder(folder, options)
+    return ["--model", f"{run.name}={run}"]
+
+
+def _names(options: Sequence[str]) -> set[str]:
+    """Return the names of options, given as `--NAME VALUE` or `--NAME=VALUE`."""
+    return {word.partition("=")[0] for word in options}
+
+
+def _refuse_unmeasurable(folder: Path, options: Sequence[str]) -> None:
+    """Raise DataError, before anything is trained, where no sample is there to be measured."""
+    store = Store.open(folder)
+    if store.report("split_summary")["samples"]["validation"] or "--split" in _names(options):
+        return
+    sides = store.report("read")["questions"]
+    raise DataError(
+        f"{folder}: no sample is held out (questions: {sides['train']:,} for training, "
+        f"{sides['validation']:,} for validation), so the model could not be measured. Give traces "
+        "of more questions, or a larger --validation_ratio; or measure what is memorised: "
+        "--eval.split train --eval.allow_training_questions."
+    )
 
 
 def _unmeasured(folder: Path, options: Sequence[str]) -> list[str]:
@@ -170,12 +205,12 @@ def _stopped(step: str, argv: Sequence[str]) -> None:
     )
 
 
-def _end(chosen: argparse.Namespace, made: Sequence[Made]) -> None:
+def _end(chosen: argparse.Namespace, made: Sequence[Made], run: Path) -> None:
     """Show how long each step took and what became of what it was given; where the rest is."""
     from rich.console import Console
 
     store = Store.open(chosen.out)
-    lines = [*reconciliation(store), *of_training(newest(store)), *of_evaluation(store)]
+    lines = [*reconciliation(store), *of_training(run), *of_evaluation(store)]
     atomic_write_text(store.folder / TABLE, as_markdown(lines))
     console = Console()
     print()
@@ -185,16 +220,9 @@ def _end(chosen: argparse.Namespace, made: Sequence[Made]) -> None:
     print(f"accounts: {store.folder / TABLE}")
     for plot in sorted((store.folder / "analysis").glob("*.png")):
         print(f"plot: {plot}")
-    print(f"model: {newest(store)} (card: README.md, weights: merged)")
+    print(f"model: {run} (card: README.md, weights: merged)")
     if not chosen.repo_id:
-        print(f"publish it: hf-rlhf publish {newest(store)} --repo_id YOU/NAME")
-
-
-def newest(store: Store) -> Path:
-    """Return the folder of the store's newest run."""
-    from hf_rlhf_traces.evaluation.command import newest_run
-
-    return Path(next(iter(newest_run(store).values())))
+        print(f"publish it: hf-rlhf publish {shlex.join(_published(run, 'YOU/NAME'))}")
 
 
 def _times(made: Sequence[Made]) -> Any:

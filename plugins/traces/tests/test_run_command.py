@@ -1,11 +1,18 @@
 """`hf-rlhf traces run`: its options, and the accounts of every step."""
 
+import argparse
+import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from hf_rlhf.errors import ConfigError, DataError
+from hf_rlhf.record import new_record, write_record
+from hf_rlhf_traces import run_command
 from hf_rlhf_traces.command import command
+from hf_rlhf_traces.fitting import without_held_out
 from hf_rlhf_traces.reconciliation import Line, as_markdown, check, reconciliation
 from hf_rlhf_traces.run_command import step_options
 from hf_rlhf_traces.store import Store
@@ -62,6 +69,62 @@ def test_what_is_done_is_said_without_a_word_written(store: Store) -> None:
     for verb in ("multiturn", "steps", "summarize", "split_summary"):
         assert not command([verb, str(store.folder)])
     assert written() == before  # nor a lock, nor a name that was replaced: folders are as they were
+
+
+def arguments(step: str, out: Path, *words: str) -> list[str]:
+    chosen = argparse.Namespace(out=out, seed=42, overwrite=False, repo_id="me/it")
+    return run_command._arguments(step, chosen, step_options(words))
+
+
+def test_what_was_trained_here_is_measured_and_published_whatever_is_newer(
+    store: Store, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(store.folder, tmp_path / "copy"))
+    base = "package://hf_rlhf_traces/tiny_base"
+    for number, name in enumerate(("prefix", "progressive", "only")):  # `only` is the newest
+        weights = copy / "runs" / name / "merged/config.json"
+        weights.parent.mkdir(parents=True)
+        weights.touch()
+        os.utime(weights, (number, number))
+        write_record(new_record(config={"model_name_or_path": base}), copy / "runs" / name)
+    run = copy / "runs/progressive"
+    assert arguments("eval", copy) == [str(copy), "--record", "--model", f"progressive={run}"]
+    assert arguments("publish", copy)[0] == str(run)
+    asked = ("--train.strategy", "prefix")
+    assert arguments("eval", copy, *asked)[-1] == f"prefix={copy / 'runs/prefix'}"
+    assert arguments("publish", copy, *asked)[0] == str(copy / "runs/prefix")
+    assert arguments("eval", copy, "--eval.model", "x") == [str(copy), "--record"]
+
+
+def test_a_file_of_one_question_is_refused_before_training_unless_asked_for(
+    store: Store, tmp_path: Path
+) -> None:
+    rows = [json.loads(line) for line in (store.folder / "traces.jsonl").open(encoding="utf-8")]
+    file, out = tmp_path / "one.jsonl", tmp_path / "out"
+    same = ({**row, "question": rows[0]["question"]} for row in rows[:3])
+    file.write_text("".join(json.dumps(row) + "\n" for row in same), encoding="utf-8")
+    for words in (["read", str(file), "--out"], ["multiturn"], ["steps"], ["summarize"]):
+        assert not command([*words, str(out)])
+    assert not command(["split_summary", str(out), "--tokenizer", "none"])
+    with pytest.raises(DataError, match=r"questions: 1 for training, 0 for validation.*--eval\."):
+        arguments("train", out)
+    memorised = arguments("train", out, "--eval.split=train", "--eval.allow_training_questions")
+    assert memorised[-2:] == ["--evaluation", "null"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--dataset.max_tokens", "null"],
+        ["--dataset.max_tokens"],  # which training refuses
+        ["--dataset.max_tokens=many"],
+        ["--dataset.max_tokens=1", "--dataset.max_tokens", "9999"],
+    ],
+)
+def test_options_of_length_are_taken_as_training_takes_them(
+    store: Store, options: list[str]
+) -> None:
+    assert without_held_out(store, ["--strategy", "prefix", *options]) == []
 
 
 def test_what_does_not_add_up_is_an_error_with_its_numbers() -> None:
