@@ -17,8 +17,8 @@ from hf_rlhf_traces.token_table import NUMBERS, known, lines, share_left
 from hf_rlhf_traces.writing import SPLITS
 
 CARD = "README.md"
-_SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000)
-_NAMES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B")
+_SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
+"""Where the Hub's categories end, by tens: https://huggingface.co/docs/hub/datasets-cards."""
 _ABOUT = {
     "multiturn": "conversations up to each reply; the loss is on the assistant's turns",
     "steps": "what was seen up to a result, and the reply to it",
@@ -132,6 +132,7 @@ def _metadata(sizes: Mapping[str, Mapping[str, int]], told: Mapping[str, Any]) -
     data = {
         "pretty_name": told.get("pretty_name"),
         "license": told.get("license"),
+        **(_of_license(told) if told.get("license") == "other" else {}),
         "language": told.get("language"),
         "size_categories": [_size(sum(sum(one.values()) for one in sizes.values()))],
         "task_categories": ["text-generation", "question-answering"],
@@ -141,14 +142,19 @@ def _metadata(sizes: Mapping[str, Mapping[str, int]], told: Mapping[str, Any]) -
     return {key: value for key, value in data.items() if value}
 
 
+def _of_license(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What the Hub wants to know of a licence that it has no name for."""
+    return {name: told.get(name) for name in ("license_name", "license_link")}
+
+
 def _size(count: int) -> str:
-    """The Hub's categories: https://huggingface.co/docs/hub/datasets-cards."""
+    """The category of so many rows."""
     low = "n"
-    for limit, name in zip(_SIZES, _NAMES, strict=True):
-        if count < limit:
+    for power, name in enumerate(_SIZES, start=3):
+        if count < 10**power:
             return f"{low}<{name}" if low == "n" else f"{low}<n<{name}"
         low = name
-    return "n>1B" if count < 10 * _SIZES[-1] else "n>1T"
+    return f"n>{low}"
 
 
 def _datasets(sizes: Mapping[str, Mapping[str, int]]) -> str:
