@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,57 +12,21 @@ from typing import TYPE_CHECKING, Any
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.columns import Batch, Part
 from hf_rlhf_traces.engine import Block, Each, blocks, in_order, unreadable
+from hf_rlhf_traces.layout import Layout
 from hf_rlhf_traces.rows import Split as Side
 from hf_rlhf_traces.split import Split
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.trace import Trace, decoded
-from hf_rlhf_traces.writing import SPLITS, dataset_written, written_lines
+from hf_rlhf_traces.writing import SPLITS, SplitWriter, dataset_written, written_lines
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 TRACES = "traces.jsonl"
+AFTER = ("read", "format")
+"""Steps of a store that datasets are made from."""
 SKIPPED = ("trailing_results", "empty_reply")
 MadeRows = tuple[Sequence[Mapping[str, Any]], Counter[str]]
-
-
-def build(
-    store: Store,
-    dataset: str,
-    settings: Mapping[str, Any],
-    make: Callable[[Trace], MadeRows],
-    *,
-    jsonl: bool = True,
-    workers: int | None = None,
-    each: Each | None = None,
-) -> Mapping[str, Any]:
-    """Write a dataset of a store anew, and note what came of it; return that report.
-
-    `make` gives the rows of a trace, and counts as `hf_rlhf_traces.samples` has them; it is pure,
-    and is sent to `workers` processes (None: one for each core), whose number changes nothing of
-    what is written; `each` has blocks built in another way. Raises RunFolderError where the traces
-    are not read, DataError where none gives a sample.
-    """
-    split = Split.of_report(store.report("read"))
-    counts: Counter[str] = Counter()
-    with (
-        store.making(dataset, settings, after=("read", "format"), replacing=True) as report,
-        dataset_written(store.folder / "datasets" / dataset, dataset, jsonl=jsonl) as writers,
-        _shown_blocks(store.folder / TRACES, dataset) as coming,
-    ):
-        each = each or partial(in_order, workers=workers)
-        for made in each(Built(dataset, make, split, jsonl), coming):
-            counts.update(made.counts)
-            for side, parts in made.parts.items():
-                for part in parts:
-                    writers[side].append(part)
-        if not counts["samples"]:
-            raise DataError(
-                f"{store.folder / TRACES}: no trace gives a sample of {dataset}, which needs a "
-                f"reply to learn. Of the cuts: {_shown(counts)}."
-            )
-        report.update(_report(counts, {side: one.rows for side, one in writers.items()}))
-    return report
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +38,19 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Built:
-    """Blocks of traces.jsonl to rows as they stand in files; a worker's part of `build`."""
+class Rows:
+    """How traces become rows as they stand in files."""
 
     dataset: str
     make: Callable[[Trace], MadeRows]
-    split: Split
-    jsonl: bool
+    layout: Layout
 
-    def __call__(self, block: Block) -> Made:
-        """Build the rows of a block. Raises DataError for a line that is no trace."""
+    def made(self, traces: Iterable[tuple[Trace, Side]]) -> Made:
+        """Build the rows of traces."""
         counts: Counter[str] = Counter()
-        batches = {side: Batch(self.dataset, jsonl=self.jsonl) for side in SPLITS}
+        batches = {side: Batch(self.dataset, self.layout) for side in SPLITS}
         parts: dict[Side, list[Part]] = {side: [] for side in SPLITS}
-        for number, line in block.lines():
-            trace = trace_of(line, f"{block.path}:{number}")
-            side = self.split.of(trace.key)
+        for trace, side in traces:
             rows, more = self.make(trace)
             counts.update(more)
             counts[f"traces {side}"] += 1
@@ -101,6 +62,69 @@ class Built:
             if batch.rows:
                 parts[side].append(batch.take())
         return Made(parts, counts)
+
+
+@dataclass(frozen=True)
+class Built:
+    """Blocks of traces.jsonl to rows as they stand in files; a worker's part of `build`."""
+
+    rows: Rows
+    split: Split
+
+    def __call__(self, block: Block) -> Made:
+        """Build the rows of a block. Raises DataError for a line that is no trace."""
+        traces = (trace_of(line, f"{block.path}:{at}") for at, line in block.lines())
+        return self.rows.made((trace, self.split.of(trace.key)) for trace in traces)
+
+
+def build(
+    store: Store,
+    rows: Rows,
+    settings: Mapping[str, Any],
+    *,
+    workers: int | None = None,
+    each: Each | None = None,
+) -> Mapping[str, Any]:
+    """Write a dataset of a store anew, and note what came of it; return that report.
+
+    `rows.make` gives the rows of a trace, and counts as `hf_rlhf_traces.samples` has them; it is
+    pure, and is sent to `workers` processes (None: one for each core), whose number changes nothing
+    of what is written; `each` has blocks built in another way. Raises RunFolderError where the
+    traces are not read, DataError where none gives a sample.
+    """
+    split = Split.of_report(store.report("read"))
+    counts: Counter[str] = Counter()
+    folder = store.folder / "datasets" / rows.dataset
+    with (
+        store.making(rows.dataset, settings, after=AFTER, replacing=True) as report,
+        dataset_written(folder, rows.dataset, rows.layout) as writers,
+        _shown_blocks(store.folder / TRACES, rows.dataset) as coming,
+    ):
+        each = each or partial(in_order, workers=workers)
+        for made in each(Built(rows, split), coming):
+            append(made, writers, counts)
+        report.update(reported(store, rows.dataset, counts, writers))
+    return report
+
+
+def append(made: Made, writers: Mapping[Side, SplitWriter], counts: Counter[str]) -> None:
+    """Write what a block gave, and add up its counts."""
+    counts.update(made.counts)
+    for side, parts in made.parts.items():
+        for part in parts:
+            writers[side].append(part)
+
+
+def reported(
+    store: Store, dataset: str, counts: Counter[str], writers: Mapping[Side, SplitWriter]
+) -> dict[str, Any]:
+    """Return the report of a dataset. Raises DataError where there is no sample."""
+    if not counts["samples"]:
+        raise DataError(
+            f"{store.folder / TRACES}: no trace gives a sample of {dataset}, which needs a "
+            f"reply to learn. Of the cuts: {_shown(counts)}."
+        )
+    return _report(counts, {side: one.rows for side, one in writers.items()})
 
 
 def _shown(counts: Counter[str]) -> str:

@@ -1,19 +1,19 @@
 """Rows to the bytes of a dataset's files: JSON Lines, and a Parquet row group.
 
 Contexts grow: the prompt of a step begins with the prompt of the step before it, and a
-conversation repeats the one before. What is repeated is held once, as Arrow views on one buffer,
-and the Parquet pages are compressed by zstd, which finds it again at little cost.
+conversation repeats the one before. What is repeated is held once, as Arrow views on one buffer;
+in Parquet, a prompt is what it adds to the one before (DELTA_BYTE_ARRAY), and pages are compressed.
 """
 
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from hf_rlhf.errors import DataError
+from hf_rlhf_traces.layout import Layout
 from hf_rlhf_traces.rows import Lines, arrow_schema
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ class Part:
 class Batch:
     """Rows of one dataset and split, until they are taken as a part."""
 
-    def __init__(self, dataset: str, *, jsonl: bool) -> None:
+    def __init__(self, dataset: str, layout: Layout) -> None:
         self.schema = arrow_schema(dataset)
-        self.jsonl = jsonl
+        self.layout = layout
         self._begin()
 
     def add(self, row: Mapping[str, Any]) -> bool:
@@ -53,7 +53,7 @@ class Batch:
         Raises DataError for text that UTF-8 cannot hold.
         """
         try:
-            if self.jsonl:
+            if self.layout.jsonl:
                 line = orjson.dumps(row, default=_joined, option=_DUMPS)
                 self.lines.append(line)
             for name, add in self.adds:
@@ -85,21 +85,23 @@ class Batch:
 
         arrays = [column.array() for column in self.columns.values()]
         fields = [one.with_type(a.type) for one, a in zip(self.schema, arrays, strict=True)]
-        schema, made = pa.schema(fields), BytesIO()
+        schema, made = pa.schema(fields), pa.BufferOutputStream()
         plain = [one.name for one in self.schema if not pa.types.is_nested(one.type)]
         # Dictionaries are for values that repeat, long texts outgrow theirs; the stored schema
         # would have readers make views of them, too.
         with pq.ParquetWriter(
             made,
             schema,
-            compression="zstd",
+            compression=self.layout.compression,
             use_dictionary=False,
+            column_encoding={name: "DELTA_BYTE_ARRAY" for name in plain if name == "prompt"},
             write_statistics=[name for name in plain if name not in LONG],
             store_schema=False,
         ) as writer:
             if self.rows:
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
-        return made.getvalue()
+        written: bytes = made.getvalue().to_pybytes()
+        return written
 
 
 def _joined(value: Any) -> str:

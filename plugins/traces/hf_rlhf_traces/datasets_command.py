@@ -3,11 +3,12 @@
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from hf_rlhf_traces.engine import add_workers_option
 from hf_rlhf_traces.format_options import add_format_options, asked_format, store_format
+from hf_rlhf_traces.layout import add_layout_options, asked_layout
+from hf_rlhf_traces.options import add_overwrite, seed, share, verb_parser
 from hf_rlhf_traces.store import Store
 
 
@@ -18,10 +19,10 @@ def multiturn_main(argv: Sequence[str]) -> int:
         "Conversations up to each reply of a trace: a sample for the first reply, and one for each "
         "cut at a result. Trained on the assistant's turns.",
     )
-    parser.add_argument("--seed", type=int, default=42, help="of what is dropped; default: 42")
+    parser.add_argument("--seed", type=seed, default=42, help="of what is dropped; default: 42")
     parser.add_argument(
         "--think_drop_prob",
-        type=_probability,
+        type=share,
         default=0.3,
         metavar="P",
         help="how often a turn is written without its reasoning; default: %(default)s",
@@ -51,12 +52,12 @@ def steps_main(argv: Sequence[str]) -> int:
 def _built(
     chosen: argparse.Namespace, settings: Mapping[str, Any], make: Callable[..., Any]
 ) -> int:
-    from hf_rlhf_traces.building import build
+    from hf_rlhf_traces.building import Rows, build
     from hf_rlhf_traces.dataset_card import write_card
 
     asked, name = asked_format(chosen), chosen.dataset
-    if chosen.only_parquet:
-        settings = {**settings, "only_parquet": True}
+    layout = asked_layout(chosen)
+    settings = {**settings, **layout.settings()}
     store = Store.open(chosen.folder)
     store.report("read")
     form = store_format(store, asked, overwrite=chosen.overwrite)
@@ -66,10 +67,8 @@ def _built(
     else:
         report = build(
             store,
-            name,
+            Rows(name, partial(make, form=form), layout),
             settings,
-            partial(make, form=form),
-            jsonl=not chosen.only_parquet,
             workers=chosen.workers,
         )
         print(f"{name}: {described(report)}")
@@ -98,27 +97,13 @@ def described(report: Mapping[str, Any]) -> str:
 
 
 def _parser(dataset: str, description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=f"hf-rlhf traces {dataset}", description=description, allow_abbrev=False
-    )
+    parser = verb_parser(dataset, description, folder="what `read` wrote")
     parser.set_defaults(dataset=dataset)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="what `read` wrote")
-    parser.add_argument(
-        "--overwrite", action="store_true", help="make anew what was made with other settings"
-    )
-    parser.add_argument(
-        "--only_parquet", action="store_true", help="no JSON Lines beside: a fifth of the disk"
-    )
+    add_overwrite(parser)
+    add_layout_options(parser)
     parser.add_argument(
         "--tokenizer", metavar="MODEL", help="measure samples in tokens, for the card, too"
     )
     add_workers_option(parser)
     add_format_options(parser)
     return parser
-
-
-def _probability(text: str) -> float:
-    number = float(text)
-    if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
-    return number

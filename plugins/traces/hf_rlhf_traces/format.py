@@ -143,16 +143,14 @@ class Format:
         return "\n".join(filter(None, map(self._step, steps)))
 
     def _step(self, step: Step) -> str:
-        match step:
-            case Reasoning(content):
-                return f"<{self.think}>{self.escape(content)}</{self.think}>"
-            case Search(query, tool):
-                named = "" if tool == SEARCH_TOOL else f' tool="{html.escape(tool)}"'
-                return f"<{self.search}{named}>{self.escape(query)}</{self.search}>"
-            case Answer(content):
-                return f"<{self.answer}>{self.escape(content)}</{self.answer}>"
-            case _:
-                return ""
+        if isinstance(step, Reasoning):
+            return f"<{self.think}>{self.escape(step.content)}</{self.think}>"
+        if isinstance(step, Search):
+            named = "" if step.tool == SEARCH_TOOL else f' tool="{html.escape(step.tool)}"'
+            return f"<{self.search}{named}>{self.escape(step.query)}</{self.search}>"
+        if isinstance(step, Answer):
+            return f"<{self.answer}>{self.escape(step.content)}</{self.answer}>"
+        return ""
 
     def found(self, results: Sequence[SearchResult]) -> str:
         """Return results as `<information>` blocks, one for each."""

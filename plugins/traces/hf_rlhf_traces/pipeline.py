@@ -13,7 +13,6 @@ The gathering is that of the verbs, so that what is written does not depend on w
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from datatrove.executor import LocalPipelineExecutor, SlurmPipelineExecutor
@@ -23,41 +22,13 @@ from datatrove.pipeline.base import PipelineStep
 from hf_rlhf_traces.building import TRACES, Built, build
 from hf_rlhf_traces.dataset_card import write_card
 from hf_rlhf_traces.engine import Block, blocks
-from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.format_options import store_format
-from hf_rlhf_traces.read_command import read, read_block
-from hf_rlhf_traces.samples import growing_step_rows
+from hf_rlhf_traces.gathering import read_block
+from hf_rlhf_traces.job import DATASET, Job
+from hf_rlhf_traces.read_command import read
 from hf_rlhf_traces.split import Split
 from hf_rlhf_traces.spool import Spool
 from hf_rlhf_traces.store import Store
-
-DATASET = "steps"
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is made, and where."""
-
-    reading: Mapping[str, Any]
-    """Arguments of `hf_rlhf_traces.read_command.read`."""
-    form: Format
-    jsonl: bool
-    home: Path
-    """The folder of the spools: DIR/pipeline/KEY."""
-
-    @property
-    def store(self) -> Path:
-        """DIR."""
-        return Path(self.reading["out"])
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings of `steps`, as the verb has them."""
-        return {} if self.jsonl else {"only_parquet": True}
-
-    def spool(self, stage: str) -> Spool:
-        """Return where parts of a stage are."""
-        return Spool(self.home, stage)
 
 
 class Blocks(PipelineStep):  # type: ignore[misc]
@@ -119,11 +90,7 @@ def _reading(job: Job) -> Callable[[Block], Any]:
 
 def _building(job: Job) -> Callable[[Block], Any]:
     split = Split.of_report(Store.open(job.store).report("read"))
-    return Built(DATASET, _steps_of(job), split, job.jsonl)
-
-
-def _steps_of(job: Job) -> Callable[..., Any]:
-    return partial(growing_step_rows, form=job.form)
+    return Built(job.rows, split)
 
 
 def gather_read(job: Job, spool: Spool) -> None:
@@ -136,7 +103,7 @@ def gather_read(job: Job, spool: Spool) -> None:
 def gather_steps(job: Job, spool: Spool) -> None:
     """Write the dataset, its report and the card."""
     store = Store.open(job.store)
-    build(store, DATASET, job.settings, _steps_of(job), jsonl=job.jsonl, each=spool.each)
+    build(store, job.rows, job.settings, each=spool.each)
     write_card(store)
 
 

@@ -1,4 +1,4 @@
-"""`hf-rlhf traces pipeline FILE... --out DIR --tasks N`: `read` and `steps` on many machines."""
+"""`hf-rlhf traces pipeline FILE... --out DIR`: `read` and `steps` at once, or on many machines."""
 
 import argparse
 import hashlib
@@ -14,49 +14,77 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import ConfigError, PluginError, Problem
 from hf_rlhf_traces.datasets_command import described
-from hf_rlhf_traces.engine import blocks
+from hf_rlhf_traces.engine import blocks, cores
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.format_options import add_format_options, asked_format
-from hf_rlhf_traces.read_command import add_reading_options, asked_reading, is_read, positive
+from hf_rlhf_traces.job import DATASET, Job
+from hf_rlhf_traces.layout import Layout, add_layout_options, asked_layout
+from hf_rlhf_traces.options import count, verb_parser
+from hf_rlhf_traces.read_command import add_reading_options, asked_reading, is_read
+from hf_rlhf_traces.read_table import show_read
 from hf_rlhf_traces.sources import files_of, in_blocks
 from hf_rlhf_traces.store import TRACES, Store
 
 if TYPE_CHECKING:
-    from hf_rlhf_traces.pipeline import Job, Slurm
+    from hf_rlhf_traces.pipeline import Slurm
 
 
 def pipeline_main(argv: Sequence[str]) -> int:
-    """Read files and build their steps, as datatrove pipelines."""
+    """Read files and build their steps: in one pass here, or as datatrove pipelines."""
     chosen = _parser().parse_args(argv)
+    if chosen.tasks is None and chosen.slurm is None:
+        return _here(chosen)
     if find_spec("datatrove") is None:
         raise PluginError(
-            "datatrove, which `pipeline` runs by, is not installed. "
+            "datatrove, which --tasks and --slurm run by, is not installed. "
             "Install it: pip install 'hf-rlhf-traces[datatrove]'. "
-            "Without it, `read` and `steps` make the same on the cores of one machine."
+            "Without --tasks and --slurm, the cores of this machine make the same."
         )
     slurm = asked_slurm(chosen.slurm) if chosen.slurm else None
-    job = _job(chosen)
+    job, tasks = _job(chosen), chosen.tasks or cores()
     if chosen.dry_run:
-        print(_shown(job, chosen.tasks, chosen.workers, slurm))
+        print(_shown(job, tasks, chosen.workers, slurm))
         return 0
     store = Store.make(chosen.out)
     if _done(store, job):
         print(f"steps: done already. {described(store.report('steps'))}")
         return 0
-    return _run(job, chosen.tasks, chosen.workers, slurm)
+    return _run(job, tasks, chosen.workers, slurm)
+
+
+def _here(chosen: argparse.Namespace) -> int:
+    from hf_rlhf_traces.dataset_card import write_card
+    from hf_rlhf_traces.one_pass import read_and_build
+
+    job, workers = _job(chosen), chosen.workers
+    if chosen.dry_run:
+        print(f"read and steps: one pass, {workers or cores()} worker processes")
+        return 0
+    store = Store.make(chosen.out)
+    if _done(store, job):
+        print(f"steps: done already. {described(store.report('steps'))}")
+        return 0
+    report = read_and_build(job, workers)
+    show_read(store.report("read"), chosen.out)
+    print(f"steps: {described(report)}")
+    print(f"{store.folder / 'datasets' / DATASET}, and its card: {write_card(store)}")
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hf-rlhf traces pipeline",
-        description="Read agent traces into DIR and build their steps, in tasks on this machine "
-        "or on a Slurm cluster. What is written is what `read` and `steps` write.",
-        allow_abbrev=False,
+    parser = verb_parser(
+        "pipeline",
+        "Read agent traces into DIR and build their steps: in one pass on the cores of "
+        "this machine; with --tasks or --slurm, by datatrove. The traces, counts, split and rows "
+        "are those of `read` and `steps`.",
     )
     add_reading_options(parser)
-    parser.add_argument("--tasks", type=positive, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument("--tasks", type=count, metavar="N", help="parts of the work, for datatrove")
     parser.add_argument(
-        "--workers", type=int, default=-1, metavar="M", help="tasks at once; default: all"
+        "--workers",
+        type=count,
+        metavar="M",
+        help="processes, or tasks, at once; default: one for each core; all tasks",
     )
     parser.add_argument(
         "--slurm",
@@ -67,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dry_run", action="store_true", help="show the jobs, or Slurm's scripts; write nothing"
     )
-    parser.add_argument("--only_parquet", action="store_true", help="no JSON Lines beside")
+    add_layout_options(parser)
     add_format_options(parser)
     return parser
 
@@ -102,23 +130,21 @@ def asked_slurm(text: str) -> "Slurm":
     return Slurm(**read)  # type: ignore[arg-type]
 
 
-def _job(chosen: argparse.Namespace) -> "Job":
-    from hf_rlhf_traces.pipeline import Job
-
+def _job(chosen: argparse.Namespace) -> Job:
     reading = asked_reading(chosen)
     reading["sources"] = files_of(chosen.files, chosen.out)
-    form, jsonl = asked_format(chosen) or Format(), not chosen.only_parquet
-    key = _key(reading, form, jsonl)
-    return Job(reading, form, jsonl, chosen.out.absolute() / "pipeline" / key)
+    form, layout = asked_format(chosen) or Format(), asked_layout(chosen)
+    key = _key(reading, form, layout)
+    return Job(reading, form, layout, chosen.out.absolute() / "pipeline" / key)
 
 
-def _key(reading: Mapping[str, Any], form: Format, jsonl: bool) -> str:
+def _key(reading: Mapping[str, Any], form: Format, layout: Layout) -> str:
     """What stands for the files, as they are now, and the settings."""
     files = [_seen(file) for file in reading["sources"]]
     told = {**reading, "options": asdict(reading["options"]), "files": files}
     for name in ("out", "overwrite"):
         del told[name]
-    text = json.dumps([told, form.settings(), jsonl], sort_keys=True, default=str)
+    text = json.dumps([told, form.settings(), layout.settings()], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -127,7 +153,7 @@ def _seen(file: str) -> tuple[str, int, int]:
     return (file, stat.st_size, stat.st_mtime_ns) if stat else (file, 0, 0)
 
 
-def _done(store: Store, job: "Job") -> bool:
+def _done(store: Store, job: Job) -> bool:
     """Whether all is made. Raises RunFolderError where it is made with other settings."""
     overwrite = job.reading["overwrite"]
     made = is_read(**job.reading)
@@ -136,7 +162,7 @@ def _done(store: Store, job: "Job") -> bool:
     return made and (job.store / "datasets" / "steps" / "train.parquet").exists()
 
 
-def _run(job: "Job", tasks: int, workers: int, slurm: "Slurm | None") -> int:
+def _run(job: Job, tasks: int, workers: int | None, slurm: "Slurm | None") -> int:
     from hf_rlhf_traces.pipeline import executors
 
     if is_read(**job.reading):
@@ -145,7 +171,7 @@ def _run(job: "Job", tasks: int, workers: int, slurm: "Slurm | None") -> int:
         files = [Path(file) for file in job.reading["sources"] if in_blocks(file)]
         stages = ["read", "steps"]
     count = job.spool(stages[0]).plan(block for path in files for block in blocks(path))
-    executors(job, tasks=tasks, workers=workers, slurm=slurm, stages=stages)[-1].run()
+    executors(job, tasks=tasks, workers=workers or -1, slurm=slurm, stages=stages)[-1].run()
     if slurm is not None:
         print(f"Submitted: {count:,} blocks in {tasks} tasks. Logs: {job.home / 'logs'}")
         return 0
@@ -154,12 +180,14 @@ def _run(job: "Job", tasks: int, workers: int, slurm: "Slurm | None") -> int:
     return 0
 
 
-def _shown(job: "Job", tasks: int, workers: int, slurm: "Slurm | None") -> str:
+def _shown(job: Job, tasks: int, workers: int | None, slurm: "Slurm | None") -> str:
     """Return what would be run. Slurm's scripts are made in a folder that is gone afterwards."""
     from hf_rlhf_traces.pipeline import executors
 
     with tempfile.TemporaryDirectory() as name:
-        made = executors(replace(job, home=Path(name)), tasks=tasks, workers=workers, slurm=slurm)
+        made = executors(
+            replace(job, home=Path(name)), tasks=tasks, workers=workers or -1, slurm=slurm
+        )
         if slurm is None:
             return "\n".join(
                 f"{Path(one.logging_dir.path).name}: {one.tasks} tasks" for one in made

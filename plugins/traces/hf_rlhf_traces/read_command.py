@@ -3,24 +3,22 @@
 import argparse
 import os
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import chain, groupby
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import orjson
-
-from hf_rlhf.errors import ConfigError, DataError, Problem, RunFolderError
+from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_traces.decontamination import evaluation_set
-from hf_rlhf_traces.engine import Block, Each, add_workers_option, blocks, in_order
+from hf_rlhf_traces.engine import add_workers_option, in_order
+from hf_rlhf_traces.gathering import EachFound, Settled, gather, written
+from hf_rlhf_traces.options import add_overwrite, count, verb_parser
+from hf_rlhf_traces.options import seed as a_seed
 from hf_rlhf_traces.read_table import show_read
 from hf_rlhf_traces.readers import FORMS
-from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
-from hf_rlhf_traces.sources import Item, files_of, in_blocks, lines_of, rows_of
+from hf_rlhf_traces.reading import Options
+from hf_rlhf_traces.sources import files_of
 from hf_rlhf_traces.split import check_ratio
 from hf_rlhf_traces.store import REJECTS, TRACES, Store
 from hf_rlhf_traces.tally import Tally
@@ -31,11 +29,9 @@ EARLY = 1_000
 
 def read_main(argv: Sequence[str]) -> int:
     """Read files into a folder that the other verbs work in."""
-    parser = argparse.ArgumentParser(
-        prog="hf-rlhf traces read",
-        description="Read agent traces into DIR: traces.jsonl, rejects.jsonl, and how many rows "
-        "became what.",
-        allow_abbrev=False,
+    parser = verb_parser(
+        "read",
+        "Read agent traces into DIR: traces.jsonl, rejects.jsonl, and how many rows became what.",
     )
     add_reading_options(parser)
     add_workers_option(parser)
@@ -92,18 +88,18 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
         help="of the questions, held out of all datasets; default: %(default)s",
     )
     parser.add_argument(
-        "--seed", type=int, default=42, metavar="N", help="of that split; default: %(default)s"
+        "--seed", type=a_seed, default=42, metavar="N", help="of that split; default: %(default)s"
     )
     parser.add_argument(
         "--max_document_chars",
-        type=positive,
+        type=count,
         default=100_000,
         metavar="N",
         help="longer documents are cut; default: %(default)s",
     )
     parser.add_argument(
         "--max_row_mb",
-        type=positive,
+        type=count,
         default=64,
         metavar="MB",
         help="larger rows are rejected, and not held in memory; default: %(default)s",
@@ -121,14 +117,7 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="stop when more rows than this are rejected; default: %(default)s",
     )
-    parser.add_argument("--overwrite", action="store_true", help="read anew, with other settings")
-
-
-def positive(text: str) -> int:
-    """Read a whole number above 0."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
-    return int(text)
+    add_overwrite(parser, "read anew, with other settings")
 
 
 def read(
@@ -141,15 +130,16 @@ def read(
     max_rejected_share: float = 0.05,
     overwrite: bool = False,
     workers: int | None = None,
-    each: Each | None = None,
+    each: EachFound | None = None,
+    settled: Settled | None = None,
 ) -> Mapping[str, Any]:
     """Read files into the store at `out`, and return the report.
 
     What was read with the same settings from the same files is not read again. `workers` (None:
     one for each core) changes nothing of what is written; `each` has blocks read in another way
-    than by workers of this process. Raises DataError when too many rows are
-    rejected (rejects.jsonl is kept then), RunFolderError when the folder holds something else, and
-    ConfigError for a ratio that leaves a side empty.
+    than by workers of this process, and `settled` is told what became of each. Raises DataError
+    when too many rows are rejected (rejects.jsonl is kept then), RunFolderError when the folder
+    holds something else, and ConfigError for a ratio that leaves a side empty.
     """
     files = files_of(sources, out)
     settings = _settings(files, options, validation_ratio, seed, max_rejected_share)
@@ -163,9 +153,9 @@ def read(
             evaluation_set.cache_clear()
             evaluation_set(options.decontaminate)  # what is wrong with it is said at once
         tally = Tally(options, seed)
-        with _written(out) as (traces, rejects):
-            each = each or partial(in_order, workers=workers)
-            _read_all(files, tally, traces, rejects, each)
+        each = each or partial(in_order, workers=workers)
+        with written(out) as places:
+            gather(files, tally, places, each, settled)
             tally.refuse_if_more(max_rejected_share)
         report.update(tally.report(validation_ratio))
         if options.decontaminate:
@@ -243,130 +233,3 @@ def _seen(file: str) -> dict[str, Any]:
         return {"path": file}
     stat = os.stat(file)
     return {"path": os.path.abspath(file), "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns}
-
-
-def _read_all(
-    files: Sequence[str],
-    tally: Tally,
-    traces: IO[bytes],
-    rejects: IO[bytes],
-    each: Each,
-) -> None:
-    with _progress(files) as tick:
-        for found in _found(files, tally.options, tick, each):
-            if found is None:
-                tally.noted["blank_lines"] += 1
-                continue
-            _write(tally.add(found), traces, rejects)
-            if tally.rows == EARLY and not tally.traces:
-                tally.refuse_if_more(0)
-
-
-def _found(
-    files: Sequence[str],
-    options: Options,
-    tick: Callable[[str], Callable[[int], None]],
-    each: Each,
-) -> Iterator[Read | Rejected | None]:
-    """Yield what came of each row, in order: None of a blank line. Workers read what can be parted.
-
-    Files in a row that can be, are one stream of blocks: many small ones keep workers busy, too.
-    """
-    for parted, some in groupby(files, in_blocks):
-        if parted:
-            coming = chain.from_iterable(_blocks(file, tick(file)) for file in some)
-            for found in each(partial(read_block, options=options), coming):
-                yield from found
-        else:
-            for file in some:
-                for where, item in rows_of(file, int(options.max_row_mb * 1e6), tick(file)):
-                    yield read_item(where, item, options)
-
-
-def _blocks(file: str, tick: Callable[[int], None]) -> Iterator[Block]:
-    for block in blocks(Path(file)):
-        yield block
-        tick(block.start + block.size)
-
-
-def read_block(block: Block, options: Options) -> list[Read | Rejected | None]:
-    """Return what came of each row of a block; a worker's part of `read`."""
-    rows = lines_of(block, int(options.max_row_mb * 1e6))
-    return [read_item(where, item, options) for where, item in rows]
-
-
-def read_item(where: str, item: Item, options: Options) -> Read | Rejected | None:
-    """Return what came of a row of `rows_of`; None of a blank line."""
-    if item == b"":
-        return None
-    if isinstance(item, Rejected):
-        return item
-    if isinstance(item, bytes):
-        return read_line(item, where, options)
-    return read_values(item, where, options)
-
-
-def _write(found: Read | Rejected, traces: IO[bytes], rejects: IO[bytes]) -> None:
-    if isinstance(found, Read):
-        traces.write(found.line)
-    else:
-        rejects.write(orjson.dumps(asdict(found)) + b"\n")
-
-
-@contextmanager
-def _written(out: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Give both files; they take their places when all is read, rejects also when that fails."""
-    temporary = {name: out / f".{name}.{uuid.uuid4().hex}.tmp" for name in (TRACES, REJECTS)}
-    try:
-        with temporary[TRACES].open("wb") as traces, temporary[REJECTS].open("wb") as rejects:
-            try:
-                yield traces, rejects
-            except DataError:
-                rejects.flush()
-                os.replace(temporary[REJECTS], out / REJECTS)
-                raise
-            for file in (traces, rejects):
-                file.flush()
-                os.fsync(file.fileno())
-        for name, path in temporary.items():
-            os.replace(path, out / name)
-    except OSError as error:
-        raise RunFolderError(
-            f"{out} cannot be written: {error.strerror or error}. Free space, or choose another "
-            "--out; what was there stands."
-        ) from error
-    finally:
-        for path in temporary.values():
-            path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _progress(files: Sequence[str]) -> Iterator[Callable[[str], Callable[[int], None]]]:
-    """Show how much of all files is read; `tick(file)(bytes)` says where one stands."""
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    sizes = {file: os.path.getsize(file) if os.path.exists(file) else 0 for file in files}
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, TransferSpeedColumn(), TimeRemainingColumn()) as progress:
-        task = progress.add_task("reading", total=sum(sizes.values()) or None)
-        done = dict.fromkeys(files, 0)
-        shown = time.monotonic()
-
-        def tick(file: str) -> Callable[[int], None]:
-            def at(count: int) -> None:
-                nonlocal shown
-                done[file] = count
-                if time.monotonic() - shown > 0.2 or count == sizes[file]:
-                    shown = time.monotonic()
-                    progress.update(task, completed=sum(done.values()))
-
-            return at
-
-        yield tick

@@ -11,10 +11,12 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, Literal
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
+from xxhash import xxh3_128_hexdigest
 
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.decontamination import evaluation_set
@@ -71,8 +73,7 @@ class Rejected:
     cut: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True, gc=False):
     """A trace as it is written, and what is to be told of it. Small, to be sent by a worker."""
 
     id: str
@@ -85,9 +86,16 @@ class Read:
     """Question, steps and fields as JSON, without braces."""
     digest: str
     """Of `body`: 32 hex digits, the same for the same row wherever it stands."""
-    steps: Counter[tuple[str, str]]
+    steps: dict[tuple[str, str], int]
     """Steps by kind (`reasoning`, `searches`, `results`, `answers`, `unknown`) and type."""
-    noted: Noted
+    noted: dict[str, int]
+    typed: Trace | None = None
+    """What `body` says, in the process that has read it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send all but the typed trace."""
+        told = (self.id, self.where, self.form, self.key, self.body, self.digest)
+        return Read, (*told, self.steps, self.noted)
 
     @property
     def line(self) -> bytes:
@@ -97,8 +105,10 @@ class Read:
 
     @property
     def trace(self) -> Trace:
-        """The typed trace, made anew."""
-        return decoded(self.line)
+        """The typed trace."""
+        if self.typed is None:
+            return decoded(self.line)
+        return replace(self.typed, id=self.id, where=self.where)
 
 
 def read_line(raw: bytes, where: str, options: Options) -> Read | Rejected:
@@ -180,23 +190,33 @@ def _read(values: Mapping[str, Any], where: str, options: Options, noted: Noted)
     unknown = {step.kind for step in steps if isinstance(step, Unknown)}
     if unknown and options.unknown == "drop_row":
         raise BadRow("unknown_step", ", ".join(sorted(unknown)))
-    trace = Trace("", rough.question, steps, rough.fields, "")
+    trace = Trace("", rough.question, steps, _as_json(rough.fields), "")
     if options.decontaminate and (why := evaluation_set(options.decontaminate).match(trace)):
         raise BadRow("contaminated", why)
     try:
         body = body_of(trace)
     except (TypeError, UnicodeEncodeError) as error:
         raise BadRow("malformed", f"cannot be written as JSON: {error}") from error
-    digest = sha256(body).hexdigest()[:32]  # which processors have instructions for
-    return Read(rough.id or digest, where, name, trace.key, body, digest, _counts(steps), noted)
+    digest = xxh3_128_hexdigest(body)
+    told = (rough.id or digest, where, name, trace.key, body, digest)
+    typed = None if unknown else trace  # unknown steps may hold what JSON does not
+    return Read(*told, _counts(steps), +noted, typed)
 
 
-def _counts(steps: Sequence[Step]) -> Counter[tuple[str, str]]:
+def _as_json(fields: Mapping[str, Any]) -> Any:
+    try:
+        return orjson.loads(orjson.dumps(fields, default=str)) if fields else {}
+    except orjson.JSONEncodeError as error:
+        raise BadRow("malformed", f"cannot be written as JSON: {error}") from error
+
+
+def _counts(steps: Sequence[Step]) -> dict[tuple[str, str], int]:
     types = Counter(map(type, steps))
-    counts = Counter({(_KINDS[one], ""): types[one] for one in _KINDS if one in types})
+    counts = {(name, ""): types[kind] for kind, name in _KINDS.items() if kind in types}
     for step in steps:
         if isinstance(step, (Answer, Unknown)):
-            counts["answers" if isinstance(step, Answer) else "unknown", step.kind] += 1
+            named = ("answers" if isinstance(step, Answer) else "unknown", step.kind)
+            counts[named] = counts.get(named, 0) + 1
     return counts
 
 

@@ -6,9 +6,10 @@ the split is chosen), whatever the size of the rows.
 
 from array import array
 from collections import Counter
-from dataclasses import replace
 from hashlib import blake2b, sha256
 from typing import Any
+
+from msgspec.structs import replace
 
 from hf_rlhf.errors import DataError
 from hf_rlhf.readers import near

@@ -12,22 +12,30 @@ from typing import Any
 from hf_rlhf.errors import DataError
 from hf_rlhf.files import whole_folder
 from hf_rlhf_traces.columns import Batch, Part
+from hf_rlhf_traces.layout import Layout
 from hf_rlhf_traces.parquet_parts import PartsFile
 from hf_rlhf_traces.rows import Split
 
+DEFAULT = Layout()
 SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
 @contextmanager
 def dataset_written(
-    folder: Path, dataset: str, *, jsonl: bool = True
+    folder: Path, dataset: str, layout: Layout = DEFAULT
 ) -> Iterator[Mapping[Split, "SplitWriter"]]:
-    """Give a writer for each split; `folder` is replaced when the block ends without an error.
+    """Give a writer for each split; `folder` is replaced when the block ends without an error."""
+    with whole_folder(folder, overwrite=True) as made, splits_written(made, dataset, layout) as two:
+        yield two
 
-    Without `jsonl`, Parquet alone is written.
-    """
-    with whole_folder(folder, overwrite=True) as made, ExitStack() as closing:
-        writers = {split: SplitWriter(made, split, Batch(dataset, jsonl=jsonl)) for split in SPLITS}
+
+@contextmanager
+def splits_written(
+    folder: Path, dataset: str, layout: Layout
+) -> Iterator[Mapping[Split, "SplitWriter"]]:
+    """Give a writer for each split into a folder that is there."""
+    with ExitStack() as closing:
+        writers = {split: SplitWriter(folder, split, Batch(dataset, layout)) for split in SPLITS}
         for writer in writers.values():
             closing.callback(writer.abandon)
         yield writers
@@ -41,7 +49,7 @@ class SplitWriter:
     def __init__(self, folder: Path, split: Split, batch: Batch) -> None:
         self.rows = 0
         self._batch = batch
-        self._lines = (folder / f"{split}.jsonl").open("wb") if batch.jsonl else None
+        self._lines = (folder / f"{split}.jsonl").open("wb") if batch.layout.jsonl else None
         self._parquet = PartsFile((folder / f"{split}.parquet").open("wb"))
 
     def add(self, row: Mapping[str, Any]) -> None:

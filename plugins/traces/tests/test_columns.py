@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.columns import Batch, Part
+from hf_rlhf_traces.layout import Layout
 from hf_rlhf_traces.parquet_parts import PartsFile
 from hf_rlhf_traces.rows import Lines, arrow_schema
 
@@ -23,7 +24,7 @@ PIECES = st.text(alphabet="aé😀\n\0", max_size=9)
 
 
 def part_of(dataset: str, rows: list[dict[str, Any]], *, jsonl: bool = True) -> Part:
-    batch = Batch(dataset, jsonl=jsonl)
+    batch = Batch(dataset, Layout(jsonl))
     for row in rows:
         batch.add(row)
     return batch.take()

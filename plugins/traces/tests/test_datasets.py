@@ -17,12 +17,13 @@ import pytest
 import yaml
 
 from hf_rlhf.errors import DataError, HfRlhfError, ModelError, PublishError, RunFolderError
-from hf_rlhf_traces.building import build
+from hf_rlhf_traces.building import Rows, build
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.dataset import traces
 from hf_rlhf_traces.dataset_card import fields_table, render, write_card
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.format_options import store_format
+from hf_rlhf_traces.layout import Layout
 from hf_rlhf_traces.rows import DATASETS, arrow_schema, fields_of
 from hf_rlhf_traces.samples import step_rows
 from hf_rlhf_traces.store import Store
@@ -212,7 +213,7 @@ def test_row_groups_are_bounded(store: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("hf_rlhf_traces.columns.BATCH_BYTES", 20_000)
     opened = Store.open(store)
     form = store_format(opened)
-    build(opened, "steps", {}, partial(step_rows, form=form), workers=0)
+    build(opened, Rows("steps", partial(step_rows, form=form), Layout()), {}, workers=0)
     parts = pq.ParquetFile(store / "datasets/steps/train.parquet")
     assert parts.num_row_groups > 1
     assert parts.read().equals(whole)

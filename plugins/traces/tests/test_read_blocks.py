@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_rlhf_traces.building import Built
+from hf_rlhf_traces.building import Built, Rows
 from hf_rlhf_traces.columns import Part
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.engine import blocks
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.read_command import read_block, read_item
+from hf_rlhf_traces.gathering import read_block, read_item
+from hf_rlhf_traces.layout import Layout
 from hf_rlhf_traces.reading import Options
 from hf_rlhf_traces.samples import growing_step_rows, step_rows
 from hf_rlhf_traces.sources import rows_of
@@ -74,7 +75,7 @@ def test_blocks_build_the_rows_of_each_trace(tmp_path: Path, size: int) -> None:
     traces = [found for found in read_block(block, Options()) if found is not None]
     canonical.write_bytes(b"".join(one.line for one in traces))  # type: ignore[union-attr]
     split = Split(0.5, 42, 1 << 63)
-    built = Built("steps", partial(growing_step_rows, form=Format()), split, jsonl=True)
+    built = Built(Rows("steps", partial(growing_step_rows, form=Format()), Layout()), split)
     made = [built(one) for one in blocks(canonical, size)]
     for side in ("train", "validation"):
         expected = [
