@@ -32,6 +32,13 @@ DATA = Path(
     os.environ.get("HF_RLHF_DATA") or Path(__file__).resolve().parents[3] / "../shared/data"
 )
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "traces-data.md"
+SECTIONS = re.findall(r"### `(\w+)`(.*?)(?=\n##)", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+EXAMPLES = [
+    (form, example)
+    for form, section in SECTIONS
+    for example in re.findall(r"```json\n(.*?)\n```", section, re.DOTALL)
+]
+"""The rows of the docs, under the form they stand under."""
 STEPS: tuple[Step, ...] = (
     Reasoning("I look for Paris."),
     Search("Paris"),
@@ -527,9 +534,7 @@ def test_rows_of_a_table_are_read_as_those_of_a_text(tmp_path: Path) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    text = DOCS.read_text(encoding="utf-8")
-    examples = dict(re.findall(r"### `(\w+)`[^`]*```json\n(.*?)\n```", text, re.DOTALL))
-    for form, example in examples.items():
+    for form, example in EXAMPLES:
         row = json.loads(example)
         other = json.loads(example.replace('"title": "Paris"', '"url": "u"'))
         other = json.loads(json.dumps(other).replace('"query": "Paris"', '"n": "1"'))
@@ -562,10 +567,9 @@ def test_no_item_of_real_rollouts_is_lost() -> None:
 
 
 def test_the_examples_of_the_docs_are_read_by_the_form_they_stand_under() -> None:
-    text = DOCS.read_text(encoding="utf-8")
-    examples = re.findall(r"### `(\w+)`[^`]*```json\n(.*?)\n```", text, re.DOTALL)
-    assert [form for form, _ in examples] == list(FORMS)
-    for form, example in examples:
+    assert list(dict.fromkeys(form for form, _ in EXAMPLES)) == list(FORMS)
+    assert len(EXAMPLES) == len(FORMS) + 2  # Anthropic's, and ShareGPT's
+    for form, example in EXAMPLES:
         found = read(json.loads(example))
         assert found.form == form
         assert found.trace.question == "Where is Paris?"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hf_rlhf_traces.readers import chat, responses, search, tagged
+from hf_rlhf_traces.readers import chat, responses, search, smolagents, tagged
 from hf_rlhf_traces.readers.rough import QUESTION_KEYS, BadRow, Noted, Rough
 
 
@@ -28,7 +28,11 @@ FORMS: dict[str, Form] = {
         responses.read,
         "`responses_create_params.input` and `response.output`, lists of items",
     ),
-    "chat": Form(chat.fits, chat.read, "a list `messages` with roles, tool calls among them"),
+    "chat": Form(
+        chat.fits,
+        chat.read,
+        "a list `messages` with roles, or `conversations` with `from` and `value`",
+    ),
     "tagged": Form(
         tagged.fits,
         tagged.read,
@@ -42,6 +46,8 @@ FORMS: dict[str, Form] = {
 def form_of(values: Mapping[str, Any]) -> str:
     """Return the one form that fits a row. Raises BadRow, naming what fits, otherwise."""
     fitting = [name for name, form in FORMS.items() if form.fits(values)]
+    if fitting in ([], ["search"]) and smolagents.fits(values):
+        raise BadRow("no_form", smolagents.WHY)
     if len(fitting) == 1:
         return fitting[0]
     if fitting:

@@ -1,11 +1,14 @@
-"""Chat messages with tool calls, in the spelling of OpenAI and of vLLM's reasoning.
+"""Chat messages with tool calls, in the spellings of OpenAI, vLLM, Anthropic and ShareGPT.
 
 `{"messages": [{"role": "user", "content"}, {"role": "assistant", "content", "tool_calls": [...]},
 {"role": "tool", "tool_call_id", "content"}, ...]}`. Arguments are JSON text or an object; the older
 `function_call` with the role `function` is read, too, and messages as LangGraph dumps them (`type`
-`human` and `ai`, calls with `args`).
+`human` and `ai`, calls with `args`), content in the blocks of Anthropic (`hf_rlhf_traces.readers
+.blocks`), and ShareGPT's `conversations` of `from` and `value`, in which LLaMA-Factory's
+`function_call` and `observation` are a call, written as JSON, and what came back.
 
-Reference: https://platform.openai.com/docs/api-reference/chat/create
+References: https://platform.openai.com/docs/api-reference/chat/create,
+https://github.com/hiyouga/LLaMA-Factory/blob/main/data/README.md
 """
 
 import json
@@ -16,9 +19,27 @@ from typing import Any
 
 from hf_rlhf.rollouts import Call, Message, Other, Output, Reasoning, Rollout, Step
 from hf_rlhf_traces.readers import tagged
-from hf_rlhf_traces.readers.messages import ASKED, messages_of
+from hf_rlhf_traces.readers.blocks import is_call, is_result, is_thought, kind, returned, text_in
+from hf_rlhf_traces.readers.clean import json_in
+from hf_rlhf_traces.readers.messages import (
+    ASKED,
+    CALLED,
+    messages_of,
+    placed,
+    second_question,
+    turns,
+)
 from hf_rlhf_traces.readers.rollout_steps import steps_of
-from hf_rlhf_traces.readers.rough import BadRow, Noted, Rough, kind_of, own_id, rest, text_of
+from hf_rlhf_traces.readers.rough import (
+    BadRow,
+    Noted,
+    Rough,
+    first_held,
+    kind_of,
+    own_id,
+    rest,
+    text_of,
+)
 
 REASONING = ("reasoning_content", "reasoning", "thinking")
 _THINKS = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
@@ -36,14 +57,11 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
     if not messages:
         raise BadRow("no_trace", "there is no list `messages` with roles")
     reader = _Messages(held, noted)
-    for at, message in enumerate(messages):
-        path = f"{held}[{at}]"
-        if not isinstance(message, Mapping):
-            raise BadRow("step_not_object", f"{path} is {kind_of(message)}, expected an object")
+    for path, message in placed(held, messages):
         reader.take(message, path)
     rollout = reader.rollout(where, values)
-    before = [m for m in messages[: reader.asked] if isinstance(m, Mapping)]
-    noted["earlier_turns"] += sum(m.get("role") in ("user", "assistant") for m in before)
+    before = messages[: reader.asked]
+    noted["earlier_turns"] += turns(before)
     fields = rest(values, (held, "id"))
     if before:
         fields.setdefault("input", [dict(message) for message in before])
@@ -70,14 +88,23 @@ class _Messages:
             self._ask(str(role), message, path)
         elif role == "assistant":
             self._say(message, path)
+        elif role == CALLED:
+            self._written_calls(message, path)
         elif role in ("tool", "function"):
-            self._output(message, path)
+            named = message.get("tool_call_id")
+            self._output(message.get("content"), named, f"{path}.content")
         else:
             self.others.append(Other(f"message of {role}", message, len(self.steps)))
         self.taken += 1
 
     def _ask(self, role: str, message: Mapping[str, Any], path: str) -> None:
-        text = self._text(message.get("content"), f"{path}.content")
+        content = message.get("content")
+        if role == "user" and isinstance(content, list) and any(map(is_result, content)):
+            self._outputs(content, f"{path}.content")
+            return
+        if role == "user" and not self.calls:
+            self._begin_anew()
+        text = self._text(content, f"{path}.content")
         if role != "user" and self.calls:
             self.others.append(Other(f"message of {role}", message, len(self.steps)))
             return
@@ -85,40 +112,102 @@ class _Messages:
             self.input.append(Message(role, text))
             return
         if self.calls:
-            detail = f"{path}: a question after the agent's first call: {text:.80}"
-            raise BadRow("user_turn_in_the_middle", detail)
-        # What was said before the question is no part of the trace.
-        self.input += [step for step in self.steps if isinstance(step, Message)]
+            raise second_question(path, text)
         self.input.append(Message(role, text))
+        self.asked = self.taken
+
+    def _begin_anew(self) -> None:
+        """What was said before the question is no part of the trace."""
+        self.input += [step for step in self.steps if isinstance(step, Message)]
         self.steps.clear()
         self.others.clear()
-        self.asked = self.taken
+
+    def _outputs(self, parts: list[Any], path: str) -> None:
+        """Take what tools returned in a turn of the user, who may not ask in it."""
+        for at, part in enumerate(parts):
+            text = text_in(part)
+            if text is None:
+                self._act(part, f"{path}[{at}]")
+            elif text.strip():
+                raise second_question(f"{path}[{at}]", text)
 
     def _say(self, message: Mapping[str, Any], path: str) -> None:
         thought = next((message[key] for key in REASONING if message.get(key)), None)
         if thought is not None:
             self.steps.append(Reasoning(self._text(thought, f"{path}, reasoning")))
-        text = self._text(message.get("content"), f"{path}.content")
-        if thinks := _THINKS.match(text):
-            self.steps.append(Reasoning(thinks[1].strip()))
-            text = text[thinks.end() :]
-        if text.strip():
-            self.steps.append(Message("assistant", text))
         calls = message.get("tool_calls") or []
         if not isinstance(calls, list):
             detail = f"{path}.tool_calls is {kind_of(calls)}, expected a list"
             raise BadRow("malformed", detail)
         if message.get("function_call"):
             calls = [*calls, {"function": message["function_call"]}]
+        content = message.get("content")
+        if isinstance(content, list):
+            # LangChain has Anthropic's calls twice: as blocks, and beside them.
+            told = [call.get("id") for call in calls if isinstance(call, Mapping)]
+            self._parts(content, told, f"{path}.content")
+        else:
+            self._message(self._text(content, f"{path}.content"))
         for at, call in enumerate(calls):
             self._call(call, f"{path}.tool_calls[{at}]")
 
+    def _parts(self, parts: list[Any], told: list[Any], path: str) -> None:
+        """Take the agent's turn part by part, calls that are `told` beside it apart.
+
+        Texts in a row are one: those with citations come in pieces.
+        """
+        said = ""
+        for at, part in enumerate(parts):
+            text = text_in(part)
+            if text is not None:
+                said += text
+                continue
+            self._message(said)
+            said = ""
+            if not (is_call(part) and part.get("id") in told):
+                self._act(part, f"{path}[{at}]")
+        self._message(said)
+
+    def _act(self, part: Any, path: str) -> None:
+        if is_result(part):
+            self._output(part.get("content"), part.get("tool_use_id"), f"{path}.content")
+        elif is_call(part):
+            self._call(part, path)
+        elif is_thought(part):
+            self.steps.append(Reasoning(text_of(part.get("thinking"), path, self.noted)))
+        else:
+            self._other(part)
+
+    def _message(self, text: str) -> None:
+        text = self._without_thoughts(text)
+        if text.strip():
+            self.steps.append(Message("assistant", text))
+
+    def _without_thoughts(self, text: str) -> str:
+        thinks = _THINKS.match(text)
+        if thinks is None:
+            return text
+        self.steps.append(Reasoning(thinks[1].strip()))
+        return text[thinks.end() :]
+
+    def _written_calls(self, message: Mapping[str, Any], path: str) -> None:
+        text = self._without_thoughts(self._text(message.get("content"), path)).strip()
+        written = json_in(text, self.noted)
+        calls = written if isinstance(written, list) else [written]
+        if not calls or not all(isinstance(call, Mapping) for call in calls):
+            expected = "JSON with `name` and `arguments`, or a list of such"
+            found = text[:80] or "nothing"
+            raise BadRow("malformed", f"{path} is a call, expected {expected}, found: {found}")
+        for at, call in enumerate(calls):
+            self._call(call, f"{path}, call {at + 1}")
+
     def _call(self, call: Any, path: str) -> None:
-        function = call.get("function", call) if isinstance(call, Mapping) else None
+        function = call.get("function") or call if isinstance(call, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
             raise BadRow("malformed", f"{path} names no function")
-        arguments = function.get("arguments", function.get("args"))  # LangChain's
+        # OpenAI's, LangChain's, Anthropic's.
+        arguments = function.get(first_held(function, ("arguments", "args", "input")))
         if isinstance(arguments, Mapping):
             # A table fills up what other rows have.
             arguments = {key: one for key, one in arguments.items() if one is not None}
@@ -132,12 +221,10 @@ class _Messages:
         self.waiting.append(called)
         self.steps.append(called)
 
-    def _output(self, message: Mapping[str, Any], path: str) -> None:
-        content = message.get("content")
-        if isinstance(content, list) and not all(map(_is_part, content)):
-            content = json.dumps(content, ensure_ascii=False)
-        text = self._text(content, f"{path}.content")
-        named = message.get("tool_call_id")
+    def _output(self, content: Any, named: Any, path: str) -> None:
+        text, others = returned(content, path, self.noted)
+        for part in others:
+            self._other(part)
         # Without ids, outputs come in the order of the calls.
         call = self.calls.get(str(named)) if named else next(iter(self.waiting), None)
         if call is not None and call in self.waiting:
@@ -146,24 +233,21 @@ class _Messages:
 
     def _text(self, content: Any, path: str) -> str:
         if isinstance(content, list):
-            return "".join(map(self._part, content))
+            return "".join(map(self._text_or_other, content))
         if isinstance(content, Mapping):
             # What a tool returned, not written out.
             return json.dumps(content, ensure_ascii=False)
         return text_of(content, path, self.noted)
 
-    def _part(self, part: Any) -> str:
-        if isinstance(part, str):
-            return part
-        if isinstance(part, Mapping) and isinstance(part.get("text"), str):
-            return str(part["text"])
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        self.others.append(Other(f"part {kind}", {"part": part}, len(self.steps)))
-        return ""
+    def _text_or_other(self, part: Any) -> str:
+        text = text_in(part)
+        if text is None:
+            self._other(part)
+        return text or ""
+
+    def _other(self, part: Any) -> None:
+        named = f"part {kind(part) or 'without type'}"
+        self.others.append(Other(named, {"part": part}, len(self.steps)))
 
     def rollout(self, where: str, values: Mapping[str, Any]) -> Rollout:
         return Rollout(where, tuple(self.input), tuple(self.steps), values, tuple(self.others))
-
-
-def _is_part(part: Any) -> bool:
-    return isinstance(part, str) or (isinstance(part, Mapping) and "type" in part)

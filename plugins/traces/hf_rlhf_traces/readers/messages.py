@@ -1,15 +1,27 @@
-"""Where a row has its messages."""
+"""Where a row has its messages, who speaks in each, and what all readers of messages refuse."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from hf_rlhf_traces.readers.rough import BadRow, kind_of
 
 MESSAGES = ("messages", "conversation", "conversations")
 ASKED = ("system", "developer", "user")
 """Roles that speak before the agent does."""
-
-
-_LANGCHAIN = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool"}
-"""The type of a message of LangChain and LangGraph -> its role; some write it as the role."""
+CALLED = "function_call"
+"""The role of a message that is a call, written as JSON: ShareGPT's."""
+_ROLES = {
+    "human": "user",
+    "ai": "assistant",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "observation": "tool",
+    "tool_response": "tool",
+    "function_response": "tool",
+    "tool_call": CALLED,
+}
+"""Names of LangChain, LangGraph, ShareGPT, LLaMA-Factory and ms-swift -> the role."""
+_SHAREGPT = {*_ROLES, *ASKED, "assistant", "tool", CALLED}
 
 
 def messages_of(values: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
@@ -34,6 +46,32 @@ def has_items(held: Any) -> bool:
 def _with_role(message: Any) -> Any:
     if not isinstance(message, Mapping):
         return message
-    named = message.get("role") or message.get("type")
-    role = _LANGCHAIN.get(named, named) if isinstance(named, str) else None
-    return message if role in (None, message.get("role")) else {**message, "role": role}
+    named = message.get("role") or message.get("from") or message.get("type")
+    role = _ROLES.get(named, named) if isinstance(named, str) else None
+    if role is None or role == message.get("role"):
+        return message
+    if "value" in message and message.get("from") == named and named in _SHAREGPT:
+        rest = {key: one for key, one in message.items() if key not in ("from", "value")}
+        return {**rest, "role": role, "content": message["value"]}
+    return {**message, "role": role}
+
+
+def placed(held: str, messages: Sequence[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each message behind its path. Raises BadRow for what is no object."""
+    for at, message in enumerate(messages):
+        path = f"{held}[{at}]"
+        if not isinstance(message, Mapping):
+            raise BadRow("step_not_object", f"{path} is {kind_of(message)}, expected an object")
+        yield path, message
+
+
+def turns(messages: Sequence[Any]) -> int:
+    """Return how many messages are of the user or the agent."""
+    said = (one.get("role") for one in messages if isinstance(one, Mapping))
+    return sum(role in ("user", "assistant") for role in said)
+
+
+def second_question(path: str, text: str) -> BadRow:
+    """Return the error for a question that is asked when the agent is at work: a trace has one."""
+    detail = f"{path}: a question after the agent's first turn: {text:.80}"
+    return BadRow("user_turn_in_the_middle", detail.rstrip(": "))

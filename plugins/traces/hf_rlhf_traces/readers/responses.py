@@ -6,9 +6,9 @@ from typing import Any
 
 from hf_rlhf.readers import Row
 from hf_rlhf.rollouts import parse_rollout
-from hf_rlhf_traces.readers.messages import ASKED, has_items
+from hf_rlhf_traces.readers.messages import ASKED, has_items, second_question, turns
 from hf_rlhf_traces.readers.rollout_steps import steps_of
-from hf_rlhf_traces.readers.rough import BadRow, Noted, Rough, own_id, rest
+from hf_rlhf_traces.readers.rough import Noted, Rough, own_id, rest
 
 _USED = ("responses_create_params", "response", "input", "output", "id")
 _LISTS = ("messages", "input", "items", "conversation")
@@ -45,8 +45,7 @@ def _parted(values: Mapping[str, Any]) -> Mapping[str, Any]:
     items = values[held]
     asked = len(list(takewhile(_asks, items)))
     if (again := next(filter(_is_users, items[asked:]), None)) is not None:
-        detail = f"{held}[{items.index(again)}]: a question after the agent's first turn"
-        raise BadRow("user_turn_in_the_middle", detail)
+        raise second_question(f"{held}[{items.index(again)}]", "")
     others = {key: one for key, one in values.items() if key != held}
     return {**others, "input": items[:asked], "output": items[asked:]}
 
@@ -65,5 +64,5 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
     asked = [{"role": one.role, "content": one.text} for one in rollout.input]
     if [one["content"] for one in asked] != [rollout.question]:
         fields.setdefault("input", asked)
-    noted["earlier_turns"] += sum(one["role"] in ("user", "assistant") for one in asked[:-1])
+    noted["earlier_turns"] += turns(asked[:-1])
     return Rough(rollout.question, steps_of(rollout, noted), fields, name)

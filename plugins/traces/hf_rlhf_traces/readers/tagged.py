@@ -17,9 +17,16 @@ from typing import Any
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.readers.clean import json_in
 from hf_rlhf_traces.readers.documents import documents_said, documents_tagged
-from hf_rlhf_traces.readers.messages import ASKED, messages_of
+from hf_rlhf_traces.readers.messages import (
+    ASKED,
+    CALLED,
+    messages_of,
+    placed,
+    second_question,
+    turns,
+)
 from hf_rlhf_traces.readers.rollout_steps import ANSWER, search
-from hf_rlhf_traces.readers.rough import BadRow, Noted, Rough, kind_of, own_id, rest, text_of
+from hf_rlhf_traces.readers.rough import BadRow, Noted, Rough, own_id, rest, text_of
 from hf_rlhf_traces.trace import (
     SEARCH_TOOL,
     Answer,
@@ -63,6 +70,8 @@ def fits(values: Mapping[str, Any]) -> bool:
 def _in_messages(values: Mapping[str, Any]) -> bool:
     _, messages = messages_of(values)
     said = [m for m in messages if isinstance(m, Mapping) and m.get("role") == "assistant"]
+    if any(isinstance(m, Mapping) and m.get("role") == CALLED for m in messages):
+        return False
     if any(message.get("tool_calls") or message.get("function_call") for message in said):
         return False
     texts = (message.get("content") for message in said)
@@ -90,10 +99,7 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
         names = ", ".join(TEXTS)
         raise BadRow("no_trace", f"no text with tags in {names}, nor in messages")
     asked, steps, before = "", list[Step](), list[Any]()
-    for at, message in enumerate(messages):
-        path = f"{held}[{at}]" if len(messages) > 1 else held
-        if not isinstance(message, Mapping):
-            raise BadRow("step_not_object", f"{path} is {kind_of(message)}, expected an object")
+    for path, message in placed(held, messages):
         role = message.get("role")
         if not steps and role in ASKED:
             before.append(dict(message))
@@ -101,6 +107,7 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
                 asked = _unframed(text_of(message.get("content"), f"{path}.content", noted))
         else:
             steps += _said(message, path, noted)
+    noted["earlier_turns"] += max(turns(before) - 1, 0)
     question = _question(values, noted) or asked
     fields = rest(values, (held, "question", "prompt", "id"))
     if before and [one.get("content") for one in before] != [question]:
@@ -150,13 +157,12 @@ def _said(message: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
     """Return the steps of a message behind the question."""
     role = message.get("role")
     text = text_of(message.get("content"), f"{path}.content", noted)
-    if role in ("tool", "function"):
+    if role in ("tool", "function") and not text.lstrip().startswith("<tool_response>"):
         return [SearchResult(documents_said(text, noted))]
-    if role == "assistant" or (role == "user" and _OPEN.match(text.lstrip())):
+    if role in ("assistant", "tool", "function") or (role == "user" and _OPEN.match(text.lstrip())):
         return list(steps_in(text, noted))
     if role == "user":
-        detail = f"{path}: a question after the agent's first turn: {text:.80}"
-        raise BadRow("user_turn_in_the_middle", detail)
+        raise second_question(path, text)
     return [Unknown(f"message of {role}", dict(message))]
 
 

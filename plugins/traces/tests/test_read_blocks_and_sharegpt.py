@@ -1,0 +1,272 @@
+"""Messages in Anthropic's blocks and in ShareGPT's form; smolagents' dumps are refused with a cure.
+
+The shapes are those of the references in the readers, written here by hand.
+"""
+
+import json
+from typing import Any
+
+import pytest
+
+from hf_rlhf_traces.reading import Options, Read, Rejected, read_line
+from hf_rlhf_traces.trace import Answer, Document, Reasoning, Search, SearchResult, Step, Unknown
+
+QUESTION = "Where is Paris?"
+FOUND = SearchResult((Document("", "In France."),))
+ANSWER = Answer("France", "answer")
+
+
+def taken(values: dict[str, Any]) -> Read | Rejected:
+    return read_line(json.dumps(values).encode() + b"\n", "t.jsonl:1", Options())
+
+
+def read(values: dict[str, Any]) -> Read:
+    found = taken(values)
+    assert isinstance(found, Read), found
+    assert (found.form, found.trace.question) == ("chat", QUESTION)
+    return found
+
+
+def refused(values: dict[str, Any]) -> tuple[str, str]:
+    found = taken(values)
+    assert isinstance(found, Rejected), found
+    return found.reason, found.detail
+
+
+def sharegpt(*turns: tuple[str, Any]) -> dict[str, Any]:
+    asked = [("system", "You search."), ("human", QUESTION)]
+    said = [{"from": who, "value": value} for who, value in (*asked, *turns)]
+    return {"conversations": said, "tools": "[]"}
+
+
+def test_llama_factorys_calls_and_observations() -> None:
+    call = {"name": "search", "arguments": {"query": "Paris"}}
+    row = sharegpt(
+        ("gpt", "I look."),
+        ("function_call", json.dumps(call)),
+        ("observation", '[{"title": "Paris", "content": "In France."}]'),
+        ("function_call", "<think>Again.</think>" + json.dumps([call, {"name": "time"}])),
+        ("observation", "In France."),
+        ("gpt", "<think>Found.</think>France"),
+    )
+    found = read(row)
+    assert found.trace.steps == (
+        Reasoning("I look."),
+        Search("Paris"),
+        SearchResult((Document("Paris", "In France."),)),
+        Reasoning("Again."),
+        Search("Paris"),
+        Search("{}", "time"),
+        FOUND,
+        Reasoning("Found."),
+        ANSWER,
+    )
+    system = [{"role": "system", "content": "You search."}]
+    assert found.trace.fields == {"tools": "[]", "input": system}
+    assert +found.noted == {"searches_without_result": 1}
+
+
+@pytest.mark.parametrize("names", [("tool_call", "tool_response"), ("function_call", "tool")])
+def test_other_names_for_the_same_roles(names: tuple[str, str]) -> None:
+    call = {"name": "search", "arguments": '{"query": "Paris"}'}
+    row = sharegpt((names[0], json.dumps(call)), (names[1], "In France."), ("gpt", "France"))
+    assert read(row).trace.steps == (Search("Paris"), FOUND, ANSWER)
+    messages = [{"role": one["from"], "content": one["value"]} for one in row["conversations"]]
+    assert read({"messages": messages}).trace.steps == (Search("Paris"), FOUND, ANSWER)
+
+
+def test_a_conversation_in_a_table_has_nulls_where_other_rows_have_more() -> None:
+    row = sharegpt(("function_call", '{"name": "search"}'), ("observation", "In France."))
+    row["conversations"] = [{**one, "role": None, "weight": None} for one in row["conversations"]]
+    assert read(row).trace.steps == (Search("{}"), FOUND)
+
+
+@pytest.mark.parametrize("said", ["search(Paris)", "[]", "", "<function=search>", '["search"]'])
+def test_a_call_that_is_none_is_named(said: str) -> None:
+    reason, detail = refused(sharegpt(("function_call", said), ("observation", "x")))
+    assert reason == "malformed"
+    assert "conversations[2] is a call, expected JSON with `name` and `arguments`" in detail
+
+
+def test_what_sharegpt_has_of_its_own_is_counted_and_kept() -> None:
+    call = ("function_call", '{"name": "search"}')
+    row = sharegpt(("gpt", "Hello!"), ("human", QUESTION), call, ("critic", "Good."))
+    found = read(row)
+    critic = {"from": "critic", "value": "Good.", "role": "critic"}
+    assert found.trace.steps == (Search("{}"), Unknown("message of critic", critic))
+    assert found.noted["earlier_turns"] == 2
+    assert refused(sharegpt(("observation", "x")))[0] == "result_before_search"
+    reason, detail = refused(sharegpt(call, ("observation", "x"), ("human", "And Rome?")))
+    assert (reason, "conversations[4]" in detail) == ("user_turn_in_the_middle", True)
+
+
+def test_hermes_calls_in_tags_are_read_as_tagged() -> None:
+    call = '<tool_call>\n{"name": "search", "arguments": {"query": "Paris"}}\n</tool_call>'
+    answers = '<tool_response>\n{"content": "In France."}\n</tool_response>'
+    row = sharegpt(("gpt", call), ("tool", answers), ("gpt", "<answer>France</answer>"))
+    found = taken(row)
+    assert isinstance(found, Read)
+    assert (found.form, found.trace.question) == ("tagged", QUESTION)
+    assert found.trace.steps == (Search("Paris"), FOUND, ANSWER)
+
+
+def use(number: int, query: str, kind: str = "tool_use") -> dict[str, Any]:
+    return {"type": kind, "id": f"t{number}", "name": "search", "input": {"query": query}}
+
+
+def result(number: int, content: Any, kind: str = "tool_result") -> dict[str, Any]:
+    return {"type": kind, "tool_use_id": f"t{number}", "content": content}
+
+
+def text(said: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": said, **more}
+
+
+def anthropic(*turns: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a row in which the agent and the user (who hands over results) take turns."""
+    said: list[dict[str, Any]] = [{"role": "user", "content": QUESTION}]
+    for at, content in enumerate(turns):
+        said.append({"role": "user" if at % 2 else "assistant", "content": content})
+    return {"system": "You search.", "messages": said}
+
+
+def steps_of(*turns: list[dict[str, Any]]) -> tuple[Step, ...]:
+    return read(anthropic(*turns)).trace.steps
+
+
+def test_blocks_of_an_agent_with_parallel_tools() -> None:
+    thought = {"type": "thinking", "thinking": "I look.", "signature": "x"}
+    hidden = {"type": "redacted_thinking", "data": "x"}
+    page = {"type": "search_result", "source": "http://p", "title": "Paris"}
+    found = read(
+        anthropic(
+            [thought, hidden, text("Both."), use(1, "Paris"), use(2, "France")],
+            [result(2, [{**page, "content": [text("In"), text("France.")]}]), result(1, "None.")],
+            [text("Fra", citations=[{"cited_text": "In"}]), text("nce")],
+        )
+    )
+    assert found.trace.steps == (
+        Reasoning("I look."),
+        Reasoning("Both."),
+        Search("Paris"),
+        Search("France"),
+        SearchResult((Document("Paris", "source: http://p\nIn\nFrance."),)),
+        SearchResult((Document("", "None."),)),
+        ANSWER,
+    )
+    assert +found.noted == {"hidden_reasoning": 1}
+    assert found.trace.fields == {"system": "You search."}
+
+
+def test_tools_of_the_server_are_called_and_answer_in_one_turn() -> None:
+    page = {
+        "type": "web_search_result",
+        "url": "http://p",
+        "title": "Paris",
+        "encrypted_content": "x",
+        "page_age": None,
+    }
+    fetched = {
+        "type": "web_fetch_result",
+        "url": "http://p",
+        "content": {
+            "type": "document",
+            "title": "Paris",
+            "source": {"type": "text", "media_type": "text/plain", "data": "In France."},
+        },
+    }
+    error = {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"}
+    found = read(
+        anthropic(
+            [
+                text("I look."),
+                use(1, "Paris", "server_tool_use"),
+                result(1, [page], "web_search_tool_result"),
+                use(2, "Paris", "server_tool_use"),
+                result(2, fetched, "web_fetch_tool_result"),
+                use(3, "Paris", "server_tool_use"),
+                result(3, error, "web_search_tool_result"),
+                text("France"),
+            ]
+        )
+    )
+    results = [step for step in found.trace.steps if isinstance(step, SearchResult)]
+    assert [one.documents for one in results] == [
+        (Document("Paris", "url: http://p"),),
+        (Document("Paris", "url: http://p\nIn France."),),
+        (Document("", "type: web_search_tool_result_error\nerror_code: max_uses_exceeded"),),
+    ]
+    assert found.trace.steps[0] == Reasoning("I look.")
+    assert found.trace.steps[-1] == ANSWER
+    assert +found.noted == {"document_fields_left_out.encrypted_content": 1}
+
+
+def test_several_texts_of_a_tool_are_a_document_each() -> None:
+    told = [text("In France."), text("A city.")]
+    one, several = Document("", "In France."), (Document("", "In France."), Document("", "A city."))
+    for content, documents in ((told, several), (told[:1], (one,)), ([], ()), (None, ())):
+        steps = steps_of([use(1, "Paris")], [result(1, content)], [text("France")])
+        assert steps == (Search("Paris"), SearchResult(documents), ANSWER)
+
+
+def test_blocks_that_are_not_read_are_kept_in_their_places() -> None:
+    image = {"type": "image", "source": {"type": "base64", "data": "x"}}
+    unknown = Unknown("part image", {"part": image})
+    row = anthropic([image, use(1, "Paris")], [result(1, [text("In France."), image])])
+    row["messages"][0]["content"] = [text(QUESTION), image]
+    found = read(row)
+    assert found.trace.steps == (unknown, unknown, Search("Paris"), unknown, FOUND)
+    assert found.steps["unknown", "part image"] == 3
+
+
+def test_calls_that_langchain_tells_twice_are_one() -> None:
+    row = anthropic([text("I look."), use(1, "Paris")], [result(1, "In France.")])
+    row["messages"][1]["tool_calls"] = [{"name": "search", "args": {"query": "Paris"}, "id": "t1"}]
+    assert read(row).trace.steps == (Reasoning("I look."), Search("Paris"), FOUND)
+
+
+def test_what_breaks_the_rules_of_blocks_is_rejected_with_its_place() -> None:
+    call, back = [use(1, "Paris")], result(1, "x")
+    for turns, reason, said in (
+        ([[text("I look.")], [back]], "result_before_search", "answers no call"),
+        ([call, [result(7, "x")]], "result_before_search", "answers no call"),
+        ([call, [back, text("And Rome?")]], "user_turn_in_the_middle", "messages[2].content[1]"),
+        ([[*call, *call]], "malformed", "messages[1].content[1]: a second call with id 't1'"),
+        ([[{"type": "tool_use", "id": "a"}]], "malformed", "messages[1].content[0] names no"),
+        ([call, [result(1, 7), {"type": "x"}]], "", ""),
+    ):
+        found = taken(anthropic(*turns))
+        assert (found.reason if isinstance(found, Rejected) else "") == reason
+        assert said in (found.detail if isinstance(found, Rejected) else "")
+
+
+STEPS = [
+    {"task": QUESTION, "task_images": None},
+    {
+        "step_number": 1,
+        "model_output": "Thought: I look.\n<code>\nweb_search('Paris')\n</code>",
+        "tool_calls": [{"id": "1", "function": {"name": "python_interpreter", "arguments": "x"}}],
+        "observations": "Execution logs:\nIn France.",
+    },
+]
+
+
+@pytest.mark.parametrize(
+    "row", [{"steps": STEPS}, {"question": QUESTION, "memory": STEPS}, {"memory": {"steps": STEPS}}]
+)
+def test_steps_of_smolagents_are_refused_with_what_to_write_instead(row: dict[str, Any]) -> None:
+    reason, detail = refused(row)
+    assert reason == "no_form"
+    assert "smolagents" in detail
+    assert "Write each run as `messages` (form chat)" in detail
+
+
+def test_turns_before_the_question_count_in_every_form_of_messages() -> None:
+    asked = [{"role": "user", "content": "Hi"}, {"role": "user", "content": QUESTION}]
+    said = "<search>Paris</search><information>In France.</information><answer>France</answer>"
+    tagged = {"messages": [*asked, {"role": "assistant", "content": said}]}
+    chat = {"messages": [*asked, {"role": "assistant", "content": "France"}]}
+    for row in (tagged, chat):
+        found = taken(row)
+        assert isinstance(found, Read)
+        assert (found.trace.question, found.noted["earlier_turns"]) == (QUESTION, 1)
