@@ -20,11 +20,11 @@ from hf_rlhf.hub import NOT_CONTENT, Hub, RemoteState, connect
 from hf_rlhf.patience import failures, in_words
 from hf_rlhf.push import push
 from hf_rlhf.scrub import find_secrets, scrub
-from hf_rlhf_traces.bars import bars
 from hf_rlhf_traces.dataset_card import CARD, check_card, present, render, write_card
 from hf_rlhf_traces.options import add_overwrite, verb_parser
 from hf_rlhf_traces.rows import DATASETS, MADE_BY
 from hf_rlhf_traces.store import Store
+from hf_rlhf_traces.terminal import bars
 from hf_rlhf_traces.writing import SPLITS
 
 LIST = "traces_dataset.json"

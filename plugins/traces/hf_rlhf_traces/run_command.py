@@ -51,6 +51,7 @@ def main(argv: Sequence[str]) -> int:
     """Do every step, and say what came of them."""
     chosen, others = _parser().parse_known_args(argv)
     options = step_options(others)
+    _check_options(options)
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     made: list[Made] = []
@@ -94,6 +95,25 @@ def step_options(others: Sequence[str]) -> dict[str, list[str]]:
     if problems:
         raise ConfigError(problems)
     return found
+
+
+def _check_options(options: Mapping[str, Sequence[str]]) -> None:
+    """Read the options of steps that come late, so that none of them stops a run of hours.
+
+    Raises ConfigError, or ends as argparse does.
+    """
+    from hf_rlhf_traces.evaluation.analyze_command import analyze_parser
+    from hf_rlhf_traces.evaluation.command import eval_parser
+    from hf_rlhf_traces.summaries.command import asked_summaries, split_parser
+
+    late = {
+        "summarize": asked_summaries,
+        "split_summary": split_parser().parse_args,
+        "eval": eval_parser().parse_args,
+        "analyze": analyze_parser().parse_args,
+    }
+    for step, read in late.items():
+        read(["DIR", *options.get(step, [])])
 
 
 def _arguments(
@@ -207,15 +227,15 @@ def _stopped(step: str, argv: Sequence[str]) -> None:
 
 def _end(chosen: argparse.Namespace, made: Sequence[Made], run: Path) -> None:
     """Show how long each step took and what became of what it was given; where the rest is."""
-    from rich.console import Console
+    from hf_rlhf_traces.terminal import console
 
     store = Store.open(chosen.out)
     lines = [*reconciliation(store), *of_training(run), *of_evaluation(store)]
     atomic_write_text(store.folder / TABLE, as_markdown(lines))
-    console = Console()
+    shown = console()
     print()
-    console.print(_times(made))
-    console.print(_accounts(lines))
+    shown.print(_times(made))
+    shown.print(_accounts(lines))
     check(lines)
     print(f"accounts: {store.folder / TABLE}")
     for plot in sorted((store.folder / "analysis").glob("*.png")):

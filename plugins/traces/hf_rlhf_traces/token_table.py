@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import HfRlhfError, ModelError
-from hf_rlhf_traces.bars import bars
 from hf_rlhf_traces.rows import MADE_BY, conversation
 from hf_rlhf_traces.store import Store
+from hf_rlhf_traces.terminal import bars
 from hf_rlhf_traces.tokens import Pair, lengths
 from hf_rlhf_traces.writing import SPLITS
 

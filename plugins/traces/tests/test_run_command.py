@@ -34,6 +34,32 @@ def test_options_of_no_step_are_refused(words: list[str]) -> None:
         step_options(words)
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (["--eval.batch_size", "0"], "traces eval: error: argument --batch_size: is '0'"),
+        (["--analyze.worst", "-1"], "traces analyze: error: argument --worst: is '-1'"),
+        (["--split_summary.min_verbatim", "2"], "argument --min_verbatim: is '2'"),
+        (["--summarize.keep", "nan"], "argument --keep: is 'nan'"),
+        (["--eval.batchsize", "8"], "unrecognized arguments: --batchsize 8"),
+    ],
+)
+def test_options_of_late_steps_are_refused_before_the_first(
+    option: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.jsonl").write_text("{}")
+    with pytest.raises(SystemExit):
+        command(["run", str(tmp_path / "t.jsonl"), "--out", str(tmp_path / "d"), *option])
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "d").exists()
+
+
+def test_options_of_the_other_summariser_are_refused_before_the_first_step(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--price_in: is an option of a model"):
+        command(["run", "t.jsonl", "--out", str(tmp_path / "d"), "--summarize.price_in", "1"])
+    assert not (tmp_path / "d").exists()
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     folder = tmp_path_factory.mktemp("run")

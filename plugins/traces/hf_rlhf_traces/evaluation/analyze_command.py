@@ -11,18 +11,18 @@ FOLDER = "analysis"
 
 def main(argv: Sequence[str]) -> int:
     """Say where the models of the last evaluation do well and badly."""
-    chosen = _parser().parse_args(argv)
+    chosen = analyze_parser().parse_args(argv)
     store = Store.open(chosen.folder)
 
-    from rich.console import Console
     from rich.table import Table
 
     from hf_rlhf_traces.evaluation.analysis import by_depth, load
     from hf_rlhf_traces.evaluation.metrics import SAID
     from hf_rlhf_traces.evaluation.report import depth_rows, write_analysis
+    from hf_rlhf_traces.terminal import console
 
     analysed = load(store, chosen.model)
-    console = Console()
+    shown = console()
     for task in analysed.tasks:
         found = by_depth(analysed, task)
         title = f"{SAID[task].capitalize()}: by {found.by}"
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
             table.add_column(heading, justify="left" if heading in ("metric", "model") else "right")
         for row, ends in depth_rows(found):
             table.add_row(*row, end_section=ends)
-        console.print(table)
+        shown.print(table)
     made = write_analysis(
         analysed, store.folder / FOLDER, worst_count=chosen.worst, bins=chosen.bins
     )
@@ -40,7 +40,8 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def analyze_parser() -> argparse.ArgumentParser:
+    """Return the options of the verb."""
     parser = verb_parser(
         "analyze",
         "The last evaluation of DIR by depth of the trace and length of the context, all its "

@@ -20,7 +20,7 @@ _LABELLED = re.compile(r"([\w.+-]+)=(.+)", re.DOTALL)
 
 def main(argv: Sequence[str]) -> int:
     """Measure models on held-out samples of a store."""
-    chosen = _parser().parse_args(argv)
+    chosen = eval_parser().parse_args(argv)
     store = Store.open(chosen.folder)
     labelled = models_of(chosen.model) or newest_run(store)
 
@@ -60,13 +60,12 @@ def main(argv: Sequence[str]) -> int:
 
 def show(found: Mapping[str, Any]) -> None:
     """Print the tables, the claims and the notes of an evaluation."""
-    from rich.console import Console
-
     from hf_rlhf_traces.evaluation.tables import claim_lines, terminal
+    from hf_rlhf_traces.terminal import console
 
-    console = Console()
-    for table in terminal(found, console.width):
-        console.print(table)
+    shown = console()
+    for table in terminal(found, shown.width):
+        shown.print(table)
     for line in claim_lines(found):
         print(f"claim {line}")
     for note in (found["method"], *found["notes"]):
@@ -123,7 +122,8 @@ def newest_run(store: Store) -> dict[str, str]:
     return {newest.name: str(newest)}
 
 
-def _parser() -> argparse.ArgumentParser:
+def eval_parser() -> argparse.ArgumentParser:
+    """Return the options of the verb."""
     parser = verb_parser(
         "eval",
         "Measure models on held-out questions in the two tasks: to summarise a full context and go "

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -31,8 +30,6 @@ _OF_MODEL = (
 _seed = whole(-(2**63), 2**63 - 1)
 """As the API takes it."""
 _temperature = real("a number from 0 on, or none", lambda number: 0 <= number < inf)
-_WIDTH = 120
-"""Of a table where there is no terminal to fit into."""
 _OF_EXTRACTIVE = ("max_quote_chars", "max_reasoning_chars", "keep")
 _RENAMED = {
     "max_concurrent": "max_concurrency",
@@ -44,8 +41,7 @@ _RENAMED = {
 
 def summarize_main(argv: Sequence[str]) -> int:
     """Make a summary for each sample of `steps`."""
-    chosen = _summarize_parser().parse_args(argv)
-    _refuse_mixed(chosen)
+    chosen = asked_summaries(argv)
 
     from hf_rlhf_traces.format_options import store_format
     from hf_rlhf_traces.store import Store
@@ -59,6 +55,16 @@ def summarize_main(argv: Sequence[str]) -> int:
     print(f"summarize: {'done already. ' * ('done_before' in report)}{described(report)}")
     print(store.folder / "summaries")
     return 0
+
+
+def asked_summaries(argv: Sequence[str]) -> argparse.Namespace:
+    """Return what is asked of `summarize`.
+
+    Raises ConfigError for options of the summariser that was not chosen.
+    """
+    chosen = _summarize_parser().parse_args(argv)
+    _refuse_mixed(chosen)
+    return chosen
 
 
 def _how(chosen: argparse.Namespace, form: "Format") -> "How":
@@ -85,7 +91,6 @@ def _how(chosen: argparse.Namespace, form: "Format") -> "How":
 
 
 def _refuse_mixed(chosen: argparse.Namespace) -> None:
-    """Raise ConfigError for options of the summariser that was not chosen."""
     who = "a model; name it with --model"
     if chosen.model is not None:
         who = "the extractive summariser; leave --model out"
@@ -97,7 +102,7 @@ def _refuse_mixed(chosen: argparse.Namespace) -> None:
 
 def split_summary_main(argv: Sequence[str]) -> int:
     """Build the datasets `summary_prefix` and `summary_only`."""
-    chosen = _split_parser().parse_args(argv)
+    chosen = split_parser().parse_args(argv)
 
     from hf_rlhf_traces.format_options import store_format
     from hf_rlhf_traces.store import Store
@@ -116,15 +121,13 @@ def split_summary_main(argv: Sequence[str]) -> int:
 
 def _show_tokens(store: Any, tokenizer: str) -> None:
     """Print the tokens of both datasets, and tell them to the card."""
-    from rich.console import Console
-
     from hf_rlhf_traces.dataset_card import write_card
     from hf_rlhf_traces.summaries.split_summary import ONLY, PREFIX
+    from hf_rlhf_traces.terminal import console
     from hf_rlhf_traces.token_table import measured, token_table
 
     if tokenizer != "none":
-        width = None if sys.stdout.isatty() else _WIDTH
-        Console(width=width).print(token_table(measured(store, (PREFIX, ONLY), tokenizer)))
+        console().print(token_table(measured(store, (PREFIX, ONLY), tokenizer)))
     write_card(store)
 
 
@@ -247,7 +250,8 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add("--no_cache", action="store_true", default=None, help="do not keep texts in the cache")
 
 
-def _split_parser() -> argparse.ArgumentParser:
+def split_parser() -> argparse.ArgumentParser:
+    """Return the options of `split_summary`."""
     parser = verb_parser(
         "split_summary",
         "The datasets summary_prefix (full context to summary and reply) and summary_only (summary "

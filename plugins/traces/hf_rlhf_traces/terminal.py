@@ -1,0 +1,27 @@
+"""What is shown in the terminal: tables, and how far something is."""
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+_WIDTH = 120
+"""Of a table where there is no terminal to fit into."""
+
+
+def console() -> "Console":
+    """Return what tables are printed on."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else _WIDTH)
+
+
+def bars() -> "Progress":
+    """Return bars on standard error, which say nothing where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    shown = Console(stderr=True)
+    return Progress(console=shown, disable=not shown.is_terminal)
