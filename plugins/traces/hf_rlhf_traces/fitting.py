@@ -17,7 +17,8 @@ def without_held_out(store: Store, options: Sequence[str]) -> list[str]:
     from hf_rlhf.run import load_tokenizer, resolve_model_path
 
     chosen, overrides = train_parser().parse_known_args([str(store.folder), *options])
-    asked = RunFile.from_mapping(run_values(store, chosen)).override(overrides).values
+    values = run_values(store, chosen, overrides)
+    asked = RunFile.from_mapping(values).override(overrides).values
     most = asked["dataset"].get("max_tokens")
     if not (most is None or type(most) is int):
         return []  # which training refuses

@@ -36,7 +36,7 @@ def train_main(argv: Sequence[str]) -> int:
     store = Store.open(chosen.folder)
     for dataset in STRATEGIES[chosen.strategy]:
         store.report(MADE_BY[dataset])
-    values = run_values(store, chosen)
+    values = run_values(store, chosen, overrides)
     if chosen.dry_run:
         if chosen.overwrite:  # what lies there would be gone
             values["output_dir"] += "-anew"
@@ -51,8 +51,13 @@ def train_main(argv: Sequence[str]) -> int:
     return status
 
 
-def run_values(store: Store, chosen: argparse.Namespace) -> dict[str, Any]:
-    """Return the run file: that of the strategy, on the datasets of the store."""
+def run_values(
+    store: Store, chosen: argparse.Namespace, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the run file: that of the strategy, on the datasets of the store.
+
+    `overrides` are not in it, but for what follows from a `--max_length`.
+    """
     from hf_rlhf.run import choose_run_file
 
     file = choose_run_file(f"traces_{chosen.strategy}", chosen.run, None)
@@ -63,7 +68,9 @@ def run_values(store: Store, chosen: argparse.Namespace) -> dict[str, Any]:
     kept = shipped if shipped["name"] == "traces" else {"form": shipped.get("form")}
     kept = {key: value for key, value in kept.items() if value is not None}
     # What is longer would be cut off at its end, which is the reply: it is left out, and counted.
-    kept.setdefault("max_tokens", values["max_length"])
+    length = file.override(overrides).values.get("max_length")
+    if length != values["max_length"] or "max_tokens" not in kept:
+        kept["max_tokens"] = length
     values["dataset"] = {**kept, "name": "traces", "path": str(store.folder)}
     values["output_dir"] = str(store.folder / "runs" / chosen.strategy)
     if chosen.model is not None:

@@ -94,6 +94,22 @@ def test_a_run_file_is_the_shipped_one_on_the_data_of_the_store(store: Path) -> 
     assert large["dataset"]["max_tokens"] == large["max_length"]
 
 
+@pytest.mark.parametrize("run", ["tiny", "qwen2_5_7b"])
+def test_what_is_longer_than_the_length_asked_for_is_left_out_not_cut(
+    run: str, store: Path
+) -> None:
+    def most(*overrides: str) -> Any:
+        return run_values(Store.open(store), asked(store, run=run), overrides)["dataset"][
+            "max_tokens"
+        ]
+
+    assert most() == (2048 if run == "tiny" else 16384)
+    assert most("--learning_rate", "1e-3") == most()
+    assert most("--max_length", "100") == 100
+    assert most("--max_length=99999") == 99999
+    assert most("--max_length", "null") is None
+
+
 def test_the_issues_phases_are_those_of_the_gpu_run_file(store: Path) -> None:
     values = run_values(Store.open(store), asked(store, run="qwen2_5_7b"))
     phases = [(one["num_train_epochs"], float(one["learning_rate"])) for one in values["phases"]]
