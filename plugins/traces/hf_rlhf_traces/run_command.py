@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -106,7 +106,7 @@ def _check_options(options: Mapping[str, Sequence[str]]) -> None:
     from hf_rlhf_traces.evaluation.command import eval_parser
     from hf_rlhf_traces.summaries.command import asked_summaries, split_parser
 
-    late = {
+    late: Mapping[str, Callable[[Sequence[str]], object]] = {
         "summarize": asked_summaries,
         "split_summary": split_parser().parse_args,
         "eval": eval_parser().parse_args,
