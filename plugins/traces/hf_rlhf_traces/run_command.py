@@ -186,8 +186,7 @@ def _unmeasured(folder: Path, options: Sequence[str]) -> list[str]:
         return []
     print(
         f"\nNo validation sample of {', '.join(lacking)} is short enough, so nothing is measured "
-        "during training (--evaluation null). Longer ones: --train.max_length N "
-        "--train.dataset.max_tokens N."
+        "during training (--evaluation null). Longer ones: --train.max_length N."
     )
     return ["--evaluation", "null"]
 
