@@ -132,6 +132,9 @@ def _begin(out: Path, asked: Mapping[str, Any], *, overwrite: bool) -> Iterator[
     if aside.exists():  # of a process that was killed
         with claimed(aside, "--strategy"):
             _settle(out, aside, note)
+    if out.exists():
+        with claimed(out, "--strategy"):
+            pass  # nobody trains it: it may be gone on with, or replaced
     if (out / RECORD_NAME).exists() and note.exists():
         anew = _is_another(out, json.loads(note.read_text(encoding="utf-8")), asked, overwrite)
     else:
@@ -149,10 +152,7 @@ def _begin(out: Path, asked: Mapping[str, Any], *, overwrite: bool) -> Iterator[
 
 
 def _put_aside(out: Path, aside: Path, note: Path) -> None:
-    from hf_rlhf.run_folder import claimed
-
-    with claimed(out, "--strategy"):  # not while it is trained on
-        print(f"{out}: trained anew; what is there is deleted when that has begun", flush=True)
+    print(f"{out}: trained anew; what is there is deleted when that has begun", flush=True)
     if note.exists():
         note.rename(aside / note.name)
     out.rename(aside / out.name)

@@ -250,11 +250,12 @@ def test_a_run_that_a_killed_process_put_aside_is_back(begun: Path) -> None:
 
 
 def test_a_run_that_is_being_trained_is_not_deleted(begun: Path) -> None:
-    with (
-        claimed(begun / "runs/only"),
-        pytest.raises(RunFolderError, match=r"runs/only is in use by .* another --strategy"),
-    ):
-        trained(begun, "--learning_rate", "1e-2", "--overwrite")
+    for options in (["--learning_rate", "1e-2", "--overwrite"], []):
+        with (
+            claimed(begun / "runs/only"),
+            pytest.raises(RunFolderError, match=r"runs/only is in use by .* another --strategy"),
+        ):
+            trained(begun, *options)
     assert weights(begun).read_text() == "days of work"
 
 
