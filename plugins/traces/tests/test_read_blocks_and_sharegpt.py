@@ -219,10 +219,29 @@ def test_blocks_that_are_not_read_are_kept_in_their_places() -> None:
     assert found.steps["unknown", "part image"] == 3
 
 
-def test_calls_that_langchain_tells_twice_are_one() -> None:
-    row = anthropic([text("I look."), use(1, "Paris")], [result(1, "In France.")])
+@pytest.mark.parametrize(
+    ("thought", "call"),
+    [
+        ({"type": "thinking", "thinking": "I look."}, use(1, "Paris")),
+        ({"type": "reasoning", "reasoning": "I look."}, use(1, "Paris", "tool_call")),
+        ({"type": "reasoning", "text": "I look."}, {**use(1, ""), "type": "tool_call"}),
+        (
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "I look."}]},
+            {"type": "function_call", "id": "fc", "call_id": "t1", "name": "x", "arguments": "{}"},
+        ),
+    ],
+)
+def test_calls_that_langchain_tells_twice_are_one(
+    thought: dict[str, Any], call: dict[str, Any]
+) -> None:
+    row = anthropic([thought, call], [result(1, "In France.")])
     row["messages"][1]["tool_calls"] = [{"name": "search", "args": {"query": "Paris"}, "id": "t1"}]
     assert read(row).trace.steps == (Reasoning("I look."), Search("Paris"), FOUND)
+
+
+def test_a_part_that_is_a_call_is_one_without_others_beside_it() -> None:
+    call = {"type": "function_call", "call_id": "t1", "name": "find", "arguments": '{"q": "Paris"}'}
+    assert steps_of([call], [result(1, "In France.")]) == (Search("Paris", "find"), FOUND)
 
 
 def test_what_breaks_the_rules_of_blocks_is_rejected_with_its_place() -> None:

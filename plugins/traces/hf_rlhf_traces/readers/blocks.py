@@ -1,7 +1,8 @@
 """Content in parts: texts, and the blocks of the Anthropic Messages API.
 
 A call is a block `tool_use`, what a tool returned a block `tool_result` in the next turn of the
-user; tools that the server runs have both in the agent's turn. Reasoning is a block `thinking`.
+user; tools that the server runs have both in the agent's turn. Reasoning is a block `thinking`. The
+parts of LangChain's messages, `tool_call`, `function_call` and `reasoning`, are read alike.
 
 References: https://docs.claude.com/en/api/messages,
 https://docs.claude.com/en/docs/agents-and-tools/tool-use/web-search-tool,
@@ -14,8 +15,8 @@ from typing import Any
 
 from hf_rlhf_traces.readers.rough import Noted, text_of
 
-_CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
-_THOUGHTS = ("thinking", "redacted_thinking")
+_CALLS = ("tool_use", "server_tool_use", "mcp_tool_use", "tool_call", "function_call")
+_THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
 _HIDDEN = ("encrypted_content", "encrypted_index")
 """Fields of a search result that only the server can read."""
 
@@ -40,11 +41,22 @@ def is_thought(part: Any) -> bool:
     return kind(part) in _THOUGHTS
 
 
+def thought_in(part: Mapping[str, Any]) -> Any:
+    """Return the content of a part that is reasoning; None where it is hidden."""
+    shown = next((part[key] for key in ("thinking", "reasoning", "text") if part.get(key)), None)
+    return shown or _joined(part.get("summary"))
+
+
+def call_id(call: Mapping[str, Any]) -> Any:
+    """Return what a result names a call by; None where calls have no names."""
+    return call.get("call_id") or call.get("id")
+
+
 def text_in(part: Any) -> str | None:
-    """Return the text of a part; None where it has none of its own."""
+    """Return the text of a part; None where it has none of its own, or is reasoning."""
     if isinstance(part, str):
         return part
-    if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+    if isinstance(part, Mapping) and not is_thought(part) and isinstance(part.get("text"), str):
         return str(part["text"])
     return None
 

@@ -19,7 +19,16 @@ from typing import Any
 
 from hf_rlhf.rollouts import Call, Message, Other, Output, Reasoning, Rollout, Step
 from hf_rlhf_traces.readers import tagged
-from hf_rlhf_traces.readers.blocks import is_call, is_result, is_thought, kind, returned, text_in
+from hf_rlhf_traces.readers.blocks import (
+    call_id,
+    is_call,
+    is_result,
+    is_thought,
+    kind,
+    returned,
+    text_in,
+    thought_in,
+)
 from hf_rlhf_traces.readers.clean import json_in
 from hf_rlhf_traces.readers.messages import (
     ASKED,
@@ -143,8 +152,8 @@ class _Messages:
             calls = [*calls, {"function": message["function_call"]}]
         content = message.get("content")
         if isinstance(content, list):
-            # LangChain has Anthropic's calls twice: as blocks, and beside them.
-            told = [call.get("id") for call in calls if isinstance(call, Mapping)]
+            # LangChain has calls twice: as parts, and beside them.
+            told = [call_id(call) for call in calls if isinstance(call, Mapping)]
             self._parts(content, told, f"{path}.content")
         else:
             self._message(self._text(content, f"{path}.content"))
@@ -164,7 +173,7 @@ class _Messages:
                 continue
             self._message(said)
             said = ""
-            if not (is_call(part) and part.get("id") in told):
+            if not (is_call(part) and call_id(part) in told):
                 self._act(part, f"{path}[{at}]")
         self._message(said)
 
@@ -174,7 +183,7 @@ class _Messages:
         elif is_call(part):
             self._call(part, path)
         elif is_thought(part):
-            self.steps.append(Reasoning(text_of(part.get("thinking"), path, self.noted)))
+            self.steps.append(Reasoning(text_of(thought_in(part), path, self.noted)))
         else:
             self._other(part)
 
@@ -214,7 +223,7 @@ class _Messages:
         if not isinstance(arguments, str):
             arguments = json.dumps(arguments or {}, ensure_ascii=False)
         number = len(self.calls) + 1
-        called = Call(number, str(call.get("id") or f"call {number}"), name, arguments)
+        called = Call(number, str(call_id(call) or f"call {number}"), name, arguments)
         if called.call_id in self.calls:
             raise BadRow("malformed", f"{path}: a second call with id {called.call_id!r}")
         self.calls[called.call_id] = called
