@@ -77,7 +77,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repo_id", required=True, metavar="YOU/NAME")
     parser.add_argument("--private", action=argparse.BooleanOptionalAction, default=None)
     parser.add_argument(
-        "--dataset", action="append", choices=DATASETS, help="only these; default: all there are"
+        "--dataset",
+        action="append",
+        choices=DATASETS,
+        help="only these, and none else in the repository; default: all there are",
     )
     parser.add_argument("--license", metavar="ID", help="as the Hub names it; the card has none")
     parser.add_argument("--license_name", metavar="NAME", help="with --license other")
