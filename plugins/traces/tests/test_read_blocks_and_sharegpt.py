@@ -289,3 +289,13 @@ def test_turns_before_the_question_count_in_every_form_of_messages() -> None:
         found = taken(row)
         assert isinstance(found, Read)
         assert (found.trace.question, found.noted["earlier_turns"]) == (QUESTION, 1)
+
+
+def test_reasoning_in_a_part_is_no_part_of_the_answer() -> None:
+    turn = [{"type": "reasoning", "text": "Found."}, text("France")]
+    assert steps_of([use(1, "Paris")], [result(1, "In France.")], turn) == (
+        Search("Paris"),
+        FOUND,
+        Reasoning("Found."),
+        ANSWER,
+    )
