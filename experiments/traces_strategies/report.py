@@ -25,6 +25,8 @@ MEASURES = {
                "quotes_recall", "format_valid", "kind_right", "answer_exact", "query_f1"),
     "only": ("next_step_right", "format_valid", "kind_right", "answer_exact", "query_f1"),
 }  # fmt: skip
+WITHIN = 0.02
+"""How far from the budget of tokens a condition is valid."""
 Scores = dict[str, dict[str, Any]]
 """Sample -> its question and its metrics."""
 
@@ -70,7 +72,17 @@ def difference(one: Mapping[int, Scores], other: Mapping[int, Scores], name: str
     verdict = "not shown"
     if len(seeds) == len(SEEDS) and len(signs) == 1 and beyond:
         verdict = "better" if pooled["mean"] > 0 else "worse"
+        if abs(pooled["mean"]) < max(_range(one, name), _range(other, name)):
+            verdict = "noise"
     return {"by_seed": by_seed, "pooled": pooled, "verdict": verdict}
+
+
+def _range(by_seed: Mapping[int, Scores], name: str) -> float:
+    means = [
+        fmean(row[name] for row in rows.values() if row[name] is not None)
+        for rows in by_seed.values()
+    ]
+    return max(means) - min(means)
 
 
 def _plain(found: Mapping[str, Estimate | None]) -> dict[str, Any]:
@@ -162,12 +174,15 @@ def as_markdown(results: Mapping[str, Any]) -> str:
         "",
         "## Training",
         "",
-        "| run | tokens | steps | epochs | seconds |",
-        "|---|---:|---:|---:|---:|",
+        "| run | tokens | of the budget | steps | epochs | seconds |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     for key, one in results["training"].items():
-        lines.append(f"| {key} | {one['tokens']:,} | {one['steps']} | {one['epochs']:.1f} | "
-                     f"{one['seconds']:.0f} |")  # fmt: skip
+        budget = results["training"][f"progressive/{key.rpartition('/')[2]}"]["tokens"]
+        share = one["tokens"] / budget - 1
+        valid = "" if abs(share) <= WITHIN else ", **not valid**"
+        lines.append(f"| {key} | {one['tokens']:,} | {share:+.1%}{valid} | {one['steps']} | "
+                     f"{one['epochs']:.1f} | {one['seconds']:.0f} |")  # fmt: skip
     return "\n".join(lines) + "\n"
 
 

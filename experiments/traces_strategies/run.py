@@ -5,6 +5,7 @@ FOLDER` writes the results beside this file.
 """
 
 import argparse
+import math
 import random
 import shutil
 import sys
@@ -97,8 +98,9 @@ def steps_for(tokens: int, config: Mapping[str, Any]) -> int:
     folder = path if path.name == "datasets" else path / "datasets"
     rows = pq.read_table(folder / config["dataset"]["form"] / "train.parquet").to_pylist()
     counted = lengths(tokenizer, ((row["prompt"], row["completion"]) for row in rows))
-    mean = sum(one.whole for one in counted) / len(rows)
-    return max(1, round(tokens / (mean * BATCH)))
+    # The last step of an epoch has the samples that are left, which are fewer.
+    of_step = sum(one.whole for one in counted) / math.ceil(len(rows) / BATCH)
+    return max(1, round(tokens / of_step))
 
 
 def seed_done(out: Path, seed: int) -> None:
