@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.files import atomic_write_bytes, atomic_write_json, atomic_write_text
-from hf_rlhf.scrub import REDACTED, scrub
+from hf_rlhf.scrub import REDACTED, find_secrets, scrub
 
 TOKEN = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7cF0hL"
 
@@ -86,6 +86,22 @@ class TestScrub:
     )
     def test_leaves_the_rest(self, text):
         assert scrub(text) == text
+
+    @pytest.mark.parametrize("start", ["hf_", "api_org_", "sk-", "gho_", "github_pat_", "AKIA"])
+    @pytest.mark.parametrize("before", ["\n", "\t", "é", "\n\n", " ", ""])
+    def test_finds_and_removes_a_token_in_json_as_in_text(self, start, before):
+        token = start + "A1" * (10 if start == "github_pat_" else 8)
+        text = f"key:{before}{token}" if before else token
+        packed = json.dumps(text)  # as a tool's arguments are: a text that is JSON
+        for content in (text, json.dumps(text, ensure_ascii=False), packed, json.dumps(packed)):
+            assert find_secrets(content.encode())
+            assert "A1A1" not in scrub(content)
+
+    @pytest.mark.parametrize("start", ["hf_", "sk-", "gho_", "AKIA"])
+    def test_leaves_a_word_that_only_ends_like_a_token(self, start):
+        content = json.dumps(f"\nta{start}{'A1' * 8}")
+        assert not find_secrets(content.encode())
+        assert scrub(content) == content
 
     def test_removes_values_of_secret_variables_everywhere(self, monkeypatch):
         monkeypatch.setenv("JUDGE_API_KEY", "canary-value")

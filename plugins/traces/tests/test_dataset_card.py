@@ -8,6 +8,7 @@ import yaml
 
 from hf_rlhf.errors import PublishError
 from hf_rlhf_traces.dataset_card import _size, write_card
+from hf_rlhf_traces.push_command import _secrets_of
 from hf_rlhf_traces.read_command import read
 from hf_rlhf_traces.reading import Options
 from hf_rlhf_traces.store import Store
@@ -46,3 +47,8 @@ def test_a_licence_of_another_name_is_named(tmp_path: Path) -> None:
 )
 def test_the_size_is_a_category_of_the_hub(rows: int, category: str) -> None:
     assert _size(rows) == category
+
+
+def test_a_token_that_begins_a_line_of_a_row_is_found_before_a_push() -> None:
+    rows = [{"id": "a#1", "prompt": "found:\nhf_" + "A1" * 8}, {"id": "b#1", "prompt": "nothing"}]
+    assert list(_secrets_of(rows, {})) == ["a#1: a Hugging Face token"]
