@@ -1,11 +1,12 @@
-"""Traces to steps as Parquet: `hf-rlhf traces read` and `steps` against a plain script.
+"""Traces to steps as Parquet: `hf-rlhf traces pipeline` against a plain script.
 
 The file is generated: three to six searches a trace, each of three to five documents of 300 to
 1500 characters, in words whose frequencies are Zipf's, so that text compresses as English
 does. The plain script (traces_plain.py) reads line by line, with json and f-strings, and writes by
-pyarrow with its defaults, in one pass. Ours is two commands: `read` also checks each row, writes
-the traces (traces.jsonl), finds repeated ones, and parts the questions. Rows of both are the same,
-which is checked.
+pyarrow with its defaults, in one pass. Ours also checks each row, writes the traces (traces.jsonl),
+finds repeated ones, and parts the questions; it runs as it does by default (zstd), without
+compression (Parquet is then as large as the plain script's), and as two commands, `read` and
+`steps`. Rows of all are the same, which is checked.
 
 The bound is what no script by these libraries can do without: orjson parses every line, and Arrow
 encodes and compresses the same columns (zstd), each once, on as many cores as there are. How many
@@ -23,8 +24,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -107,7 +109,13 @@ def _memory(pid: int) -> float:
         return 0.0
 
 
-def ours(source: Path, out: Path) -> Run:
+def at_once(source: Path, out: Path, *more: str) -> Run:
+    """Read and build in one pass."""
+    shutil.rmtree(out, ignore_errors=True)
+    return Run([*CLI, "pipeline", str(source), "--out", str(out), "--only_parquet", *more])
+
+
+def verbs(source: Path, out: Path) -> Run:
     """Read and build, as two commands."""
     shutil.rmtree(out, ignore_errors=True)
     return Run(
@@ -160,7 +168,7 @@ def bound(source: Path, built: Path) -> tuple[float, float]:
     return parsing, encoding
 
 
-def at_once(source: Path, built: Path, count: int) -> list[tuple[float, float]]:
+def bounds(source: Path, built: Path, count: int) -> list[tuple[float, float]]:
     """Return what `bound` takes in each of some processes that do it at the same time."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context) as pool:
@@ -168,43 +176,55 @@ def at_once(source: Path, built: Path, count: int) -> list[tuple[float, float]]:
 
 
 def measure(folder: Path, size: float, rounds: int) -> tuple[dict[str, list[Run]], list[str]]:
-    """Generate a file, run both on it in turn, compare what they wrote; return costs and notes."""
+    """Generate a file, run all on it in turn, compare what they wrote; return costs and notes."""
     source, cores = folder / "traces.jsonl", len(os.sched_getaffinity(0))
     with source.open("w", encoding="utf-8") as file:
         file.writelines(lines(size))
     megabytes = source.stat().st_size / 1e6
-    costs = in_turn(
-        rounds,
-        {
-            "ours": lambda: ours(source, folder / "ours"),
-            "plain": lambda: plain(source, folder / "plain"),
-        },
-    )
-    built = folder / "ours/datasets/steps"
-    rows, mine = digest(built)
-    if (rows, mine) != digest(folder / "plain"):
-        raise SystemExit("the rows of the two differ")
-    ((parsing, encoding),) = at_once(source, built, 1)
-    slowed = statistics.mean(map(sum, at_once(source, built, cores))) / (parsing + encoding)
+    ways: dict[str, Callable[[Path], Run]] = {
+        "pipeline": lambda out: at_once(source, out),
+        "pipeline, not compressed": lambda out: at_once(source, out, "--compression", "none"),
+        "read, then steps": lambda out: verbs(source, out),
+        "plain script": lambda out: plain(source, out),
+    }
+    wrote: dict[str, tuple[int, int, float]] = {}
+
+    def run(name: str) -> Run:
+        out = folder / "out"
+        cost = ways[name](out)
+        built = out if name == "plain script" else out / "datasets/steps"
+        if name not in wrote:
+            disk = sum(path.stat().st_size for path in built.glob("*.parquet")) / 1e6
+            wrote[name] = (*digest(built), disk)
+            if name == "pipeline":
+                built.rename(folder / "built")
+        shutil.rmtree(out)
+        return cost
+
+    costs = in_turn(rounds, {name: partial(run, name) for name in ways})
+    if len({one[:2] for one in wrote.values()}) > 1:
+        raise SystemExit(f"the rows differ: {wrote}")
+    ((parsing, encoding),) = bounds(source, folder / "built", 1)
+    slowed = statistics.mean(map(sum, bounds(source, folder / "built", cores)))
+    slowed /= parsing + encoding
     least = (parsing + encoding) * slowed / cores
-    sizes = [
-        sum(path.stat().st_size for path in home.glob("*.parquet")) / 1e6
-        for home in (built, folder / "plain")
-    ]
-    best = [min(sum(run.seconds) for run in costs[name]) for name in ("ours", "plain")]
-    parts = [min(run.seconds[at] for run in costs["ours"]) for at in (0, 1)]
-    shutil.rmtree(folder / "ours")
-    shutil.rmtree(folder / "plain")
+    notes = [f"{megabytes:.0f} MB, {wrote['plain script'][0]} rows, the same of all."]
+    other = min(sum(one.seconds) for one in costs["plain script"])
+    for name, runs in costs.items():
+        best = min(sum(one.seconds) for one in runs)
+        notes.append(
+            f"{name}: {megabytes / best:.0f} MB of input a second, {other / best:.2f} times the "
+            f"plain script; {wrote[name][2]:.0f} MB of Parquet."
+        )
+    parts = [min(run.seconds[at] for run in costs["read, then steps"]) for at in (0, 1)]
+    best = min(sum(run.seconds) for run in costs["pipeline"])
     return costs, [
-        f"{megabytes:.0f} MB, {rows} rows, the same of both; Parquet: {sizes[0]:.0f} MB of ours, "
-        f"{sizes[1]:.0f} MB of the plain script.",
-        f"MB of input a second: {megabytes / best[0]:.0f} of ours "
-        f"(read {megabytes / parts[0]:.0f}, steps {megabytes / parts[1]:.0f}), "
-        f"{megabytes / best[1]:.0f} of the plain script; "
-        f"{best[1] / best[0]:.2f} times, {best[1] / parts[1]:.2f} times by `steps` alone.",
+        *notes,
+        f"read: {megabytes / parts[0]:.0f} MB/s; steps: {megabytes / parts[1]:.0f} MB/s, "
+        f"{other / parts[1]:.2f} times the plain script.",
         f"The bound is {megabytes / least:.0f} MB/s: parsing {parsing:.1f} s and encoding "
         f"{encoding:.1f} s of one core, of which there are {cores / slowed:.2f} (the system counts "
-        f"{cores}). Ours has {least / best[0]:.0%} of it.",
+        f"{cores}). pipeline has {least / best:.0%} of it.",
     ]
 
 
@@ -221,12 +241,14 @@ def main() -> None:
         with scratch() as name:
             costs, notes = measure(Path(name), size, rounds)
         what = f"of {size / 1e6:.0f} MB"
-        for title, of, unit, limit in (
-            (f"time {what}", lambda run: sum(run.seconds), "s", target),
-            (f"peak memory {what}", lambda run: run.peak, "MB", None),
-        ):
-            mine, other = (list(map(of, costs[name])) for name in ("ours", "plain"))
-            report.comparisons.append(Comparison(title, mine, other, unit, "plain script", limit))
+        other = costs.pop("plain script")
+        for name, runs in costs.items():
+            for title, of, unit, limit in (
+                (f"{name}: time {what}", lambda run: sum(run.seconds), "s", target),
+                (f"{name}: peak memory {what}", lambda run: run.peak, "MB", None),
+            ):
+                sides = (list(map(of, one)) for one in (runs, other))
+                report.comparisons.append(Comparison(title, *sides, unit, "plain script", limit))
         report.notes += notes
     report.notes.append(f"Load while it ran (1, 5, 15 min): {os.getloadavg()}")
     report.show(as_json=chosen.json)

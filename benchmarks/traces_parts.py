@@ -1,10 +1,11 @@
-"""Where the time of `hf-rlhf traces read` and `steps` goes: microseconds of one core a trace.
+"""Where the time of `hf-rlhf traces pipeline` goes: microseconds of one core a trace.
 
     python benchmarks/traces_parts.py
 
 Each part is run with all before it over the same traces, in this process; it is what it adds. The
-least of `--rounds` is printed. traces.py says what the commands take. Then come other ways to parse
-and to encode, in processor time, since some use all cores.
+least processor time of `--rounds` is printed. What the worker's parts give is handed over as
+between processes: to a file, and back. traces.py says what the commands take. Then come other ways
+to parse and to encode.
 """
 
 import argparse
@@ -19,85 +20,95 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 from side_by_side import scratch
 from traces import lines
 
-from hf_rlhf_traces.building import Built, trace_of
+from hf_rlhf_traces.building import Rows
+from hf_rlhf_traces.bulk import hand_over_in
 from hf_rlhf_traces.columns import Batch
-from hf_rlhf_traces.engine import Block, blocks
+from hf_rlhf_traces.engine import BLOCK, Block, blocks
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.read_command import read_block
-from hf_rlhf_traces.reading import Options
+from hf_rlhf_traces.gathering import Found, read_block
+from hf_rlhf_traces.layout import Layout
+from hf_rlhf_traces.one_pass import Band, read_and_make
+from hf_rlhf_traces.reading import Options, Read
 from hf_rlhf_traces.samples import growing_step_rows
-from hf_rlhf_traces.split import Split
 from hf_rlhf_traces.tally import Tally
+from hf_rlhf_traces.trace import Trace
 
-FORM, OPTIONS, SPLIT = Format(), Options(), Split(0.1, 42, 2**64 // 10)
+FORM, OPTIONS, BAND = Format(), Options(), Band(int(0.09 * 2**64), int(0.11 * 2**64), 42)
+
+
+def placed(block: Block) -> None:
+    """Find where blocks end, take each line."""
+    for _ in blocks(block.path):
+        pass
+    for _ in block.lines():
+        pass
 
 
 def parsed(block: Block) -> None:
-    """Take each line from the file, and parse it as JSON."""
+    """Parse it as JSON."""
+    placed(block)
     for _, line in block.lines():
         orjson.loads(line)
 
 
-def checked(block: Block) -> None:
-    """Check it, settle what is odd, and write it as JSON in the canonical form."""
-    read_block(block, OPTIONS)
+def checked(block: Block) -> Found:
+    """Make typed steps of it, settle what is odd, write them as JSON in the canonical form."""
+    for _ in blocks(block.path):
+        pass
+    return read_block(block, OPTIONS)
+
+
+def worded(block: Block) -> None:
+    """Write its turns as text, and the rows of its steps."""
+    for one in checked(block):
+        if isinstance(one, Read):
+            growing_step_rows(one.trace, FORM)
+
+
+def rows_of(compression: str) -> Rows:
+    """Return how steps are built."""
+    return Rows("steps", partial(growing_step_rows, form=FORM), Layout(False, compression))
+
+
+def encoded(block: Block) -> Any:
+    """Put the rows into columns; encode them as Parquet without compression."""
+    for _ in blocks(block.path):
+        pass
+    return read_and_make(block, partial(read_block, options=OPTIONS), rows_of("none"), BAND)
+
+
+def packed(block: Block) -> Any:
+    """Compress them (zstd)."""
+    for _ in blocks(block.path):
+        pass
+    return read_and_make(block, partial(read_block, options=OPTIONS), rows_of("zstd"), BAND)
 
 
 def sent(block: Block) -> Any:
-    """Send it to the process that started the worker."""
-    return pickle.loads(pickle.dumps(read_block(block, OPTIONS)))
+    """Hand all over to the process that gathers."""
+    return pickle.loads(pickle.dumps(packed(block)))
 
 
-def counted(out: Path, block: Block) -> None:
-    """Find out whether it was there before, count it, write it."""
-    tally = Tally(OPTIONS, 42)
-    with out.open("wb") as file:
-        for found in sent(block):
+def gathered(out: Path, block: Block) -> None:
+    """Find out whether a trace was there before, count it; write trace and rows."""
+    tally, both = Tally(OPTIONS, 42), sent(block)
+    with out.open("wb") as file, out.with_suffix(".parquet").open("wb") as parquet:
+        for found in both.found:
             file.write(tally.add(found).line)
+        for parts in both.made.parts.values():
+            for part in parts:
+                parquet.write(part.parquet.content)
 
 
-def typed(block: Block) -> None:
-    """Make the typed trace of what is parsed."""
-    for _, line in block.lines():
-        trace_of(line, "")
-
-
-def written(block: Block) -> None:
-    """Write its turns as text, and the rows of its steps."""
-    for _, line in block.lines():
-        growing_step_rows(trace_of(line, ""), FORM)
-
-
-def encoded(block: Block) -> Batch:
-    """Put the rows into columns, as UTF-8."""
-    batch = Batch("steps", jsonl=False)
-    for _, line in block.lines():
-        for row in growing_step_rows(trace_of(line, ""), FORM)[0]:
-            batch.add(row)
-    return batch
-
-
-def packed(block: Block) -> None:
-    """Encode and compress the columns: Parquet, zstd."""
-    Built("steps", partial(growing_step_rows, form=FORM), SPLIT, False)(block)
-
-
-def least(
-    parts: Sequence[Callable[[Block], Any]], some: list[Block], traces: int, rounds: int
-) -> list[float]:
-    """Return the microseconds that each part takes for a trace, with all parts before it."""
-    found = [math.inf] * len(parts)
-    for _ in range(rounds):
-        for at, part in enumerate(parts):
-            begun = time.perf_counter()
-            for block in some:
-                part(block)
-            found[at] = min(found[at], (time.perf_counter() - begun) / traces * 1e6)
-    return found
+def least(parts: Sequence[Callable[[Block], Any]], block: Block, rounds: int) -> list[float]:
+    """Return the seconds that each part takes, with all parts before it."""
+    ways = {str(at): partial(part, block) for at, part in enumerate(parts)}
+    return list(processor_times(ways, rounds).values())
 
 
 def parsers(raw: Path) -> dict[str, Callable[[], Any]]:
@@ -105,7 +116,9 @@ def parsers(raw: Path) -> dict[str, Callable[[], Any]]:
     import pyarrow.json
 
     data = raw.read_bytes().splitlines()
+    decoder = msgspec.json.Decoder(Trace)
     found: dict[str, Callable[[], Any]] = {
+        "msgspec, to typed traces": lambda: [decoder.decode(line) and None for line in data],
         "orjson": lambda: [orjson.loads(line) and None for line in data],
         "json": lambda: [json.loads(line) and None for line in data],
         "pyarrow.json": lambda: pyarrow.json.read_json(
@@ -145,6 +158,9 @@ def encoders(batches: list[Batch], sizes: dict[str, int]) -> dict[str, Callable[
         "snappy": {"compression": "snappy", **plain},
         "not compressed": {"compression": "none", **plain},
         "prefixes once (DELTA_BYTE_ARRAY)": {"compression": "none", **growing},
+        "prefixes once, lz4": {"compression": "lz4", **growing},
+        "prefixes once, snappy": {"compression": "snappy", **growing},
+        "prefixes once, zstd at -5": {"compression": "zstd", "compression_level": -5, **growing},
         "prefixes once, zstd": {"compression": "zstd", **growing},
     }
     return {name: partial(encode, name, **options) for name, options in ways.items()}
@@ -166,37 +182,33 @@ def main() -> None:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("--mb", type=float, default=40, help="of traces (%(default)s)")
-    options.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
+    options.add_argument("--rounds", type=int, default=9, help="default: %(default)s")
     chosen = options.parse_args()
     gc.set_threshold(200_000)  # as in a worker
     with scratch() as name:
-        raw, canonical = Path(name, "raw.jsonl"), Path(name, "traces.jsonl")
+        hand_over_in(Path(name))
+        raw = Path(name, "raw.jsonl")
         with raw.open("w", encoding="utf-8") as file:
-            file.writelines(lines(chosen.mb * 1e6))
-        with canonical.open("wb") as made:
-            for block in blocks(raw):
-                made.writelines(found.line for found in read_block(block, OPTIONS))
-        verbs = {
-            "read": (raw, (parsed, checked, sent, partial(counted, Path(name, "out")))),
-            "steps": (canonical, (parsed, typed, written, encoded, packed)),
-        }
-        for verb, (path, parts) in verbs.items():
-            some = list(blocks(path))
-            traces = sum(1 for block in some for _ in block.lines())
-            ends = least(parts, some, traces, chosen.rounds)
-            for part, begin, end in zip(parts, [0.0, *ends], ends, strict=False):
-                function = part.func if isinstance(part, partial) else part
-                print(f"{verb:6} {end - begin:6.0f} us  {function.__doc__}")
-            size = sum(block.size for block in some) / traces
-            print(f"{verb:6} {ends[-1]:6.0f} us  in all, for a trace of {size / 1e3:.1f} KB\n")
-        for name, seconds in processor_times(parsers(raw), chosen.rounds).items():
-            print(f"parse  {seconds / traces * 1e6:6.0f} us  {name}")
+            file.writelines(lines(BLOCK - 100_000))
+        (block,) = blocks(raw)
+        traces = sum(1 for _ in block.lines())
+        parts = (placed, parsed, checked, worded, encoded, packed, sent)
+        parts += (partial(gathered, Path(name, "out")),)
+        ends = [second / traces * 1e6 for second in least(parts, block, chosen.rounds)]
+        for part, begin, end in zip(parts, [0.0, *ends], ends, strict=False):
+            function = part.func if isinstance(part, partial) else part
+            print(f"{end - begin:6.0f} us  {function.__doc__}")
+        print(f"{ends[-1]:6.0f} us  in all, for a trace of {block.size / traces / 1e3:.1f} KB\n")
+        for way, seconds in processor_times(parsers(raw), chosen.rounds).items():
+            print(f"parse  {seconds / traces * 1e6:6.0f} us  {way}")
+        batch = Batch("steps", Layout(False))
+        for found in read_block(block, OPTIONS):
+            for row in growing_step_rows(found.trace, FORM)[0]:
+                batch.add(row)
         sizes: dict[str, int] = {}
-        ways = encoders([encoded(block) for block in some], sizes)
-        for name, seconds in processor_times(ways, chosen.rounds).items():
-            size = sizes[name] / traces / 1e3
-            print(f"encode {seconds / traces * 1e6:6.0f} us  {name}: {size:.1f} KB")
+        for way, seconds in processor_times(encoders([batch], sizes), chosen.rounds).items():
+            size = sizes[way] / traces / 1e3
+            print(f"encode {seconds / traces * 1e6:6.0f} us  {way}: {size:.1f} KB")
 
 
 if __name__ == "__main__":

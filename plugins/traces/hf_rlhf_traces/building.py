@@ -1,13 +1,12 @@
 """From the traces of a store to a dataset: each trace's rows, to the split of its question."""
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.columns import Batch, Part
@@ -16,11 +15,9 @@ from hf_rlhf_traces.layout import Layout
 from hf_rlhf_traces.rows import Split as Side
 from hf_rlhf_traces.split import Split
 from hf_rlhf_traces.store import Store
+from hf_rlhf_traces.terminal import bars
 from hf_rlhf_traces.trace import Trace, decoded
 from hf_rlhf_traces.writing import SPLITS, SplitWriter, dataset_written, written_lines
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 TRACES = "traces.jsonl"
 AFTER = ("read", "format")
@@ -162,7 +159,7 @@ def lines_shown(path: Path, title: str) -> Iterator[bytes]:
     if not path.exists():
         yield from written_lines(path)
         return
-    with _progress() as progress:
+    with bars() as progress:
         try:
             with progress.open(path, "rb", description=title) as file:
                 yield from file
@@ -179,13 +176,6 @@ def _shown_blocks(path: Path, title: str) -> Iterator[Iterator[Block]]:
             progress.advance(task, block.size)
             yield block
 
-    with _progress() as progress:
+    with bars() as progress:
         task = progress.add_task(title, total=path.stat().st_size)
         yield coming()
-
-
-def _progress() -> "Progress":
-    from rich.console import Console
-    from rich.progress import Progress
-
-    return Progress(console=Console(stderr=True), disable=not sys.stderr.isatty())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from hf_rlhf.errors import DataError
+from hf_rlhf_traces.bulk import Bulk
 from hf_rlhf_traces.layout import Layout
 from hf_rlhf_traces.rows import Lines, arrow_schema
 
@@ -33,9 +34,9 @@ class Part:
     """Rows as they stand in files. Small, to be sent by a worker."""
 
     rows: int
-    lines: bytes
+    lines: Bulk
     """JSON Lines; b"" where they are not asked for."""
-    parquet: bytes
+    parquet: Bulk
     """A Parquet file."""
 
 
@@ -68,7 +69,7 @@ class Batch:
 
     def take(self) -> Part:
         """Return the rows as a part, and begin anew."""
-        part = Part(self.rows, b"".join(self.lines), self._parquet())
+        part = Part(self.rows, Bulk(b"".join(self.lines)), Bulk(self._parquet()))
         self._begin()
         return part
 

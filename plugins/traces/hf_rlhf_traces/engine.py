@@ -9,7 +9,9 @@ import argparse
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import IO, Protocol, TypeVar
 
 from hf_rlhf.errors import DataError
+from hf_rlhf_traces.bulk import hand_over_in
 from hf_rlhf_traces.options import whole
 
 T = TypeVar("T")
@@ -158,7 +161,8 @@ def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
     """Give a pool. Its workers end at once when the block fails, or this process ends."""
     context = multiprocessing.get_context("spawn")
     theirs, ours = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(count, context, _started, (theirs,))
+    given = tempfile.TemporaryDirectory(prefix="hf_rlhf_traces-", ignore_cleanup_errors=True)
+    pool = ProcessPoolExecutor(count, context, _started, (theirs, Path(given.name)))
     try:
         yield pool
         pool.shutdown()
@@ -172,6 +176,7 @@ def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
         ours.close()
         pool.shutdown(cancel_futures=True)
         theirs.close()
+        given.cleanup()
 
 
 def add_workers_option(parser: argparse.ArgumentParser) -> None:
@@ -189,13 +194,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _started(lifeline: Connection) -> None:
+def _started(lifeline: Connection, folder: Path) -> None:
     """Leave Ctrl-C to the process that started this one, and end when it lets go of its end."""
+    hand_over_in(folder)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.set_threshold(_GARBAGE)
-    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(lifeline, folder), daemon=True).start()
 
 
-def _end_with(lifeline: Connection) -> None:
+def _end_with(lifeline: Connection, folder: Path) -> None:
     lifeline.poll(None)
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import orjson
+from msgspec.structs import replace
 
 from hf_rlhf.errors import DataError, RunFolderError
+from hf_rlhf_traces.bulk import Bulk
 from hf_rlhf_traces.engine import Block, blocks
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
 from hf_rlhf_traces.sources import Item, in_blocks, lines_of, rows_of
@@ -22,8 +24,25 @@ from hf_rlhf_traces.tally import Tally
 
 EARLY = 1_000
 """Rows after which a file without a single trace is given up."""
-Found = list[Read | Rejected | None]
-"""What came of the rows of a block, or of one row; None of a blank line."""
+
+
+class Found(list[Read | Rejected | None]):
+    """What came of the rows of a block, or of one row; None of a blank line."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send what is read of all rows as one piece."""
+        bodies = [one.body for one in self if isinstance(one, Read)]
+        return _received, (list(self), [*map(len, bodies)], Bulk(b"".join(bodies)))
+
+
+def _received(rows: list[Read | Rejected | None], sizes: list[int], bodies: Bulk) -> Found:
+    content, ends = bodies.content, accumulate(sizes)
+    places = (slice(end - size, end) for size, end in zip(sizes, ends, strict=True))
+    return Found(
+        replace(one, body=content[next(places)]) if isinstance(one, Read) else one for one in rows
+    )
+
+
 EachFound = Callable[[Callable[[Block], Found], Iterable[Block]], Iterator[Found]]
 """How blocks are read, in order: as `hf_rlhf_traces.engine.Each`."""
 Settled = Callable[[Found, Sequence[Read | Rejected]], None]
@@ -82,7 +101,7 @@ def _found(
         else:
             for file in some:
                 for where, item in rows_of(file, int(options.max_row_mb * 1e6), tick(file)):
-                    yield [read_item(where, item, options)]
+                    yield Found([read_item(where, item, options)])
 
 
 def _blocks(file: str, tick: Callable[[int], None]) -> Iterator[Block]:
@@ -91,10 +110,10 @@ def _blocks(file: str, tick: Callable[[int], None]) -> Iterator[Block]:
         tick(block.start + block.size)
 
 
-def read_block(block: Block, options: Options) -> list[Read | Rejected | None]:
+def read_block(block: Block, options: Options) -> Found:
     """Return what came of each row of a block; a worker's part of `read`."""
     rows = lines_of(block, int(options.max_row_mb * 1e6))
-    return [read_item(where, item, options) for where, item in rows]
+    return Found([read_item(where, item, options) for where, item in rows])
 
 
 def read_item(where: str, item: Item, options: Options) -> Read | Rejected | None:

@@ -9,6 +9,7 @@ https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thr
 import struct
 from dataclasses import dataclass, field
 from io import BytesIO
+from mmap import mmap
 from typing import IO
 
 from hf_rlhf_traces.thrift_compact import LIST, LONG, STRUCT, Fields, parsed, write_struct
@@ -32,7 +33,7 @@ class PartsFile:
     _footer: Fields | None = None
     _groups: list[Fields] = field(default_factory=list)
 
-    def add(self, part: bytes) -> None:
+    def add(self, part: bytes | mmap) -> None:
         """Put the row groups of a file behind those there are; only their footer stays in memory.
 
         Raises ValueError when the part is no Parquet file, or has other columns.

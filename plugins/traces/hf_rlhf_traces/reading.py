@@ -41,7 +41,7 @@ SHOWN = 2_000
 _KINDS = {Reasoning: "reasoning", Search: "searches", SearchResult: "results"}
 PACKED = (
     *("trace", "steps", "trajectory", "messages", "conversation", "input", "output", "response"),
-    *("responses_create_params", "full_traces", "fields"),
+    *("responses_create_params", "full_traces", "fields", "conversations"),
 )
 """Columns that may hold JSON as text."""
 
@@ -83,7 +83,7 @@ class Read(Struct, frozen=True, gc=False):
     key: str
     """The question's key."""
     body: bytes
-    """Question, steps and fields as JSON, without braces."""
+    """Question, steps and fields as JSON, without braces. Sent with those of its block."""
     digest: str
     """Of `body`: 32 hex digits, the same for the same row wherever it stands."""
     steps: dict[tuple[str, str], int]
@@ -93,8 +93,8 @@ class Read(Struct, frozen=True, gc=False):
     """What `body` says, in the process that has read it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Send all but the typed trace."""
-        told = (self.id, self.where, self.form, self.key, self.body, self.digest)
+        """Send all but what is sent for the block, and the typed trace."""
+        told = (self.id, self.where, self.form, self.key, b"", self.digest)
         return Read, (*told, self.steps, self.noted)
 
     @property

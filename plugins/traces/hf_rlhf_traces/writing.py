@@ -60,8 +60,8 @@ class SplitWriter:
     def append(self, part: Part) -> None:
         """Write rows that a worker has put into their form."""
         if self._lines is not None:
-            self._lines.write(part.lines)
-        self._parquet.add(part.parquet)
+            self._lines.write(part.lines.content)
+        self._parquet.add(part.parquet.content)
         self.rows += part.rows
 
     def close(self) -> None:

@@ -55,8 +55,8 @@ def prompts(draw: st.DrawFn) -> list[tuple[object, str]]:
 def test_texts_that_grow_are_read_back_as_they_are(given: list[tuple[object, str]]) -> None:
     part = part_of("steps", [step(prompt, text[::-1]) for prompt, text in given])
     expected = [step(text, text[::-1]) for _, text in given]
-    assert rows_of(part.parquet) == expected
-    assert [orjson.loads(line) for line in part.lines.splitlines()] == expected
+    assert rows_of(part.parquet.content) == expected
+    assert [orjson.loads(line) for line in bytes(part.lines.content).splitlines()] == expected
 
 
 @settings(max_examples=50)
@@ -66,7 +66,7 @@ def test_turns_that_come_again_are_read_back(conversations: list[list[tuple[str,
         {**ORIGIN, "messages": [{"role": role, "content": text * 3} for role, text in one]}
         for one in conversations
     ]
-    assert rows_of(part_of("multiturn", rows).parquet) == rows
+    assert rows_of(part_of("multiturn", rows).parquet.content) == rows
 
 
 def test_parts_become_one_file(tmp_path: Any) -> None:
@@ -74,7 +74,7 @@ def test_parts_become_one_file(tmp_path: Any) -> None:
     with (tmp_path / "all.parquet").open("wb") as file:
         whole = PartsFile(file)
         for begin in range(0, 40, 3):
-            whole.add(part_of("steps", rows[begin : begin + 3], jsonl=False).parquet)
+            whole.add(part_of("steps", rows[begin : begin + 3], jsonl=False).parquet.content)
         whole.close()
     read = pq.ParquetFile(tmp_path / "all.parquet")
     assert (read.num_row_groups, whole.rows) == (14, 40)
@@ -90,7 +90,7 @@ def test_polars_reads_what_parts_became(tmp_path: Any) -> None:
     with (tmp_path / "all.parquet").open("wb") as file:
         whole = PartsFile(file)
         for begin in range(0, 40, 3):
-            whole.add(part_of("steps", rows[begin : begin + 3], jsonl=False).parquet)
+            whole.add(part_of("steps", rows[begin : begin + 3], jsonl=False).parquet.content)
         whole.close()
     assert polars.read_parquet(tmp_path / "all.parquet").to_dicts() == rows
 
@@ -115,9 +115,9 @@ def test_what_is_no_part_is_refused() -> None:
         parts.close()
     with pytest.raises(ValueError, match="not a Parquet file"):
         parts.add(b"PAR1 and more")
-    parts.add(part_of("steps", [], jsonl=False).parquet)
+    parts.add(part_of("steps", [], jsonl=False).parquet.content)
     with pytest.raises(ValueError, match="other columns"):
-        parts.add(part_of("multiturn", [], jsonl=False).parquet)
+        parts.add(part_of("multiturn", [], jsonl=False).parquet.content)
 
 
 @pytest.mark.parametrize("jsonl", [True, False])

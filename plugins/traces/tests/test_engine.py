@@ -1,9 +1,11 @@
 """Blocks of lines, and workers: the same whatever the size and the number, and no line lost."""
 
 import json
+import mmap
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_rlhf.errors import DataError
+from hf_rlhf_traces.bulk import Bulk
 from hf_rlhf_traces.engine import Block, blocks, in_order
 
 
@@ -115,6 +118,24 @@ def test_a_worker_that_is_killed_is_an_error_that_says_what_to_do() -> None:
         list(in_order(partial(dies_at, 3), range(100), workers=2))
 
 
+def large(size: int) -> Bulk:
+    return Bulk(bytes([size % 251]) * size)
+
+
+def test_many_bytes_come_by_files_of_which_none_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sizes = [0, 10, 65_535, 65_536, 3_000_000]
+    results = in_order(large, sizes, workers=2)
+    first = next(results)
+    assert list(tmp_path.iterdir()), "there is a folder while workers work"
+    found = [first, *results]
+    assert [bytes(one.content) for one in found] == [large(size).content for size in sizes]
+    assert [type(one.content) for one in found] == [bytes, bytes, bytes, mmap.mmap, mmap.mmap]
+    assert not list(tmp_path.iterdir())
+
+
 ORPHANS = """
 import sys, time
 from hf_rlhf_traces.engine import in_order
@@ -135,8 +156,13 @@ def test_no_worker_is_left_when_the_process_is_killed(tmp_path: Path, signal: st
 
     script = tmp_path / "orphans.py"
     script.write_text(ORPHANS)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     with subprocess.Popen(
-        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(temporary)},
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -144,3 +170,4 @@ def test_no_worker_is_left_when_the_process_is_killed(tmp_path: Path, signal: st
         assert len(workers) >= 2
         process.send_signal(getattr(signals, signal))
         assert psutil.wait_procs(workers, timeout=20)[1] == []
+    assert not list(temporary.iterdir())

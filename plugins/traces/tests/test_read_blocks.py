@@ -64,7 +64,7 @@ def test_blocks_read_what_the_whole_file_reads(
 
 
 def rows_in(parts: list[Part]) -> list[dict[str, object]]:
-    return [json.loads(line) for part in parts for line in part.lines.splitlines()]
+    return [json.loads(line) for part in parts for line in bytes(part.lines.content).splitlines()]
 
 
 @pytest.mark.parametrize("size", [1, 700, 1 << 20])

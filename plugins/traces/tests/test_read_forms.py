@@ -408,6 +408,7 @@ def test_dr_tulu(column: str) -> None:
         SearchResult((Document("", "exceed allowed tool call requests"),)),
         Answer('It is <cite id="s1-0">in France</cite>.', "answer"),
     )
+    assert "documents_empty" not in found.noted
 
 
 def test_tags_within_messages_and_calls_as_json() -> None:

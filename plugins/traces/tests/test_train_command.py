@@ -70,6 +70,7 @@ def test_no_held_out_question_is_in_any_training_form() -> None:
         ({"traces": 1}, "`traces` must be at least 2"),
         ({"hops": [3, 1]}, "hops"),
         ({"hops": [2]}, "two numbers"),
+        ({"max_test_rows": 0}, "max_test_rows is 0"),
     ],
 )
 def test_sizes_that_no_world_has_are_refused(given: dict[str, Any], said: str) -> None:

@@ -112,7 +112,8 @@ def documents_tagged(text: str, noted: Noted) -> tuple[Document, ...]:
         return (*found, *([Document("", around)] if around else []))
     if snippets := list(_SNIPPET.finditer(text)):
         found = [_snippet(one[2], one[3]) for one in snippets]
-        return full([*found, Document("", _SNIPPET.sub("", text).strip())], noted)
+        around = _SNIPPET.sub("", text).strip()
+        return full([*found, *([Document("", around)] if around else [])], noted)
     marks = list(_NUMBERED.finditer(text))
     if not marks or text[: marks[0].start()].strip():
         return documents_said(text.strip(), noted)

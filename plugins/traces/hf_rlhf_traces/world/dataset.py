@@ -46,7 +46,7 @@ def traces_multihop(
         validation_ratio: share of the questions that are held out, in all forms the same.
         split_seed: which they are.
         think_drop_prob: how often a turn is written without its reasoning (`multiturn`).
-        max_test_rows: at most so many held-out rows, the first.
+        max_test_rows: at most so many held-out rows, the first; at least 1.
 
     Returns:
         Splits `train` and `test`, as `traces` gives them.
@@ -56,6 +56,8 @@ def traces_multihop(
     """
     from datasets import DatasetDict
 
+    if max_test_rows is not None and max_test_rows < 1:
+        raise DataError(f"max_test_rows is {max_test_rows}, expected 1 or more.")
     if form not in _FORMS:
         raise DataError(f"`form` is {form!r}, expected one of {', '.join(_FORMS)}.")
     if traces < 2 or len(hops) != 2:
