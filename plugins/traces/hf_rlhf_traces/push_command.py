@@ -121,7 +121,7 @@ def bundle_of(
 ) -> Bundle:
     """Return the files to push. Rows are redacted into `scratch`, if there is one.
 
-    Raises PublishError for a secret in the card, or in rows that are not redacted.
+    Raises PublishError for a secret in the card, or in rows that are not redacted, or cannot be.
     """
     folder = store.folder / "datasets"
     paths = [f"{name}/{split}.parquet" for name in names for split in SPLITS]
@@ -134,6 +134,7 @@ def bundle_of(
         _check_rows(files, secrets)
     else:
         files = _redacted(files, scratch)
+        _check_rows(files, secrets)  # such as a token in use that looks like none
     for path, file in files.items():
         bundle.add_file(path, file)
     bundle.add_text(LIST, as_text({"datasets": list(names), "files": bundle.manifest()}))

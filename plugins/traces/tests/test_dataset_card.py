@@ -7,8 +7,10 @@ import pytest
 import yaml
 
 from hf_rlhf.errors import PublishError
+from hf_rlhf.hub import connect
+from hf_rlhf_traces.command import command
 from hf_rlhf_traces.dataset_card import _size, write_card
-from hf_rlhf_traces.push_command import _secrets_of
+from hf_rlhf_traces.push_command import _secrets_of, bundle_of
 from hf_rlhf_traces.read_command import read
 from hf_rlhf_traces.reading import Options
 from hf_rlhf_traces.store import Store
@@ -47,6 +49,16 @@ def test_a_licence_of_another_name_is_named(tmp_path: Path) -> None:
 )
 def test_the_size_is_a_category_of_the_hub(rows: int, category: str) -> None:
     assert _size(rows) == category
+
+
+def test_what_is_not_known_for_a_secret_by_its_form_is_not_pushed_redacted(tmp_path: Path) -> None:
+    generate(tmp_path / "raw.jsonl", 4, Recipe())
+    read([str(tmp_path / "raw.jsonl")], tmp_path / "store", Options(), workers=1)
+    assert command(["steps", str(tmp_path / "store"), "--workers", "1"]) == 0
+    store = Store.open(tmp_path / "store")
+    hub = connect(token="home of Peris")  # one of another Hub may look like anything
+    with pytest.raises(PublishError, match="the Hub token in use"):
+        bundle_of(store, ["steps"], write_card(store).read_text("utf-8"), hub, tmp_path / "scratch")
 
 
 def test_a_token_that_begins_a_line_of_a_row_is_found_before_a_push() -> None:
