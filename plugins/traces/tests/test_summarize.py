@@ -480,6 +480,22 @@ def test_summaries_that_were_moved_are_not_taken_for_others(store: Store) -> Non
     assert split(store)["missing"] == 0
 
 
+def test_samples_that_come_in_another_order_are_matched_anew(store: Store) -> None:
+    argv = ["summarize", str(store.folder)]
+    assert command(argv) == 0
+    file = store.folder / "datasets/steps/train.parquet"
+    rows = pq.read_table(file)
+    pq.write_table(rows.take(list(range(len(rows)))[::-1]), file)
+    lines_file = file.with_suffix(".jsonl")
+    turned = lines_file.read_text().splitlines(keepends=True)[::-1]
+    lines_file.write_text("".join(turned))
+    with pytest.raises(DataError, match="does not hold what `summarize` left"):
+        split(store)
+    assert command(argv) == 0
+    assert [line["id"] for line in lines(store)] == ids(store)
+    assert split(store)["missing"] == 0
+
+
 def test_a_stopped_call_with_other_settings_leaves_no_dead_end(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -232,6 +232,7 @@ def summarize(
         kept.settle(order)
         report.update(_report(store, samples, kept))
         report["content"] = content_of(store.folder / FOLDER)
+        report["order"] = _order_of(store)
         report["this_call"] = {"made": log.made, "failed": log.failed, **how.usage()}
         if not report["summarised"]:
             raise JudgeError(
@@ -269,14 +270,30 @@ def _missing(store: Store, by: str, kept: Kept, again: Again, order: list[str]) 
 
 
 def _due(store: Store, again: Again) -> bool:
-    """Say whether a finished step still has samples that may be tried, or its files are others."""
+    """Say whether a finished step still has samples that may be tried, or its files are others.
+
+    Or the samples are in another order, as of files that were read in another way.
+    """
     report = store.report(STEP)
-    if content_of(store.folder / FOLDER) != report.get("content"):
+    now = {"content": content_of(store.folder / FOLDER), "order": _order_of(store)}
+    if any(report.get(name) != one for name, one in now.items()):
         return True
     tries = [int(count) for count in report["tries"]]
     return bool(report["missing"]) or (
         again.retry_failed and any(count < again.max_tries for count in tries)
     )
+
+
+def _order_of(store: Store) -> str:
+    """Return 32 hex digits of the ids of the samples in their order."""
+    import pyarrow.parquet as pq
+
+    hashed = hashlib.blake2b(digest_size=16)
+    for side in SPLITS:
+        with pq.ParquetFile(store.folder / "datasets" / "steps" / f"{side}.parquet") as file:
+            for batch in file.iter_batches(columns=["id"]):
+                hashed.update("\0".join([*batch.column(0).to_pylist(), ""]).encode())
+    return hashed.hexdigest()
 
 
 def _digest(settings: Mapping[str, Any], form: Format) -> str:
