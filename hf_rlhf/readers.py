@@ -219,7 +219,7 @@ def _hub(name: str, revision: str | None, subset: str | None, columns: Mapping[s
         raise DataError(f"{name}: no such file or folder{near(Path(name).name, known)}.")
     from datasets import exceptions, load_dataset
 
-    commit = _commit(name, revision)
+    commit = dataset_commit(name, revision)
     if commit is None and (why := absent(name, "dataset")):
         raise DataError(f"{name}: {why}")
     try:
@@ -234,7 +234,8 @@ def _hub(name: str, revision: str | None, subset: str | None, columns: Mapping[s
     return Source(name, _of_datasets(name, dict(loaded), columns), commit)
 
 
-def _commit(name: str, revision: str | None) -> str | None:
+def dataset_commit(name: str, revision: str | None = None) -> str | None:
+    """Return the commit of a Hub dataset, or of its `revision`; None if the Hub cannot say."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 

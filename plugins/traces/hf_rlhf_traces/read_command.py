@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.readers import dataset_commit
 from hf_rlhf_traces.decontamination import evaluation_set
 from hf_rlhf_traces.engine import add_workers_option, in_order
 from hf_rlhf_traces.gathering import EachFound, Settled, gather, written
@@ -220,7 +221,14 @@ def _is_there(report: Mapping[str, Any], out: Path, found: Sequence[Mapping[str,
     """Whether what a report tells of was made of these files, and still lies there."""
     traces = out / TRACES
     there = traces.is_file() and traces.stat().st_size == report["bytes"]
-    return there and (out / REJECTS).is_file() and report["sources"] == found
+    same = len(found) == len(report["sources"]) and all(
+        # Where the Hub cannot be asked, what was read of it stands.
+        was.get(key) == value
+        for was, now in zip(report["sources"], found, strict=True)
+        for key, value in now.items()
+        if key != "commit" or value
+    )
+    return there and (out / REJECTS).is_file() and same
 
 
 def _named(file: str) -> str:
@@ -230,6 +238,6 @@ def _named(file: str) -> str:
 def _seen(file: str) -> dict[str, Any]:
     """What tells that a file is still the one that was read."""
     if not os.path.exists(file):
-        return {"path": file}
+        return {"path": file, "commit": dataset_commit(file)}
     stat = os.stat(file)
     return {"path": os.path.abspath(file), "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns}

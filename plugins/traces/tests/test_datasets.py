@@ -472,6 +472,38 @@ def test_push_is_verified_once_and_refuses_what_is_not_its_own(
 
 
 @pytest.mark.slow
+def test_a_dataset_of_the_hub_is_read_again_when_it_has_a_new_commit(
+    store: Path, hub: str, tmp_path: Path
+) -> None:
+    from huggingface_hub import HfApi
+
+    api, lines = HfApi(endpoint=hub), (store / "traces.jsonl").read_bytes().splitlines(True)
+    api.create_repo("demo/raw", repo_type="dataset")
+
+    def read_of(count: int) -> tuple[int, str]:
+        api.upload_file(
+            path_or_fileobj=b"".join(lines[:count]),
+            path_in_repo="train.jsonl",
+            repo_id="demo/raw",
+            repo_type="dataset",
+        )
+        given = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+        told = subprocess.run(
+            [sys.executable, "-m", "hf_rlhf.cli", "traces", "read", "demo/raw"]
+            + ["--out", str(tmp_path / "again"), "--max_rejected_share", "1"],
+            env={**os.environ, **given},
+            capture_output=True,
+            text=True,
+        )
+        assert told.returncode == 0, told.stderr[-2000:]
+        return Store.open(tmp_path / "again").report("read")["rows"], told.stdout
+
+    assert read_of(10)[0] == 10
+    assert "nothing to do" in read_of(10)[1]
+    assert read_of(12)[0] == 12
+
+
+@pytest.mark.slow
 def test_a_secret_is_not_pushed(store: Path, hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import HfApi, hf_hub_download
 
