@@ -22,6 +22,7 @@ from hf_rlhf_traces.writing import SPLITS, SplitWriter, dataset_written, written
 TRACES = "traces.jsonl"
 AFTER = ("read", "format")
 """Steps of a store that datasets are made from."""
+NEEDED = {"steps": "a result and a reply to it", "multiturn": "a reply"}
 SKIPPED = ("trailing_results", "empty_reply")
 MadeRows = tuple[Sequence[Mapping[str, Any]], Counter[str]]
 
@@ -89,7 +90,9 @@ def build(
     of what is written; `each` has blocks built in another way. Raises RunFolderError where the
     traces are not read, DataError where none gives a sample.
     """
-    split = Split.of_report(store.report("read"))
+    read = store.report("read")
+    split = Split.of_report(read)
+    _check_whole(store.folder / TRACES, read["bytes"])
     counts: Counter[str] = Counter()
     folder = store.folder / "datasets" / rows.dataset
     with (
@@ -102,6 +105,15 @@ def build(
             append(made, writers, counts)
         report.update(reported(store, rows.dataset, counts, writers))
     return report
+
+
+def _check_whole(path: Path, size: int) -> None:
+    there = path.stat().st_size if path.exists() else 0
+    if there != size:
+        raise DataError(
+            f"{path} has {there:,} bytes, and was written with {size:,}: it was changed since. "
+            "Read the source anew: the same `hf-rlhf traces read` does so."
+        )
 
 
 def append(made: Made, writers: Mapping[Side, SplitWriter], counts: Counter[str]) -> None:
@@ -118,8 +130,8 @@ def reported(
     """Return the report of a dataset. Raises DataError where there is no sample."""
     if not counts["samples"]:
         raise DataError(
-            f"{store.folder / TRACES}: no trace gives a sample of {dataset}, which needs a "
-            f"reply to learn. Of the cuts: {_shown(counts)}."
+            f"{store.folder / TRACES}: no trace gives a sample of {dataset}, which needs "
+            f"{NEEDED[dataset]}. Of the cuts: {_shown(counts)}."
         )
     return _report(counts, {side: one.rows for side, one in writers.items()})
 

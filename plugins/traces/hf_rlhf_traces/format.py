@@ -195,7 +195,7 @@ class Format:
         return asdict(self)
 
 
-_TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_TAG_NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?")
 _PLACEHOLDERS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "document": (("number", "title", "content"), "content"),
     "system": (TAGS, ""),
@@ -214,7 +214,7 @@ def _bad_tags(form: Format) -> Iterable[Problem]:
             yield Problem(
                 f"format: {field}",
                 f"{name!r} cannot be the name of a tag.",
-                "Use letters, digits, - and _, a letter first.",
+                "Use letters, digits, - and _, a letter first and no - last.",
             )
         elif (other := seen.setdefault(name.lower(), field)) != field:
             yield Problem(f"format: {field}", f"{name!r} is the tag of {other} too.", "Rename one.")

@@ -19,7 +19,7 @@ from hf_rlhf_traces.bulk import Bulk
 from hf_rlhf_traces.engine import Block, blocks
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
 from hf_rlhf_traces.sources import Item, in_blocks, lines_of, rows_of
-from hf_rlhf_traces.store import REJECTS, TRACES
+from hf_rlhf_traces.store import REFUSED, REJECTS, TRACES
 from hf_rlhf_traces.tally import Tally
 
 EARLY = 1_000
@@ -129,7 +129,10 @@ def read_item(where: str, item: Item, options: Options) -> Read | Rejected | Non
 
 @contextmanager
 def written(out: Path) -> Iterator[Places]:
-    """Give both files; they take their places when all is read, rejects also when that fails."""
+    """Give both files; they take their places when all is read.
+
+    Rejects of a reading that fails are put beside those there are.
+    """
     temporary = {name: out / f".{name}.{uuid.uuid4().hex}.tmp" for name in (TRACES, REJECTS)}
     try:
         with temporary[TRACES].open("wb") as traces, temporary[REJECTS].open("wb") as rejects:
@@ -137,13 +140,14 @@ def written(out: Path) -> Iterator[Places]:
                 yield Places(traces, rejects)
             except DataError:
                 rejects.flush()
-                os.replace(temporary[REJECTS], out / REJECTS)
+                os.replace(temporary[REJECTS], out / REFUSED)
                 raise
             for file in (traces, rejects):
                 file.flush()
                 os.fsync(file.fileno())
         for name, path in temporary.items():
             os.replace(path, out / name)
+        (out / REFUSED).unlink(missing_ok=True)
     except OSError as error:
         raise RunFolderError(
             f"{out} cannot be written: {error.strerror or error}. Free space, or choose another "

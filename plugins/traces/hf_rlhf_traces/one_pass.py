@@ -8,7 +8,7 @@ the few others in the end. These come last in the files; the rows are those of t
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from operator import is_
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from hf_rlhf.files import whole_folder
+from hf_rlhf.record import LOCK_NAME
+from hf_rlhf.run_folder import claimed
 from hf_rlhf_traces.building import AFTER, Built, Made, Rows, append, build, reported
 from hf_rlhf_traces.engine import Block, blocks, in_order
 from hf_rlhf_traces.format_options import store_format
@@ -42,16 +44,27 @@ def read_and_build(job: Job, workers: int | None = None) -> Mapping[str, Any]:
     """
     if is_read(**job.reading) or not all(map(in_blocks, job.reading["sources"])):
         return _two_passes(job, workers)
-    home = job.home / "one_pass"
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
-    try:
+    with _scratch(job.home) as home:
         return _one_pass(job, home, workers) or _two_passes(job, workers)
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """Give an empty folder in one that is this process's meanwhile, and is gone if it was ours."""
+    home = folder / "one_pass"
+    try:
+        with claimed(folder, "--out"):
+            shutil.rmtree(home, ignore_errors=True)
+            home.mkdir()
+            try:
+                yield home
+            finally:
+                shutil.rmtree(home, ignore_errors=True)
+                (folder / LOCK_NAME).unlink(missing_ok=True)
     finally:
-        shutil.rmtree(home, ignore_errors=True)
-        for folder in (job.home, job.home.parent):
-            if not any(folder.iterdir()):
-                folder.rmdir()
+        with suppress(OSError):  # another process is in it, or what other tasks have made
+            folder.rmdir()
+            folder.parent.rmdir()
 
 
 def _two_passes(job: Job, workers: int | None) -> Mapping[str, Any]:

@@ -139,7 +139,7 @@ def read(
     What was read with the same settings from the same files is not read again. `workers` (None:
     one for each core) changes nothing of what is written; `each` has blocks read in another way
     than by workers of this process, and `settled` is told what became of each. Raises DataError
-    when too many rows are rejected (rejects.jsonl is kept then), RunFolderError when the folder
+    when too many rows are rejected (rejects.refused.jsonl has them), RunFolderError when the folder
     holds something else, and ConfigError for a ratio that leaves a side empty.
     """
     files = files_of(sources, out)

@@ -24,6 +24,8 @@ from hf_rlhf.pure_json import as_json
 MANIFEST = "traces.json"
 TRACES = "traces.jsonl"
 REJECTS = "rejects.jsonl"
+REFUSED = "rejects.refused.jsonl"
+"""The rejects of a reading that had too many, and so was not taken."""
 SCHEMA = 1
 _PARTS = {"settings", "after", "report", "digest"}
 _PASSING = {"seconds", "sources", "this_call"}

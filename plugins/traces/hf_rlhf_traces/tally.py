@@ -18,7 +18,7 @@ from hf_rlhf_traces.readers.search import KNOWN
 from hf_rlhf_traces.reading import Options, Read, Rejected, rejected
 from hf_rlhf_traces.seen import Seen
 from hf_rlhf_traces.split import Split, rank
-from hf_rlhf_traces.store import REJECTS
+from hf_rlhf_traces.store import REFUSED
 
 NAMES = 60
 """Names of unknown types and of fields that are told apart in a report."""
@@ -115,7 +115,7 @@ class Tally:
         allowed = f", more than --max_rejected_share {share:g}" if self.traces else ""
         raise DataError(
             f"{bad:,} of {self.rows:,} rows are no traces{allowed}:\n" + "\n".join(lines) + "\n"
-            f"All are in {REJECTS}. Mend them, name the --form, or allow more of them."
+            f"All are in {REFUSED}. Mend them, name the --form, or allow more of them."
         )
 
     def report(self, ratio: float) -> dict[str, Any]:

@@ -172,13 +172,22 @@ def test_a_probability_is_from_0_to_1(
 def test_a_build_that_fails_leaves_what_was_there(store: Path) -> None:
     before = bytes_of(store)
     lines_ = (store / "traces.jsonl").read_text().splitlines(keepends=True)
-    (store / "traces.jsonl").write_text("".join([*lines_[:5], '{"id": "x"}\n', *lines_[5:]]))
+    (store / "traces.jsonl").write_text(
+        "".join([*lines_[:5], '{"id": "x"}'.ljust(len(lines_[5]) - 1) + "\n", *lines_[6:]])
+    )
     with pytest.raises(DataError, match=r"traces\.jsonl:6: is not a trace"):
         run("steps", store, "--overwrite", "--format.think", "thought")
     after = bytes_of(store)
     changed = {name for name in before if before[name] != after.get(name)} | {*after} - {*before}
     assert changed == {"traces.jsonl", "traces.json"}  # the format is another now
     assert Store.open(store).state("steps") == "stale"
+
+
+def test_traces_that_were_cut_by_hand_are_not_built(store: Path) -> None:
+    lines_ = (store / "traces.jsonl").read_text().splitlines(keepends=True)
+    (store / "traces.jsonl").write_text("".join(lines_[:40]))
+    with pytest.raises(DataError, match=r"traces\.jsonl has .* it was changed since"):
+        run("steps", store, "--overwrite", "--format.think", "thought")
 
 
 @pytest.mark.slow
@@ -241,6 +250,7 @@ def test_a_store_has_one_format(store: Path, tmp_path: Path) -> None:
         ("thnk: x", "tags.yaml: thnk: is no field"),
         ("think: 3", "think: is 3, expected text"),
         ("think: a b", "'a b' cannot be the name of a tag"),
+        ("think: a-", "'a-' cannot be the name of a tag"),
         ("think: Answer", "is the tag of think too"),
         ("multiturn: 'Q: {context} {foo}'", r"it has {foo}"),
         ("multiturn: 'Q: {context!r}'", r"it has {context}"),

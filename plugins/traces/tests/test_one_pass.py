@@ -121,7 +121,35 @@ def test_a_failure_leaves_nothing_behind(files: list[Path], tmp_path: Path) -> N
     bad.write_bytes(files[0].read_bytes() + b"{}\n" * 400)
     with pytest.raises(DataError, match="400 of 550 rows are no traces"):
         at_once([bad], out, "--workers", "1")
-    assert {path.name for path in out.iterdir()} <= {"traces.json", "rejects.jsonl", ".lock"}
+    assert {path.name for path in out.iterdir()} <= {
+        "traces.json",
+        "rejects.refused.jsonl",
+        ".lock",
+    }
+
+
+@pytest.mark.slow
+def test_a_second_process_is_refused_and_the_first_one_goes_on(
+    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled, refused = one_pass._Begun.settled, []
+
+    def disturbed(self: one_pass._Begun, *more: Any) -> None:
+        second = subprocess.run(
+            [sys.executable, "-m", "hf_rlhf.cli", "traces", "pipeline", *map(str, files)]
+            + ["--out", str(tmp_path / "store"), *LAX],
+            capture_output=True,
+            text=True,
+        )
+        refused.append(second.stderr)
+        settled(self, *more)
+
+    monkeypatch.setattr(one_pass._Begun, "settled", disturbed)
+    monkeypatch.setattr(one_pass, "NEAR", 0.05)
+    at_once(files, tmp_path / "store", "--workers", "1")
+    assert refused
+    assert all("is in use by process" in said for said in refused)
+    assert rows_of(tmp_path / "store", "train")
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -160,10 +160,16 @@ def test_too_many_rejected_rows_stop_the_reading_and_leave_the_rejects(tmp_path:
     out = tmp_path / "out"
     with pytest.raises(DataError, match=r"1 of 10 rows(?s:.*)t\.jsonl:10: Expecting value"):
         done(file, out, 0.05)
-    assert len(rejects(out)) == 1
+    assert len((out / "rejects.refused.jsonl").read_text().splitlines()) == 1
     assert not (out / "traces.jsonl").exists()
     assert Store.open(out).state("read") == "to do"
     assert done(file, out, 0.1)["traces"] == 9
+    assert len(rejects(out)) == 1
+    assert not (out / "rejects.refused.jsonl").exists()
+    file.write_bytes(lines(*range(9)) + b"x\n" * 5)
+    with pytest.raises(DataError, match="5 of 14 rows"):
+        done(file, out, 0.1)
+    assert len(rejects(out)) == 1, "what belongs to the traces stands"
 
 
 def test_a_file_without_any_trace_is_given_up_early(tmp_path: Path) -> None:
