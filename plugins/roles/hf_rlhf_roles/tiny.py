@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hf_rlhf.readers import read_file
+from hf_rlhf.testing.small_models import small_llama
 
 VOCABULARY = 1024
 CONTEXT = 2048
@@ -24,9 +25,8 @@ def make_tiny_base(folder: Path, texts: Sequence[Path], *, seed: int = 0) -> Pat
     The tokenizer is byte-level BPE, so that it takes any text, with merges learned from the rows
     of `texts`; the weights are random: what a role can do on it, its adapter has learned.
     """
-    import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -47,22 +47,7 @@ def make_tiny_base(folder: Path, texts: Sequence[Path], *, seed: int = 0) -> Pat
         model_max_length=CONTEXT,
     )
     fast.chat_template = _TEMPLATE
-    config = LlamaConfig(
-        vocab_size=len(fast),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        pad_token_id=0,
-        bos_token_id=None,
-        eos_token_id=1,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
+    model = small_llama(fast, seed=seed, hidden=64, layers=2, positions=CONTEXT)
     model.save_pretrained(folder)
     fast.save_pretrained(folder)
     return folder

@@ -11,41 +11,29 @@ depends on the processor and the number of threads; one is used).
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from hf_rlhf.testing.small_models import (
+    IGNORED,
+    Training,
+    padded,
+    save_model,
+    small_llama,
+    warm_up_and_decay,
+)
 from hf_rlhf_classic.worlds.arithmetic import demonstrate, problems
 from hf_rlhf_classic.worlds.measure import scores
 from hf_rlhf_classic.worlds.rows import generator
 from hf_rlhf_classic.worlds.tastes import Host, tastes_of
 from hf_rlhf_classic.worlds.tokenizer import build_tokenizer
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-IGNORED = -100
 SLIPS = 0.4
 """As in `arithmetic`."""
 SLIPS_READ = 0.6
 """How many of the sums that the base model reads are wrong."""
 Pair = tuple[str, str]
 """A prompt and its completion."""
-
-
-def architecture(hidden: int, layers: int) -> dict[str, Any]:
-    """Return the settings of a Llama-shaped decoder of the given width and depth."""
-    return {
-        "hidden_size": hidden,
-        "intermediate_size": 3 * hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": hidden // 16,
-        "num_key_value_heads": hidden // 16,
-        "head_dim": 16,
-        "max_position_embeddings": 512,
-        "tie_word_embeddings": True,
-    }
 
 
 def demonstrations(seed: int, slips: float) -> Iterator[Pair]:
@@ -64,20 +52,11 @@ class Builder:
     """One model and its tokenizer, trained in stages."""
 
     def __init__(self, seed: int, hidden: int = 64, layers: int = 3) -> None:
-        import torch
-        from transformers import LlamaConfig, LlamaForCausalLM
-
-        torch.manual_seed(seed)
         self.seed = seed
         self.tokenizer = build_tokenizer()
-        config = LlamaConfig(
-            vocab_size=len(self.tokenizer),
-            pad_token_id=self.tokenizer.pad_token_id,
-            eos_token_id=self.tokenizer.eos_token_id,
-            bos_token_id=None,
-            **architecture(hidden, layers),
+        self.model = small_llama(
+            self.tokenizer, seed=seed, hidden=hidden, layers=layers, positions=512, widening=3
         )
-        self.model = LlamaForCausalLM(config)
 
     def read(self, steps: int, learning_rate: float, batch: int = 64) -> None:
         """Train on all tokens of endless lines, 4 to a row of a batch."""
@@ -111,48 +90,14 @@ class Builder:
         batch: int,
     ) -> None:
         """Take AdamW steps on fresh rows, with a warm-up and a linear decay of the last half."""
-        import torch
-
-        optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01
-        )
-        started, smooth = time.perf_counter(), 0.0
-        for step in range(1, steps + 1):
-            rate = min(1.0, step / 50, max(0.02, 2 * (1 - step / steps)))
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate * rate
-            ids, labels = self._batch([draw() for _ in range(batch)])
-            loss = self.model(input_ids=ids, labels=labels).loss
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            value = float(loss.detach())
-            smooth = value if step == 1 else 0.98 * smooth + 0.02 * value
-            if step % 200 == 0:
-                seconds = time.perf_counter() - started
-                print(f"{name} step {step} loss {smooth:.3f} {seconds:.0f} s", flush=True)
-
-    def _batch(self, rows: Sequence[tuple[list[int], list[int]]]) -> tuple["Tensor", "Tensor"]:
-        """Return ids and labels, padded on the right, where causal attention needs no mask."""
-        import torch
-        from torch.nn.utils.rnn import pad_sequence
-
-        ids, labels = ([torch.tensor(side) for side in sides] for sides in zip(*rows, strict=True))
-        pad = self.tokenizer.pad_token_id
-        return (
-            pad_sequence(ids, batch_first=True, padding_value=pad),
-            pad_sequence(labels, batch_first=True, padding_value=IGNORED),
-        )
+        training = Training(self.model, name, learning_rate, warm_up_and_decay(steps), every=200)
+        for _ in range(steps):
+            ids, labels = padded([draw() for _ in range(batch)], self.tokenizer.pad_token_id)
+            training.step(self.model(input_ids=ids, labels=labels).loss)
 
     def save(self, folder: Path) -> None:
         """Write weights (float32 safetensors), config, generation config and tokenizer."""
-        generation = self.model.generation_config
-        generation.eos_token_id = self.tokenizer.eos_token_id
-        generation.pad_token_id = self.tokenizer.pad_token_id
-        generation.do_sample = True
-        self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        save_model(self.model, self.tokenizer, folder, do_sample=True)
 
 
 def _take(pairs: Iterator[Pair], count: int) -> list[Pair]:

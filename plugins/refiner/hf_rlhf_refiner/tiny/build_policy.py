@@ -11,7 +11,6 @@ Three stages, because copying from the context is the hard part for a model of t
 """
 
 import argparse
-import math
 import random
 import sys
 import time
@@ -21,6 +20,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_rlhf.testing.small_models import (
+    IGNORED,
+    Schedule,
+    Training,
+    padded,
+    save_model,
+    warm_up,
+)
 from hf_rlhf_refiner.tiny.induction import plant_induction
 from hf_rlhf_refiner.tiny.tokenizer import build_tokenizer
 from hf_rlhf_refiner.tiny.world import Fact, Problem, claim, render, stream
@@ -40,7 +47,6 @@ ARCHITECTURE = {
     "rope_theta": 10000.0,
     "tie_word_embeddings": True,
 }
-IGNORED = -100
 MARGIN = 50  # tokens of an answer that is allowed to be flawed; a right one has 25
 
 
@@ -123,11 +129,11 @@ class WarmStart:
 
         rng = random.Random(f"{self.seed}/copy")
         generator = torch.Generator().manual_seed(self.seed)
-        stage = Stage(self.model, "copy", steps, learning_rate, decay=False)
+        stage = self._stage("copy", learning_rate, warm_up)
         for _ in range(steps):
             length = rng.randint(6, 16)
             once = torch.randint(2, len(self.tokenizer), (64, length), generator=generator)
-            stage.step(once.repeat(1, 4), once.repeat(1, 3))
+            stage.step(self._loss(once.repeat(1, 4), once.repeat(1, 3)))
             if stage.loss < enough:
                 return
 
@@ -142,11 +148,11 @@ class WarmStart:
 
         rng = random.Random(f"{self.seed}/cite")
         problems = stream(rng, "train", facts=4, asked=1, others=4)
-        stage = Stage(self.model, "cite", steps, learning_rate, decay=False)
+        stage = self._stage("cite", learning_rate, warm_up)
         for _ in range(steps):
             pairs = [self._cues(problem, rng) for problem in islice(problems, 32)]
             ids, targets = (torch.tensor(side) for side in zip(*pairs, strict=True))
-            stage.step(ids, targets)
+            stage.step(self._loss(ids, targets))
             if stage.loss < enough:
                 return
 
@@ -172,26 +178,30 @@ class WarmStart:
         name = "flawed" if any(astuple(flaws)) else "right"
         rng = random.Random(f"{self.seed}/{name}")
         problems = _of_many_shapes(rng)
-        stage = Stage(self.model, name, steps, learning_rate)
+        stage = self._stage(name, learning_rate, _decaying(steps))
         for _ in range(steps):
             rows = list(islice(problems, batch))
-            stage.step(*self._encode(rows, [flaws.demonstrate(row, rng) for row in rows]))
+            answers = [flaws.demonstrate(row, rng) for row in rows]
+            stage.step(self._loss(*self._encode(rows, answers)))
 
     def save(self, folder: Path) -> None:
         """Write weights (float32 safetensors), config, generation config and tokenizer."""
-        generation = self.model.generation_config
-        generation.eos_token_id = self.tokenizer.eos_token_id
-        generation.pad_token_id = self.tokenizer.pad_token_id
-        generation.do_sample = True
-        self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        save_model(self.model, self.tokenizer, folder, do_sample=True)
+
+    def _stage(self, name: str, learning_rate: float, schedule: Schedule) -> Training:
+        return Training(self.model, name, learning_rate, schedule, smoothing=0.05, every=50)
+
+    def _loss(self, ids: "Tensor", targets: "Tensor") -> "Tensor":
+        """Return the mean loss; `targets` (rows, k) are the last k tokens of `ids`, or IGNORED."""
+        from torch.nn.functional import cross_entropy
+
+        # Only the targets' predecessors need logits: the head is a fifth of this model's work.
+        logits = self.model(input_ids=ids, logits_to_keep=targets.shape[1] + 1).logits[:, :-1]
+        return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
     def _encode(self, rows: Sequence[Problem], answers: Sequence[str]) -> tuple["Tensor", "Tensor"]:
-        """Return ids and targets, padded on the right, where causal attention needs no mask."""
-        import torch
-
-        pad = self.tokenizer.pad_token_id
-        ids, labels = [], []
+        """Return ids (rows, longest), and targets from the first column that has one."""
+        made = []
         for problem, answer in zip(rows, answers, strict=True):
             turn = self.tokenizer.apply_chat_template(
                 [{"role": "user", "content": problem.prompt}],
@@ -199,12 +209,10 @@ class WarmStart:
                 return_dict=False,
             )
             reply = self.tokenizer(answer).input_ids + [self.tokenizer.eos_token_id]
-            ids.append(torch.tensor(turn + reply))
-            labels.append(torch.tensor([IGNORED] * len(turn) + reply))
-        padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=pad)
-        targets = torch.nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=IGNORED)
+            made.append((turn + reply, [IGNORED] * len(turn) + reply))
+        ids, targets = padded(made, self.tokenizer.pad_token_id)
         first = int((targets != IGNORED).any(dim=0).nonzero()[0])
-        return padded, targets[:, first:]
+        return ids, targets[:, first:]
 
 
 def _of_many_shapes(rng: random.Random) -> Iterator[Problem]:
@@ -218,47 +226,9 @@ def _of_many_shapes(rng: random.Random) -> Iterator[Problem]:
         yield next(stream(rng, "train", **shape))
 
 
-class Stage:
-    """Adam with a warm-up of 50 steps and, with `decay`, a linear decay in the second half."""
-
-    def __init__(
-        self, model: Any, name: str, steps: int, learning_rate: float, decay: bool = True
-    ) -> None:
-        import torch
-
-        self.model, self.name, self.steps, self.decay = model, name, steps, decay
-        self.learning_rate = learning_rate
-        self.optimizer = torch.optim.AdamW(
-            model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01
-        )
-        self.done = 0
-        self.loss = math.inf
-        self.started = time.perf_counter()
-
-    def step(self, ids: "Tensor", targets: "Tensor") -> None:
-        """Take one step; `targets` (rows, k) are the last k tokens of `ids`, or IGNORED."""
-        import torch
-
-        rate = min(1.0, (self.done + 1) / 50)
-        if self.decay:
-            rate *= max(0.02, min(1.0, 2 * (1 - self.done / self.steps)))
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate * rate
-        # Only the targets' predecessors need logits: the head is a fifth of this model's work.
-        logits = self.model(input_ids=ids, logits_to_keep=targets.shape[1] + 1).logits[:, :-1]
-        loss = torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED
-        )
-        torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        value = float(loss.detach())
-        self.loss = value if self.done == 0 else 0.95 * self.loss + 0.05 * value
-        self.done += 1
-        if self.done % 50 == 0:
-            seconds = time.perf_counter() - self.started
-            print(f"{self.name} step {self.done} loss {self.loss:.3f} {seconds:.0f} s", flush=True)
+def _decaying(steps: int) -> Schedule:
+    """Rise and decay as `warm_up_and_decay`, but a step later, as when the policy was made."""
+    return lambda step: warm_up(step) * max(0.02, min(1.0, 2 * (1 - (step - 1) / steps)))
 
 
 def exact_share(model: Any, tokenizer: Any, rows: int, seed: int) -> float:

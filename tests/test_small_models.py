@@ -1,0 +1,80 @@
+"""What builders of small models share: rows, schedules, steps, and files that can be loaded."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from hf_rlhf.testing.small_models import (
+    IGNORED,
+    Training,
+    padded,
+    save_model,
+    small_llama,
+    warm_up,
+    warm_up_and_decay,
+)
+
+
+class Tokenizer:
+    """As far as `small_llama` looks."""
+
+    pad_token_id, eos_token_id = 0, 1
+
+    def __len__(self):
+        return 12
+
+
+def fresh(seed=0):
+    return small_llama(Tokenizer(), seed=seed, hidden=16, layers=1, positions=8)
+
+
+def test_rows_are_padded_on_the_right_and_the_padding_is_no_label():
+    ids, labels = padded([([5, 6, 7], [IGNORED, 6, 7]), ([8], [8])], pad=0)
+    assert ids.tolist() == [[5, 6, 7], [8, 0, 0]]
+    assert labels.tolist() == [[IGNORED, 6, 7], [8, IGNORED, IGNORED]]
+
+
+def test_the_rate_rises_over_50_steps_and_falls_over_the_second_half():
+    assert [warm_up(step) for step in (1, 25, 50, 5000)] == [0.02, 0.5, 1.0, 1.0]
+    schedule = warm_up_and_decay(200)
+    shares = [schedule(step) for step in (1, 50, 100, 150, 200)]
+    assert shares == pytest.approx([0.02, 1.0, 1.0, 0.5, 0.02])
+
+
+def test_the_weights_are_the_seeds_and_torch_draws_on_as_before():
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    one, same, other = fresh(), fresh(), fresh(seed=1)
+    assert torch.rand(1).equal(expected)
+    weights = [model.get_input_embeddings().weight for model in (one, same, other)]
+    assert weights[0].equal(weights[1])
+    assert not weights[0].equal(weights[2])
+    assert one.config.num_attention_heads * one.config.head_dim == one.config.hidden_size
+
+
+def test_a_stage_learns_a_row_by_heart_and_says_how_far_it_is(capsys):
+    model = fresh()
+    ids, labels = padded([([3, 4, 5, 6], [IGNORED, 4, 5, 6])], pad=0)
+    training = Training(model, "by heart", 1e-2, warm_up, smoothing=0.2, every=30)
+    for _ in range(60):
+        training.step(model(input_ids=ids, labels=labels).loss)
+    assert training.loss < 0.5
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("by heart step 30 loss ")
+    assert last.startswith(f"by heart step 60 loss {training.loss:.3f} ")
+
+
+def test_what_is_saved_can_be_loaded(tiny_policy, tmp_path):
+    model, tokenizer = (
+        one.from_pretrained(tiny_policy) for one in (AutoModelForCausalLM, AutoTokenizer)
+    )
+    model.generation_config.eos_token_id = None
+    save_model(model, tokenizer, tmp_path, do_sample=True)
+    saved = GenerationConfig.from_pretrained(tmp_path)
+    assert (saved.eos_token_id, saved.pad_token_id) == (tokenizer.eos_token_id, 0)
+    assert saved.do_sample
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    pairs = zip(model.parameters(), again.parameters(), strict=True)
+    assert all(a.equal(b) for a, b in pairs)
+    assert AutoTokenizer.from_pretrained(tmp_path)("Ada").input_ids == tokenizer("Ada").input_ids
