@@ -13,6 +13,7 @@ from jinja2 import TemplateError
 
 from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf.testing import check_dataset, make_tiny_policy
+from hf_rlhf.testing.rows import TemplateOnly, WordTokenizer, write_rows
 from hf_rlhf_classic.data.preference import preference
 from hf_rlhf_classic.data.prompts import prompts
 from hf_rlhf_classic.data.sft import sft
@@ -20,42 +21,14 @@ from hf_rlhf_classic.data.sft import sft
 pytestmark = pytest.mark.usefixtures("cache")
 
 
-class Tokenizer:
-    """As far as an adapter looks that measures nothing."""
-
-    chat_template = "{{ messages }}"
-
-
-class Words:
-    """A tokenizer with a token per word, and one more for each turn of a chat."""
-
-    def __init__(self, chat: bool) -> None:
-        self.chat_template = "x" if chat else None
-
-    def __call__(self, texts: list[str], add_special_tokens: bool, **_: Any) -> dict[str, Any]:
-        return {"input_ids": [text.split() + ["s"] * add_special_tokens for text in texts]}
-
-    def apply_chat_template(
-        self, turns: Any, add_generation_prompt: bool, tools: Any, **_: Any
-    ) -> str:
-        said = [f"<{tool['name']}>" for tool in tools or []]
-        said += [f"<{turn['role']}> {turn['content']}" for turn in turns]
-        return " ".join([*said, *["<assistant>"] * add_generation_prompt])
-
-
-def write(folder: Path, rows: list[Any], name: str = "rows.jsonl") -> str:
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
-
-
 def load(adapter: Callable[..., Any], path: str, **arguments: Any) -> Any:
-    return adapter(path, **{"tokenizer": Tokenizer(), "test_rows": 0, **arguments})
+    return adapter(path, **{"tokenizer": TemplateOnly(), "test_rows": 0, **arguments})
 
 
 def listed(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    # Not splitlines(), which also parts a row at a U+0085 that stands in one of its texts.
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
 
 
 U, A, S = ({"role": role, "content": role} for role in ("user", "assistant", "system"))
@@ -122,7 +95,7 @@ GOOD = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_row_is_listed_with_place_and_reason(tmp_path: Path, name: str) -> None:
     adapter, row, reason = BAD[name]
-    path, rejected = write(tmp_path, [GOOD[adapter], row]), tmp_path / "out" / "rejected.jsonl"
+    path, rejected = write_rows(tmp_path, [GOOD[adapter], row]), tmp_path / "out" / "rejected.jsonl"
     loaded = load(adapter, path, rejected_rows=rejected, max_rejected_share=0.5)
     (line,) = listed(rejected)
     assert line["reason"].startswith(reason)
@@ -140,7 +113,7 @@ def test_a_bad_row_is_listed_with_place_and_reason(tmp_path: Path, name: str) ->
 @pytest.mark.parametrize("label", [2, -1, "first", 1.5])
 def test_a_label_outside_the_set(tmp_path: Path, label: Any) -> None:
     row = {"prompt": "q", "response_0": "a", "response_1": "b", "better_response_id": 0}
-    path = write(tmp_path, [row, {**row, "better_response_id": label}])
+    path = write_rows(tmp_path, [row, {**row, "better_response_id": label}])
     loaded = load(preference, path, max_rejected_share=0.5)
     assert loaded.report["rejected"] == {"label_outside_set": 1}
 
@@ -170,7 +143,7 @@ def test_transcripts_that_do_not_fit(
     tmp_path: Path, chosen: str, rejected: str, reason: str
 ) -> None:
     good = {"chosen": transcript("q", "yes"), "rejected": transcript("q", "no")}
-    path = write(tmp_path, [good, {"chosen": chosen, "rejected": rejected}])
+    path = write_rows(tmp_path, [good, {"chosen": chosen, "rejected": rejected}])
     loaded = load(preference, path, max_rejected_share=0.5)
     assert loaded.report["rejected"] == {reason: 1}
 
@@ -187,33 +160,33 @@ def test_transcripts_that_do_not_fit(
 )
 def test_what_is_wrong_with_a_turn_is_said(tmp_path: Path, turns: list[Any], said: str) -> None:
     with pytest.raises(DataError, match=said):
-        load(sft, write(tmp_path, [{"messages": [*turns, A]}]))
+        load(sft, write_rows(tmp_path, [{"messages": [*turns, A]}]))
 
 
 def test_keys_of_turns_that_are_not_read_are_counted(tmp_path: Path) -> None:
     turns = [U, {**A, "reasoning_content": "Let me see."}]
     rows = [{"messages": turns}, {"messages": json.dumps(turns)}]
-    loaded = load(sft, write(tmp_path, rows))
+    loaded = load(sft, write_rows(tmp_path, rows))
     assert loaded.report["turn_keys_left_out"] == {"reasoning_content": 2}
 
 
 def test_a_list_of_an_earlier_run_goes_when_all_rows_are_good(tmp_path: Path) -> None:
     rejected = tmp_path / "rejected.jsonl"
     rejected.write_text("old")
-    load(sft, write(tmp_path, [GOOD[sft]]), rejected_rows=rejected)
+    load(sft, write_rows(tmp_path, [GOOD[sft]]), rejected_rows=rejected)
     assert not rejected.exists()
 
 
 def test_huge_values_are_cut_in_the_list_only(tmp_path: Path) -> None:
     row = {"prompt": "x" * 5000, "response": None}
-    path, rejected = write(tmp_path, [GOOD[sft], row]), tmp_path / "rejected.jsonl"
+    path, rejected = write_rows(tmp_path, [GOOD[sft], row]), tmp_path / "rejected.jsonl"
     load(sft, path, rejected_rows=rejected, max_rejected_share=0.5)
     (line,) = listed(rejected)
     assert line["values"]["prompt"] == "x" * 1000 + "... (5000 characters)"
 
 
 def test_what_is_left_out_is_said_with_counts(tmp_path: Path, capsys: Any) -> None:
-    path = write(tmp_path, [GOOD[sft], {"prompt": "q", "response": ""}])
+    path = write_rows(tmp_path, [GOOD[sft], {"prompt": "q", "response": ""}])
     load(sft, path, max_rejected_share=0.5)
     assert "1 of 2 rows kept; left out: empty_response: 1.\n" in capsys.readouterr().err
     load(sft, path, max_rejected_share=0.5, rejected_rows=tmp_path / "bad.jsonl")
@@ -225,9 +198,9 @@ def test_what_is_left_out_is_said_with_counts(tmp_path: Path, capsys: Any) -> No
 @pytest.mark.parametrize("label", [1.0, "1.0"])
 def test_a_label_that_pandas_made_a_fraction(tmp_path: Path, label: Any) -> None:
     row = {"prompt": "q", "response_0": "a", "response_1": "b", "better_response_id": label}
-    loaded = load(preference, write(tmp_path, [row]))
+    loaded = load(preference, write_rows(tmp_path, [row]))
     assert loaded.dataset["train"][0]["chosen"] == [{"role": "assistant", "content": "b"}]
-    judged = load(sft, write(tmp_path, [{**GOOD[sft], "label": label}]))
+    judged = load(sft, write_rows(tmp_path, [{**GOOD[sft], "label": label}]))
     assert judged.report["kept"] == 1
 
 
@@ -237,17 +210,17 @@ def test_an_empty_system_turn_is_no_system_prompt(tmp_path: Path) -> None:
         {"messages": [U, A], "system": " "},
         {"messages": [{"role": None, "from": "human", "value": "user"}, A]},
     ]
-    loaded = load(sft, write(tmp_path, rows))
+    loaded = load(sft, write_rows(tmp_path, rows))
     assert [row["prompt"] for row in loaded.dataset["train"]] == [[U]] * 3
     rows = [{"messages": [U, A, {**S, "content": ""}, U, A]}]
     with pytest.raises(DataError, match="system_in_the_middle: 1"):
-        load(sft, write(tmp_path, rows))
+        load(sft, write_rows(tmp_path, rows))
 
 
 def test_an_answer_that_is_a_transcript_is_called_so(tmp_path: Path) -> None:
     row = {"prompt": "q", "chosen": "a", "rejected": transcript("q", "a")}
     with pytest.raises(DataError, match="field 'rejected': is a transcript, .*expected a text"):
-        load(preference, write(tmp_path, [GOOD[preference], row]))
+        load(preference, write_rows(tmp_path, [GOOD[preference], row]))
 
 
 good_rows = st.builds(
@@ -289,7 +262,7 @@ def test_nothing_is_silently_lost(
     folder = tmp_path_factory.mktemp("lost")
     every = [*rows, *others]
     order.shuffle(every)
-    path, rejected = write(folder, every), folder / "rejected.jsonl"
+    path, rejected = write_rows(folder, every), folder / "rejected.jsonl"
     try:
         loaded = load(
             preference,
@@ -336,12 +309,12 @@ def test_conforms(tmp_path: Path, adapter: Any, format: str) -> None:
         {"prompt": f"q{n}?", "response": "a", "chosen": "a", "rejected": "b", "score": n}
         for n in range(20)
     ]
-    broken = write(tmp_path, [{**rows[0], "prompt": None}, *rows], "broken.jsonl")
+    broken = write_rows(tmp_path, [{**rows[0], "prompt": None}, *rows], "broken.jsonl")
     schema = {"sft": "prompt_response"}.get(adapter.__name__)
     check_dataset(
         adapter,
         {
-            "path": write(tmp_path, rows),
+            "path": write_rows(tmp_path, rows),
             "format": format,
             "schema": schema,
             "max_rejected_share": 0.0,
@@ -349,17 +322,17 @@ def test_conforms(tmp_path: Path, adapter: Any, format: str) -> None:
         },
         columns=["score"],
         bad=[({"path": broken}, "broken.jsonl:1")],
-        tokenizer=Words(chat=True),
+        tokenizer=WordTokenizer(chat=True),
     )
 
 
 def test_a_chat_template_that_refuses_is_a_model_error(tmp_path: Path) -> None:
-    class Strict(Words):
+    class Strict(WordTokenizer):
         def apply_chat_template(self, *_: Any, **__: Any) -> str:
             raise TemplateError("no system role")
 
     with pytest.raises(ModelError, match="refuses a conversation of user: no system role"):
-        load(sft, write(tmp_path, [GOOD[sft]]), tokenizer=Strict(True), max_tokens=9)
+        load(sft, write_rows(tmp_path, [GOOD[sft]]), tokenizer=Strict(True), max_tokens=9)
 
 
 @pytest.mark.slow
@@ -371,7 +344,7 @@ def test_trl_learns_the_response_and_nothing_else(tmp_path: Path, format: str) -
     folder = make_tiny_policy(tmp_path / "policy")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     row = {"prompt": [U, A, {"role": "user", "content": "again"}], "response": "the answer"}
-    loaded = load(sft, write(tmp_path, [row]), tokenizer=tokenizer, format=format)
+    loaded = load(sft, write_rows(tmp_path, [row]), tokenizer=tokenizer, format=format)
     settings = SFTConfig(
         output_dir=str(tmp_path / "out"), use_cpu=True, bf16=False, report_to="none", packing=False
     )

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf.errors import DataError, ModelError
+from hf_rlhf.testing.rows import TemplateOnly, write_rows
 from hf_rlhf_classic.data.preference import preference
 from hf_rlhf_classic.data.prompts import prompts
 from hf_rlhf_classic.data.sft import sft
@@ -26,23 +27,11 @@ ADAPTERS: dict[str, Callable[..., Any]] = {
 Turns = list[dict[str, str]]
 
 
-class Tokenizer:
-    """As far as an adapter looks that measures nothing."""
-
-    chat_template = "{{ messages }}"
-
-
-def write(folder: Path, rows: list[Any], name: str = "rows.jsonl") -> str:
-    path = folder / name
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
-
-
 LENIENT = {"max_rejected_share": 0.5}
 
 
 def load(adapter: str, path: str, **arguments: Any) -> Any:
-    return ADAPTERS[adapter](path, **{"tokenizer": Tokenizer(), "test_rows": 0, **arguments})
+    return ADAPTERS[adapter](path, **{"tokenizer": TemplateOnly(), "test_rows": 0, **arguments})
 
 
 def user(text: str) -> dict[str, str]:
@@ -222,7 +211,7 @@ def test_each_form_gives_back_the_conversation(
         rows.append(dict(data.draw(st.permutations(list(row.items())))))
         opening = [] if system is None else [{"role": "system", "content": system}]
         wanted.append({**shown(adapter, [*opening, *history], answers), **extra})
-    loaded = load(adapter, write(tmp_path_factory.mktemp("form"), rows))
+    loaded = load(adapter, write_rows(tmp_path_factory.mktemp("form"), rows))
     assert loaded.report["schema"] == name
     found = loaded.dataset["train"].to_list()
     assert len(found) == len(wanted)
@@ -235,7 +224,7 @@ def test_each_form_gives_back_the_conversation(
 @pytest.mark.parametrize(("adapter", "name"), CASES)
 def test_plain_text_in_each_form(tmp_path: Path, adapter: str, name: str) -> None:
     row = WRITTEN[adapter][name]([user("Why?")], ("Because.", "No."))
-    loaded = load(adapter, write(tmp_path, [row]), format="text")
+    loaded = load(adapter, write_rows(tmp_path, [row]), format="text")
     first = loaded.dataset["train"][0]
     assert first["prompt"] == "\n\nHuman: Why?\n\nAssistant:"
     assert [first[key] for key in ("completion", "chosen") if key in first] in ([], [" Because."])
@@ -247,12 +236,12 @@ def test_an_instruction_and_its_input_are_one_prompt(tmp_path: Path) -> None:
         {"instruction": "Sing.", "input": "", "output": "La."},
         {"instruction": "Hum.", "output": "Hm."},
     ]
-    loaded = load("sft", write(tmp_path, rows))
+    loaded = load("sft", write_rows(tmp_path, rows))
     said = [row["prompt"][0]["content"] for row in loaded.dataset["train"]]
     assert said == ["Sum.\n\n1 2", "Sing.", "Hum."]
     pairs = [{**row, "chosen": "yes", "rejected": "no"} for row in rows]
     for adapter in ("preference", "prompts"):
-        loaded = load(adapter, write(tmp_path, [{**row, "output": None} for row in pairs]))
+        loaded = load(adapter, write_rows(tmp_path, [{**row, "output": None} for row in pairs]))
         assert [row["prompt"][0]["content"] for row in loaded.dataset["train"]] == said
 
 
@@ -266,7 +255,7 @@ def test_the_history_of_an_instruction_comes_before_it(tmp_path: Path, adapter: 
     history = [["Hi.", "Ho."], ["Why?", "So."]]
     row = {"instruction": "Go on.", "input": "", "system": "Be kind.", **answers}
     rows = [{**row, "history": given} for given in (history, json.dumps(history), [], None, "")]
-    loaded = load(adapter, write(tmp_path, [*rows, {**row, "history": "Hi."}]), **LENIENT)
+    loaded = load(adapter, write_rows(tmp_path, [*rows, {**row, "history": "Hi."}]), **LENIENT)
     spoken = [[turn["content"] for turn in one["prompt"]] for one in loaded.dataset["train"]]
     whole, alone = ["Be kind.", "Hi.", "Ho.", "Why?", "So.", "Go on."], ["Be kind.", "Go on."]
     assert spoken == [whole, whole, alone, alone, alone]
@@ -276,7 +265,7 @@ def test_the_history_of_an_instruction_comes_before_it(tmp_path: Path, adapter: 
 
 def test_of_pku_labels_the_one_asked_for_decides(tmp_path: Path) -> None:
     row = WRITTEN["preference"]["pku_saferlhf"]([user("Why?")], ("better", "safer"))
-    path = write(tmp_path, [row])
+    path = write_rows(tmp_path, [row])
     for label in ("better", "safer"):
         chosen = load("preference", path, label=label).dataset["train"][0]["chosen"]
         assert chosen == [assistant(label)]
@@ -284,7 +273,7 @@ def test_of_pku_labels_the_one_asked_for_decides(tmp_path: Path) -> None:
 
 def test_judged_responses_are_learnt_if_they_are_good_and_are_no_pairs(tmp_path: Path) -> None:
     rows = [{"messages": [user(f"q{n}"), assistant("a")], "label": n % 2 == 0} for n in range(10)]
-    path = write(tmp_path, rows)
+    path = write_rows(tmp_path, rows)
     loaded = load("sft", path)
     assert loaded.report["dropped"] == {"label_false": 5}
     assert loaded.dataset["train"].num_rows == 5
@@ -294,7 +283,7 @@ def test_judged_responses_are_learnt_if_they_are_good_and_are_no_pairs(tmp_path:
 
 def test_a_label_that_is_no_judgement_is_rejected_until_the_schema_is_named(tmp_path: Path) -> None:
     rows = [{"messages": [user("q"), assistant("a")], "label": "science"}]
-    path = write(tmp_path, rows)
+    path = write_rows(tmp_path, rows)
     with pytest.raises(DataError, match="label_outside_set: 1"):
         load("sft", path)
     loaded = load("sft", path, schema="messages")
@@ -308,7 +297,7 @@ def test_templates_make_the_text(tmp_path: Path, adapter: str) -> None:
     row = WRITTEN[adapter][written.get(adapter, "prompt")](talk, ("Yes", "No"))
     loaded = load(
         adapter,
-        write(tmp_path, [{**row, "system": "Be brief."}]),
+        write_rows(tmp_path, [{**row, "system": "Be brief."}]),
         format="text",
         template="<q>{prompt}</q>",
         response_template="<a>{response}</a>",
@@ -320,7 +309,7 @@ def test_templates_make_the_text(tmp_path: Path, adapter: str) -> None:
 
 
 def test_the_shape_follows_the_tokenizer_and_contradictions_are_errors(tmp_path: Path) -> None:
-    path = write(tmp_path, [{"prompt": "q", "response": "a"}])
+    path = write_rows(tmp_path, [{"prompt": "q", "response": "a"}])
     bare = type("Bare", (), {"chat_template": None})()
     assert isinstance(load("sft", path, tokenizer=bare).dataset["train"][0]["prompt"], str)
     with pytest.raises(ModelError, match="needs a tokenizer with a chat template"):
@@ -335,7 +324,7 @@ def test_the_shape_follows_the_tokenizer_and_contradictions_are_errors(tmp_path:
 
 def test_every_turn_or_the_last(tmp_path: Path) -> None:
     talk = [user("a"), assistant("b"), user("c"), assistant("d")]
-    path = write(tmp_path, [{"messages": talk}])
+    path = write_rows(tmp_path, [{"messages": talk}])
     assert load("sft", path, target="every").dataset["train"][0] == {"messages": talk}
     final = load("sft", path).dataset["train"][0]
     assert final == {"prompt": talk[:3], "completion": talk[3:]}
@@ -344,7 +333,7 @@ def test_every_turn_or_the_last(tmp_path: Path) -> None:
 def test_the_system_prompt_of_rows_without_one(tmp_path: Path) -> None:
     own = {"role": "system", "content": "Mine."}
     rows: list[Any] = [{"prompt": "q", "system": ""}, {"prompt": [own, user("q")]}]
-    loaded = load("prompts", write(tmp_path, rows), system="Yours.")
+    loaded = load("prompts", write_rows(tmp_path, rows), system="Yours.")
     systems = [row["prompt"][0]["content"] for row in loaded.dataset["train"]]
     assert systems == ["Yours.", "Mine."]
 

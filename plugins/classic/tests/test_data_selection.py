@@ -1,6 +1,5 @@
 """Duplicates, overlap, held-out rows: each counted, and left out only as asked."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,26 +7,14 @@ from typing import Any
 import pytest
 
 from hf_rlhf.errors import DataError
+from hf_rlhf.testing.rows import TemplateOnly, write_rows
 from hf_rlhf_classic.data.sft import sft
 
 pytestmark = pytest.mark.usefixtures("cache")
 
 
-class Tokenizer:
-    """As far as an adapter looks that measures nothing."""
-
-    chat_template = "{{ messages }}"
-
-
-def write(folder: Path, rows: list[Any], name: str = "rows.jsonl") -> str:
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
-
-
 def load(path: str, **arguments: Any) -> Any:
-    return sft(path, **{"tokenizer": Tokenizer(), "test_rows": 0, **arguments})
+    return sft(path, **{"tokenizer": TemplateOnly(), "test_rows": 0, **arguments})
 
 
 U, A = ({"role": role, "content": role} for role in ("user", "assistant"))
@@ -36,7 +23,7 @@ U, A = ({"role": role, "content": role} for role in ("user", "assistant"))
 def test_duplicates_are_counted_and_left_out_if_asked(tmp_path: Path) -> None:
     rows = [{"prompt": "Why?", "response": "So."}] * 2
     rows += [{"prompt": "why? ", "response": "SO."}, {"prompt": "Why?", "response": "No."}]
-    path = write(tmp_path, rows)
+    path = write_rows(tmp_path, rows)
     loaded = load(path)
     assert loaded.report["duplicates"] == {"exact": 1, "normalised": 2}
     assert loaded.report["kept"] == 4
@@ -47,8 +34,8 @@ def test_duplicates_are_counted_and_left_out_if_asked(tmp_path: Path) -> None:
 def test_held_out_prompts_are_not_trained_on(tmp_path: Path) -> None:
     train = [{"prompt": f"q{n}", "response": "a"} for n in range(10)]
     test = [{"prompt": f" Q{n}", "response": "b"} for n in range(8, 12)]
-    write(tmp_path, train, "data/train.jsonl")
-    write(tmp_path, test, "data/test.jsonl")
+    write_rows(tmp_path, train, "data/train.jsonl")
+    write_rows(tmp_path, test, "data/test.jsonl")
     path = str(tmp_path / "data")
     loaded = load(path, test_rows=None)
     assert loaded.report["splits"] == {"train": 8, "test": 4}
@@ -62,17 +49,17 @@ def test_held_out_prompts_are_not_trained_on(tmp_path: Path) -> None:
 
 def test_a_share_is_held_out_by_prompt_whatever_else_is_there(tmp_path: Path) -> None:
     rows = [{"prompt": f"q{n % 50}", "response": f"a{n}"} for n in range(200)]
-    asked = load(write(tmp_path, rows), test_rows=None, test_share=0.2)
+    asked = load(write_rows(tmp_path, rows), test_rows=None, test_share=0.2)
     splits = {
         name: {row["prompt"][0]["content"] for row in part} for name, part in asked.dataset.items()
     }
     assert asked.report["splits"] == {"train": 160, "test": 40}
     assert not splits["train"] & splits["test"]
-    again = load(write(tmp_path, rows[::-1]), test_rows=None, test_share=0.2)
+    again = load(write_rows(tmp_path, rows[::-1]), test_rows=None, test_share=0.2)
     assert {row["prompt"][0]["content"] for row in again.dataset["test"]} == splits["test"]
-    other = load(write(tmp_path, rows), test_rows=None, test_share=0.2, seed=7)
+    other = load(write_rows(tmp_path, rows), test_rows=None, test_share=0.2, seed=7)
     assert {row["prompt"][0]["content"] for row in other.dataset["test"]} != splits["test"]
-    default = load(write(tmp_path, rows), test_rows=None)
+    default = load(write_rows(tmp_path, rows), test_rows=None)
     assert default.report["splits"] == {"train": 180, "test": 20}
 
 
@@ -80,18 +67,20 @@ def test_a_prompt_with_most_of_the_rows_is_trained_on(tmp_path: Path) -> None:
     rows = [{"prompt": "often", "response": f"a{n}"} for n in range(30)]
     rows += [{"prompt": f"q{n}", "response": "a"} for n in range(10)]
     for seed in range(5):
-        loaded = load(write(tmp_path, rows), test_rows=None, seed=seed)
+        loaded = load(write_rows(tmp_path, rows), test_rows=None, seed=seed)
         assert loaded.report["splits"] == {"train": 36, "test": 4}
     few = [{"prompt": f"q{n % 2}", "response": f"a{n}"} for n in range(20)]
-    assert load(write(tmp_path, few), test_rows=None).report["splits"] == {"train": 10, "test": 10}
+    loaded = load(write_rows(tmp_path, few), test_rows=None)
+    assert loaded.report["splits"] == {"train": 10, "test": 10}
     # The larger of two that are both too large is not the one to hold out.
     uneven = [{"prompt": f"q{n > 6}", "response": f"a{n}"} for n in range(30)]
-    assert load(write(tmp_path, uneven), test_rows=3).report["splits"] == {"train": 23, "test": 7}
+    loaded = load(write_rows(tmp_path, uneven), test_rows=3)
+    assert loaded.report["splits"] == {"train": 23, "test": 7}
 
 
 def test_no_more_rows_than_asked_for(tmp_path: Path) -> None:
     rows = [{"prompt": f"q{n}", "response": "a"} for n in range(100)]
-    path = write(tmp_path, rows)
+    path = write_rows(tmp_path, rows)
     asked = {"test_rows": 20, "max_train_rows": 30, "max_test_rows": 5}
     loaded = load(path, **asked)
     assert loaded.report["splits"] == {"train": 30, "test": 5}
@@ -121,14 +110,14 @@ def test_arguments_that_cannot_be_meant(
 ) -> None:
     rows = [{"prompt": f"q{n}", "response": "a"} for n in range(3)]
     with pytest.raises(DataError, match=re.escape(said)):
-        load(write(tmp_path, rows), **arguments)
+        load(write_rows(tmp_path, rows), **arguments)
 
 
 def test_if_all_rows_overlap_nothing_is_left(tmp_path: Path) -> None:
     for name in ("train", "test"):
-        write(tmp_path, [{"prompt": "q", "response": "a"}], f"data/{name}.jsonl")
+        write_rows(tmp_path, [{"prompt": "q", "response": "a"}], f"data/{name}.jsonl")
     with pytest.raises(DataError, match="no row is left to train on"):
         load(str(tmp_path / "data"), test_rows=None)
     judged = [{"messages": [U, A], "label": False}]
     with pytest.raises(DataError, match="all 1 rows are left out .label_false: 1."):
-        load(write(tmp_path, judged))
+        load(write_rows(tmp_path, judged))

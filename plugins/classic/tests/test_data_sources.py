@@ -13,6 +13,7 @@ import datasets
 import pytest
 
 from hf_rlhf.errors import DataError, DiskError
+from hf_rlhf.testing.rows import TemplateOnly, write_rows
 from hf_rlhf_classic.data.sft import sft
 from hf_rlhf_classic.data.workplace import clear
 
@@ -21,21 +22,8 @@ pytestmark = pytest.mark.usefixtures("cache")
 GOOD = {"prompt": "q", "response": "a"}
 
 
-class Tokenizer:
-    """As far as an adapter looks that measures nothing."""
-
-    chat_template = "{{ messages }}"
-
-
-def write(folder: Path, rows: list[Any], name: str = "rows.jsonl") -> str:
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
-
-
 def load(path: str, **arguments: Any) -> Any:
-    return sft(path, **{"tokenizer": Tokenizer(), "test_rows": 0, **arguments})
+    return sft(path, **{"tokenizer": TemplateOnly(), "test_rows": 0, **arguments})
 
 
 def test_the_same_rows_from_every_kind_of_source(tmp_path: Path) -> None:
@@ -82,7 +70,7 @@ def test_a_file_that_cannot_be_read_stops(
 
 def test_which_split_to_train_on_is_asked_for(tmp_path: Path) -> None:
     for name in ("data/test.jsonl", "data/validation.jsonl"):
-        write(tmp_path, [GOOD], name)
+        write_rows(tmp_path, [GOOD], name)
     with pytest.raises(DataError, match=r"splits test, validation.*`split: NAME`"):
         load(str(tmp_path / "data"))
     assert load(str(tmp_path / "data"), split="validation").report["kept"] == 1
@@ -127,10 +115,10 @@ def test_a_dataset_of_the_hub(tmp_path: Path) -> None:
 
 def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
 
-    path = write(tmp_path, [{"prompt": "q", "response": "old"}])
+    path = write_rows(tmp_path, [{"prompt": "q", "response": "old"}])
     stamp = os.stat(path)
     assert load(path).dataset["train"][0]["completion"][0]["content"] == "old"
-    write(tmp_path, [{"prompt": "q", "response": "new"}])
+    write_rows(tmp_path, [{"prompt": "q", "response": "new"}])
     os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # same name, size and time
     first, again = (load(path).dataset["train"] for _ in range(2))
     assert first[0]["completion"][0]["content"] == "new"
@@ -142,7 +130,7 @@ def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: Any
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "file")
     with pytest.raises(DiskError, match="Set HF_DATASETS_CACHE"):
-        load(write(tmp_path, [GOOD]))
+        load(write_rows(tmp_path, [GOOD]))
 
 
 def held(cache: Path) -> list[Path]:
@@ -163,7 +151,7 @@ with workplace() as (_, folder):
 def test_what_a_killed_process_left_is_deleted_and_a_live_ones_is_not(
     tmp_path: Path, cache: Path
 ) -> None:
-    path = write(tmp_path, [GOOD])
+    path = write_rows(tmp_path, [GOOD])
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDS, str(cache)], stdout=subprocess.PIPE, text=True
     )
@@ -182,7 +170,7 @@ def test_what_a_killed_process_left_is_deleted_and_a_live_ones_is_not(
 
 
 def test_clearing_leaves_splits_alone(cache: Path, tmp_path: Path) -> None:
-    loaded = load(write(tmp_path, [GOOD]))
+    loaded = load(write_rows(tmp_path, [GOOD]))
     (cache / "hf_rlhf" / ".spool-old").mkdir()
     clear(cache / "hf_rlhf")
     assert not held(cache)

@@ -1,13 +1,12 @@
 """The classic recipe for GPT-2: its run files, on a tiny GPT-2 and rows shaped like hh-rlhf's."""
 
-import json
-
 import pytest
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.prepare import prepare
 from hf_rlhf.run import choose_run_file
+from hf_rlhf.testing.rows import write_rows
 
 # What the recipe is, and what its run files therefore must say.
 RECIPE = {
@@ -34,9 +33,7 @@ def transcripts(tmp_path):
         start += f"\n\nHuman: Yes, {number}.\n\nAssistant:"
         right, wrong = ("Yes.", "No.") if number % 2 == 0 else ("No.", "Yes, it is.")
         rows.append({"chosen": f"{start} {right}", "rejected": f"{start} {wrong}"})
-    path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_rows(tmp_path, rows, "pairs.jsonl")
 
 
 def run_of(trainer, model, path, folder, **settings):

@@ -1,11 +1,10 @@
 """From several assistant turns a row to the tokens that are learnt: every turn, or the last."""
 
-import json
-
 import pytest
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.prepare import prepare
+from hf_rlhf.testing.rows import write_rows
 from hf_rlhf_classic.sft import SupervisedTrainer
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -25,12 +24,15 @@ def run(tmp_path):
     """Return a function from rows and arguments of the adapter to a prepared run."""
 
     def make(rows, **arguments):
-        path = tmp_path / "rows.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         content = {
             "plugin": "sft",
             "model_name_or_path": "package://hf_rlhf_classic/tiny_sft",
-            "dataset": {"name": "sft", "path": str(path), "test_rows": 0, **arguments},
+            "dataset": {
+                "name": "sft",
+                "path": write_rows(tmp_path, rows),
+                "test_rows": 0,
+                **arguments,
+            },
             "output_dir": str(tmp_path / "out"),
             **{"max_steps": 1, "max_length": 128, "save_strategy": "no"},
             **{"use_cpu": True, "bf16": False, "activation_checkpointing": False},

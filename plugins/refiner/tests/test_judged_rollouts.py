@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from hf_rlhf.errors import DataError
 from hf_rlhf.readers import read_rows
 from hf_rlhf.rollouts import parse_rollout
+from hf_rlhf.testing.rows import write_rows
 from hf_rlhf_refiner.answer import parse_sources
 from hf_rlhf_refiner.rollouts import judged_rollouts, judgements
 
@@ -57,9 +58,7 @@ def rollout(*outputs: str, **fields: Any) -> dict[str, Any]:
 
 
 def load(folder: Path, *rows: dict[str, Any], **arguments: Any) -> Any:
-    path = folder / "runs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return judged_rollouts(str(path), tokenizer=TOKENIZER, **arguments)
+    return judged_rollouts(write_rows(folder, rows), tokenizer=TOKENIZER, **arguments)
 
 
 def test_ids_say_the_call_and_the_document(tmp_path: Path) -> None:
@@ -106,7 +105,7 @@ def test_rubrics_are_the_recorded_ones_or_the_expected_answer(tmp_path: Path) ->
         ],
         [{"criterion": "States 1900.", "weight": 1.0}],
     ]
-    parsed = parse_rollout(next(iter(read_rows(tmp_path / "runs.jsonl").split("train"))))
+    parsed = parse_rollout(next(iter(read_rows(tmp_path / "rows.jsonl").split("train"))))
     assert [(item.score, item.votes) for item in judgements(parsed)] == [
         (1.0, (1, 0, 1)),
         (None, ()),
@@ -147,7 +146,7 @@ def test_a_bad_rollout_stops_with_its_place_or_is_dropped(
     rows = [rollout("x"), rollout("x", **changes)]
     with pytest.raises(DataError) as caught:
         load(tmp_path, *rows)
-    assert "runs.jsonl:2: " in str(caught.value)
+    assert "rows.jsonl:2: " in str(caught.value)
     assert said in str(caught.value)
     assert load(tmp_path, *rows, on_bad_row="drop").report["dropped"] == {reason: 1}
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hf_rlhf.errors import DataError
+from hf_rlhf.testing.rows import write_rows
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.dataset_card import render
 from hf_rlhf_traces.decontamination import COMMON, EvaluationSet, evaluation_set
@@ -20,9 +21,7 @@ LONG = "In which year did the elder brother of the painter of the old harbour le
 def evaluation(tmp_path: Path) -> Any:
     def make(*rows: dict[str, Any]) -> EvaluationSet:
         evaluation_set.cache_clear()
-        file = tmp_path / "eval.jsonl"
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return evaluation_set(str(file))
+        return evaluation_set(write_rows(tmp_path, rows, "eval.jsonl"))
 
     return make
 

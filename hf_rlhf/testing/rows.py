@@ -1,0 +1,49 @@
+"""What tests of dataset adapters begin with: rows in a file, and tokenizers that need no folder."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+class TemplateOnly:
+    """A tokenizer as far as an adapter looks that measures nothing: it has a chat template."""
+
+    chat_template = "{{ messages }}"
+
+
+class WordTokenizer:
+    """A tokenizer with a token per word, and one more for each turn of a chat and each tool."""
+
+    def __init__(self, chat: bool) -> None:
+        """Make one that has a chat template, or none."""
+        self.chat_template = "x" if chat else None
+
+    def __call__(
+        self, texts: Sequence[str], add_special_tokens: bool, **_: Any
+    ) -> dict[str, list[list[str]]]:
+        """Return the words of each text, with `add_special_tokens` and one more token."""
+        return {"input_ids": [text.split() + ["s"] * add_special_tokens for text in texts]}
+
+    def apply_chat_template(
+        self,
+        turns: Iterable[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        tools: Iterable[Mapping[str, Any]] | None,
+        **_: Any,
+    ) -> str:
+        """Return the text of a conversation: a word for each tool and role before what is said."""
+        said = [f"<{tool['name']}>" for tool in tools or []]
+        said += [f"<{turn['role']}> {turn['content']}" for turn in turns]
+        return " ".join([*said, *["<assistant>"] * add_generation_prompt])
+
+
+def write_rows(
+    folder: str | os.PathLike[str], rows: Iterable[Any], name: str = "rows.jsonl"
+) -> str:
+    """Write rows to `folder/name`, a JSON value a line, and return its path as text."""
+    path = Path(folder, name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
