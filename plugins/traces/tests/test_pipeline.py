@@ -19,27 +19,6 @@ MADE = ("traces.jsonl", "rejects.jsonl", "datasets/steps/train.jsonl")
 MADE += tuple(f"datasets/steps/{split}.parquet" for split in ("train", "validation"))
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two files of many blocks; ids of the second repeat those of the first, rows are broken."""
-    folder = tmp_path_factory.mktemp("raw")
-    made = [folder / "one.jsonl", folder / "two.jsonl"]
-    for seed, path in enumerate(made):
-        arguments = ["--traces", "60", "--seed", str(seed), "--faults", "0.1"]
-        command(["generate", "--out", str(path), *arguments])
-    lines = made[0].read_bytes().splitlines(keepends=True)
-    made[1].write_bytes(made[1].read_bytes() + b"".join(lines[:20]))
-    return made
-
-
-@pytest.fixture(scope="module")
-def verbs(files: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("verbs") / "store"
-    command(["read", *map(str, files), "--out", str(out), *LAX, "--workers", "0"])
-    command(["steps", str(out), "--workers", "0"])
-    return out
-
-
 LAX = ("--max_rejected_share", "0.5")
 
 
