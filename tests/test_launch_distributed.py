@@ -3,9 +3,7 @@
 On the CPU, with gloo. The completions of the GRPO run are given, so that it too can be compared.
 """
 
-import importlib.util
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -19,6 +17,7 @@ import yaml
 from safetensors.torch import load_file
 
 from hf_rlhf.launch import launch_configs
+from hf_rlhf.testing.launched import lacking, launch_environment
 
 # On a busy machine two processes wait for each other much longer than they compute.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -68,17 +67,8 @@ TYPES = {"cpu_ddp": "MULTI_CPU", "fsdp2": "FSDP"}
 
 
 def needs(name: str) -> None:
-    """Skip where DeepSpeed is missing, or what it compiles on its first run cannot be."""
-    if not name.startswith("deepspeed"):
-        return
-    if importlib.util.find_spec("deepspeed") is None:
-        pytest.skip("deepspeed is not installed (`make test-slow` installs it)")
-    if missing := [tool for tool in ("g++", "ninja") if shutil.which(tool, path=_path()) is None]:
-        pytest.skip(f"deepspeed needs {', '.join(missing)} to compile its communication")
-
-
-def _path() -> str:
-    return f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    if reason := lacking(name):
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +85,9 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(package: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "MASTER_"))}
     return subprocess.run(
         [sys.executable, *words],
-        env={**own, "PATH": _path(), "PYTHONPATH": str(package), **environment},
+        env=launch_environment(PYTHONPATH=str(package), **environment),
         capture_output=True,
         text=True,
         check=False,
@@ -246,7 +235,7 @@ def test_two_machines_are_one_launch(package):
         *(sys.executable, "-m", "accelerate.commands.launch", *config, "--mixed_precision", "no"),
         *("--main_process_ip", "127.0.0.1", "--main_process_port", port),
     ]
-    environment = {**os.environ, "PATH": _path(), "PYTHONPATH": str(package)}
+    environment = launch_environment(PYTHONPATH=str(package))
     machines = [
         subprocess.Popen(
             [*command, "--machine_rank", rank, str(package / "say_launch.py"), "use_cpu"],

@@ -32,6 +32,7 @@ from hf_rlhf.publish_command import publish_main, pull_main
 from hf_rlhf.pull import pull
 from hf_rlhf.record import load_record, new_record, write_record
 from hf_rlhf.specs import PublishSpec
+from hf_rlhf.testing.hubs import forget_secrets, use_hub
 
 local_hub = pytest.importorskip("hf_rlhf_local_hub")
 Fault = local_hub.Fault
@@ -52,14 +53,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def machine(hub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A user's machine: a token in the environment, and no other secret."""
-    for name in list(os.environ):
-        if any(word in name.upper() for word in ("TOKEN", "KEY", "SECRET", "PASSW")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    # What HF_ENDPOINT would set, had it been there before huggingface_hub was imported.
-    files = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
-    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", files)
+    forget_secrets(monkeypatch)
+    use_hub(monkeypatch, hub.url, token=TOKEN)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(patience_module, "PATIENCE_S", 20.0)
     monkeypatch.setattr(patience_module, "FIRST_WAIT_S", 0.05)

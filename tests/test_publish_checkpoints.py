@@ -1,7 +1,6 @@
 """Checkpoints pushed while training goes on, against the local Hub."""
 
 import json
-import os
 import shlex
 import shutil
 import time
@@ -24,6 +23,7 @@ from hf_rlhf.publish import publish_run, publish_steps
 from hf_rlhf.publish_command import publish_main
 from hf_rlhf.record import load_record
 from hf_rlhf.specs import PublishSpec
+from hf_rlhf.testing.hubs import forget_secrets, use_hub
 
 local_hub = pytest.importorskip("hf_rlhf_local_hub")
 Fault = local_hub.Fault
@@ -35,15 +35,10 @@ COMMIT = "POST .*/during/commit/"
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A Hub with a base model, and a user's machine that knows no other."""
-    for name in list(os.environ):
-        if any(word in name.upper() for word in ("TOKEN", "KEY", "SECRET", "PASSW")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HF_TOKEN", "any-token-will-do")
+    forget_secrets(monkeypatch)
     monkeypatch.setattr(patience_module, "FIRST_WAIT_S", 0.01)
     with local_hub.serve(tmp_path / "hub") as running:
-        files = running.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", running.url)
-        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", files)
+        use_hub(monkeypatch, running.url)
         connect().api.create_repo(BASE)
         running.faults.clear()
         yield running

@@ -22,6 +22,7 @@ from hf_rlhf.errors import ModelError, PublishError
 from hf_rlhf.hub import connect
 from hf_rlhf.patience import Patience, is_transient, patience_s
 from hf_rlhf.pull import pull
+from hf_rlhf.testing.hubs import use_hub
 
 local_hub = pytest.importorskip("hf_rlhf_local_hub")
 Fault = local_hub.Fault
@@ -127,12 +128,9 @@ def test_full_weights_that_were_not_gathered_are_refused(tmp_path: Path) -> None
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setenv("HF_TOKEN", "any-token-will-do")
     monkeypatch.setattr(patience_module, "FIRST_WAIT_S", 0.01)
     with local_hub.serve(tmp_path / "hub") as running:
-        files = running.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", running.url)
-        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", files)
+        use_hub(monkeypatch, running.url)
         yield running
 
 

@@ -1,9 +1,6 @@
 """Two processes train SFT, reward model and DPO as one does: DDP, and DeepSpeed ZeRO-2 and -3."""
 
-import importlib.util
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +10,7 @@ import yaml
 from safetensors.torch import load_file
 
 from hf_rlhf.launch import launch_configs
+from hf_rlhf.testing.launched import lacking, launch_environment
 
 # On a busy machine two processes wait for each other much longer than they compute.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -50,17 +48,8 @@ for path in sys.argv[1:]:
 
 
 def needs(name: str) -> None:
-    """Skip where DeepSpeed is missing, or what it compiles on its first run cannot be."""
-    if not name.startswith("deepspeed"):
-        return
-    if importlib.util.find_spec("deepspeed") is None:
-        pytest.skip("deepspeed is not installed (`make test-slow` installs it)")
-    if missing := [tool for tool in ("g++", "ninja") if shutil.which(tool, path=_path()) is None]:
-        pytest.skip(f"deepspeed needs {', '.join(missing)} to compile its communication")
-
-
-def _path() -> str:
-    return f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    if reason := lacking(name):
+        pytest.skip(reason)
 
 
 def trained(folder: Path, processes: int, launch: tuple[str, ...] = ()) -> Path:
@@ -74,13 +63,12 @@ def trained(folder: Path, processes: int, launch: tuple[str, ...] = ()) -> Path:
         }
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
     start = ("-m", "accelerate.commands.launch", "--main_process_port", "0", *launch)
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "MASTER_"))}
     done = subprocess.run(
         [
             *(sys.executable, *(start if launch else ()), str(script)),
             *(str(folder / f"{name}.yaml") for name in RUNS),
         ],
-        env={**own, "PATH": _path()},
+        env=launch_environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -16,6 +16,7 @@ from hf_rlhf.errors import PublishError
 from hf_rlhf.prepare import prepare
 from hf_rlhf.pull import pull
 from hf_rlhf.record import load_record
+from hf_rlhf.testing.hubs import use_hub
 from hf_rlhf_roles.command import command
 from hf_rlhf_roles.engine import Engine, Sampling
 from hf_rlhf_roles.guard import seal_base, seal_folder
@@ -214,13 +215,9 @@ def hub(tmp_path_factory):
 @pytest.fixture
 def online(hub, monkeypatch):
     """This process as one whose environment names the local Hub."""
-    from huggingface_hub import HfApi, constants
+    from huggingface_hub import HfApi
 
-    files = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
-    monkeypatch.setenv("HF_TOKEN", "any-token")
+    use_hub(monkeypatch, hub.url, token="any-token")
     return HfApi(endpoint=hub.url, token="any-token")
 
 

@@ -1,7 +1,6 @@
 """Phases begun with what the one before has made: killed, damaged, on two processes, pushed."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 import yaml
 
 from hf_rlhf.launch import launch_configs
+from hf_rlhf.testing.launched import launch_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 LORA = {
@@ -51,17 +51,10 @@ def command(file: Path, *options: str, launch: tuple[str, ...] = ()) -> list[str
     return [sys.executable, *(start if launch else ()), *train, *options]
 
 
-def environment(**given: str) -> dict[str, str]:
-    left_out = ("ACCELERATE_", "MASTER_", "HF_TOKEN")
-    own = {key: value for key, value in os.environ.items() if not key.startswith(left_out)}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}"
-    return {**own, "PATH": path, **given}
-
-
 def train(*arguments: Any, status: int = 0, env: dict[str, str] | None = None, **given: Any) -> str:
     done = subprocess.run(
         command(*arguments, **given),
-        env=env or environment(),
+        env=env or launch_environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -78,7 +71,10 @@ def record(folder: Path) -> dict[str, Any]:
 def kill_when(file: Path, seen: Path, number: signal.Signals) -> None:
     """Start the run and end it as soon as a checkpoint is whole."""
     with subprocess.Popen(
-        command(file), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command(file),
+        env=launch_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     ) as process:
         while not seen.exists():
             assert process.poll() is None, "it ended before it was killed"
@@ -261,7 +257,7 @@ def test_the_end_is_published_with_one_card_and_the_phases_are_not(
     from hf_rlhf.hub import connect
 
     publish = {"repo_id": "demo/phased", "base_model": "demo/base", "push_base": True}
-    own = environment(
+    own = launch_environment(
         HF_ENDPOINT=hub.url, HF_TOKEN="any-token-will-do", HF_HOME=str(tmp_path / "home")
     )
     train(run_file(tmp_path, publish=publish, **LORA), env=own)

@@ -1,0 +1,27 @@
+"""For tests that publish to, or load from, a Hub of their own on this machine."""
+
+import os
+from typing import Any
+
+_SECRETS = ("TOKEN", "KEY", "SECRET", "PASSW")
+
+
+def forget_secrets(monkeypatch: Any) -> None:
+    """Take out of the environment whatever is named like a token, key, secret or password.
+
+    `monkeypatch` is pytest's, which puts all of it back, here and below.
+    """
+    for name in list(os.environ):
+        if any(word in name.upper() for word in _SECRETS):
+            monkeypatch.delenv(name)
+
+
+def use_hub(monkeypatch: Any, url: str, *, token: str = "any-token-will-do") -> None:
+    """Have this process ask the Hub at `url`, as HF_ENDPOINT would, set before it began."""
+    from huggingface_hub import constants
+
+    monkeypatch.setenv("HF_TOKEN", token)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    files = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
