@@ -13,6 +13,7 @@ from hf_rlhf.testing.small_models import (
     warm_up,
     warm_up_and_decay,
 )
+from hf_rlhf.testing.small_tokenizers import byte_level, chat_template, small_tokenizer
 
 
 class Tokenizer:
@@ -78,3 +79,20 @@ def test_what_is_saved_can_be_loaded(tiny_policy, tmp_path):
     pairs = zip(model.parameters(), again.parameters(), strict=True)
     assert all(a.equal(b) for a, b in pairs)
     assert AutoTokenizer.from_pretrained(tmp_path)("Ada").input_ids == tokenizer("Ada").input_ids
+
+
+def test_a_tokenizer_spells_any_text_and_marks_what_the_assistant_says():
+    from tokenizers import models, pre_tokenizers
+
+    words = ["[end]", "[pad]", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    backend = byte_level(models.BPE({word: n for n, word in enumerate(words)}, []), r"\p{L}+")
+    template = chat_template("[", "]", "[end]")
+    tokenizer = small_tokenizer(backend, pad="[pad]", end="[end]", length=64, template=template)
+    turns = [{"role": "user", "content": "Ça\n日"}, {"role": "assistant", "content": "é"}]
+    assert tokenizer.decode(tokenizer(turns[0]["content"]).input_ids) == "Ça\n日"
+    asked = tokenizer.apply_chat_template(turns[:1], tokenize=False, add_generation_prompt=True)
+    assert asked == "[user]Ça\n日[end][assistant]"
+    made = tokenizer.apply_chat_template(turns, return_dict=True, return_assistant_tokens_mask=True)
+    pairs = zip(made["input_ids"], made["assistant_masks"], strict=True)
+    assert tokenizer.decode([one for one, mask in pairs if mask]) == "é[end]"
+    assert tokenizer(["a", "bcd"], padding=True).attention_mask == [[0, 0, 1], [1, 1, 1]]

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from hf_rlhf.testing.small_tokenizers import byte_level, chat_template, small_tokenizer
 from hf_rlhf_classic.worlds.tastes import ADJECTIVES, NOUNS
 
 if TYPE_CHECKING:
@@ -13,15 +14,7 @@ ROLES = ("<system>", "<user>", "<assistant>", "<tool>")
 WORDS = ("likes", *(f" {word}" for word in (*ADJECTIVES, *NOUNS, "hates", "and")))
 
 # For conversations of other data sets; the worlds' own prompts are plain strings.
-CHAT_TEMPLATE = (
-    "{%- for message in messages -%}"
-    "{{- '<' + message['role'] + '>' -}}"
-    "{%- if message['role'] == 'assistant' -%}"
-    "{%- generation -%}{{- message['content'] + '<end>' -}}{%- endgeneration -%}"
-    "{%- else -%}{{- message['content'] + '<end>' -}}{%- endif -%}"
-    "{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}"
-)
+CHAT_TEMPLATE = chat_template("<", ">", END)
 
 # A word with its leading space; each digit, and each other character, on its own.
 _PIECES = r" ?\p{L}+|\p{N}|[^\s\p{L}\p{N}]|\s"
@@ -29,8 +22,7 @@ _PIECES = r" ?\p{L}+|\p{N}|[^\s\p{L}\p{N}]|\s"
 
 def build_tokenizer(length: int = 512) -> "PreTrainedTokenizerFast":
     """Build byte-level BPE with one merge path per word, so that nothing depends on training."""
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import AddedToken, models, pre_tokenizers
 
     vocabulary = {PAD: 0, END: 1}
     for byte in sorted(pre_tokenizers.ByteLevel.alphabet()):
@@ -38,25 +30,9 @@ def build_tokenizer(length: int = 512) -> "PreTrainedTokenizerFast":
     merges: list[tuple[str, str]] = []
     for word in WORDS:
         _add(word.replace(" ", "\u0120"), vocabulary, merges)
-    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_PIECES), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    backend.decoder = decoders.ByteLevel()
+    backend = byte_level(models.BPE(vocab=vocabulary, merges=merges), _PIECES)
     backend.add_tokens([AddedToken(role, special=False, normalized=False) for role in ROLES])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token=PAD,
-        eos_token=END,
-        model_max_length=length,
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-    )
-    tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
+    return small_tokenizer(backend, pad=PAD, end=END, length=length, template=CHAT_TEMPLATE)
 
 
 def _add(word: str, vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> None:

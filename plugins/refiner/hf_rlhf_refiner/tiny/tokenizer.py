@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from hf_rlhf.testing.small_tokenizers import byte_level, chat_template, small_tokenizer
 from hf_rlhf_refiner.tiny.world import ENTITIES, IDS, VALUES, Fact, stream
 
 if TYPE_CHECKING:
@@ -15,17 +16,7 @@ TAGS = ("<answer>", "</answer>", "<snippet id=", "</snippet>")
 PAD, END = "<|pad|>", "<|end|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 
-# A turn is its role, its text and END. The markers around the assistant's text are what TRL's
-# `assistant_only_loss` needs.
-CHAT_TEMPLATE = (
-    "{%- for message in messages -%}"
-    "{{- '<|' + message['role'] + '|>' -}}"
-    "{%- if message['role'] == 'assistant' -%}"
-    "{%- generation -%}{{- message['content'] + '<|end|>' -}}{%- endgeneration -%}"
-    "{%- else -%}{{- message['content'] + '<|end|>' -}}{%- endif -%}"
-    "{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
-)
+CHAT_TEMPLATE = chat_template("<|", "|>", END)
 
 # Words with their leading space, and letters with digits ("S3" is one piece).
 _PIECES = r" ?[\p{L}\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -38,17 +29,9 @@ def build_tokenizer(seed: int, size: int = 1536, length: int = 4096) -> "PreTrai
     on the language reference that comes with Python. The merges depend on that text and thus a
     little on Python's version; the shipped tokenizer was made by 3.11.
     """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import AddedToken, models, pre_tokenizers, trainers
 
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_PIECES), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    backend.decoder = decoders.ByteLevel()
+    backend = byte_level(models.BPE(), _PIECES)
     special = [PAD, END, *ROLES]
     trainer = trainers.BpeTrainer(
         vocab_size=size - len(TAGS),
@@ -58,17 +41,14 @@ def build_tokenizer(seed: int, size: int = 1536, length: int = 4096) -> "PreTrai
     )
     backend.train_from_iterator(_corpus(seed), trainer)
     backend.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token=PAD,
-        eos_token=END,
+    return small_tokenizer(
+        backend,
+        pad=PAD,
+        end=END,
+        length=length,
+        template=CHAT_TEMPLATE,
         extra_special_tokens=list(ROLES),
-        model_max_length=length,
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
     )
-    tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
 
 
 def world_words() -> list[str]:
