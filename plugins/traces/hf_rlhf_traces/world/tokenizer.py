@@ -7,6 +7,7 @@ a name is the same token wherever it stands, and can be copied.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from hf_rlhf.testing.small_tokenizers import byte_level, chat_template, small_tokenizer
 from hf_rlhf_traces.format import TAGS, Format
 from hf_rlhf_traces.world.facts import PARTS, RELATIONS
 
@@ -17,15 +18,7 @@ PAD, END = "<|pad|>", "<|end|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 LENGTH = 32768
 
-CHAT_TEMPLATE = (
-    "{%- for message in messages -%}"
-    "{{- '<|' + message['role'] + '|>' -}}"
-    "{%- if message['role'] == 'assistant' -%}"
-    "{%- generation -%}{{- message['content'] + '<|end|>' -}}{%- endgeneration -%}"
-    "{%- else -%}{{- message['content'] + '<|end|>' -}}{%- endif -%}"
-    "{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
-)
+CHAT_TEMPLATE = chat_template("<|", "|>", END)
 
 _PIECES = "|".join(
     (
@@ -93,30 +86,13 @@ class Merges:
 
 def build_tokenizer() -> "PreTrainedTokenizerFast":
     """Build byte-level BPE with a merge path for each word, so that nothing depends on training."""
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import AddedToken, models
 
     merges = _merges()
-    backend = Tokenizer(models.BPE(vocab=merges.vocabulary, merges=list(merges.pairs)))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_PIECES), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    backend.decoder = decoders.ByteLevel()
+    backend = byte_level(models.BPE(vocab=merges.vocabulary, merges=list(merges.pairs)), _PIECES)
     ordinary = [*ROLES, *phrases()]
     backend.add_tokens([AddedToken(one, special=False, normalized=False) for one in ordinary])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token=PAD,
-        eos_token=END,
-        model_max_length=LENGTH,
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-    )
-    tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
+    return small_tokenizer(backend, pad=PAD, end=END, length=LENGTH, template=CHAT_TEMPLATE)
 
 
 def _merges() -> Merges:
