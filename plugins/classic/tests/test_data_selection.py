@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from hf_rlhf.binding import bind
 from hf_rlhf.errors import DataError
 from hf_rlhf.testing.rows import TemplateOnly, write_rows
-from hf_rlhf_classic.data.preference import preference
-from hf_rlhf_classic.data.prompts import prompts
 from hf_rlhf_classic.data.sft import sft
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -124,15 +121,3 @@ def test_if_all_rows_overlap_nothing_is_left(tmp_path: Path) -> None:
     judged = [{"messages": [U, A], "label": False}]
     with pytest.raises(DataError, match="all 1 rows are left out .label_false: 1."):
         load(write_rows(tmp_path, judged))
-
-
-@pytest.mark.parametrize("adapter", [sft, preference, prompts])
-def test_a_run_file_is_checked_against_the_arguments_that_all_adapters_share(adapter: Any) -> None:
-    given = {"path": "x", "seed": "two", "format": "messages", "max_tokns": 3, "keep": ["a"]}
-    injected = ("tokenizer", "rejected_rows")
-    bound, problems = bind(adapter, given, where=str, injected=injected)
-    assert bound == {"path": "x", "keep": ["a"]}
-    assert [problem.where for problem in problems] == ["seed", "format", "max_tokns"]
-    assert "Did you mean `max_tokens`?" in str(problems[2])
-    with pytest.raises(TypeError, match="max_tokns"):
-        adapter("x", tokenizer=None, max_tokns=3)

@@ -5,14 +5,13 @@ held-out prompts are decided by hashes; then the splits are written. Every row t
 either kept or counted in the report under the reason for which it is not.
 """
 
-import inspect
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import DataError
@@ -33,7 +32,6 @@ from hf_rlhf_classic.data.turns import left_out_keys, tools_of
 from hf_rlhf_classic.data.values import BadRow
 from hf_rlhf_classic.data.workplace import workplace
 
-Adapter = TypeVar("Adapter", bound=Callable[..., Loaded])
 HELD_OUT_SPLITS = ("test", "validation")
 """Splits of a source that are taken for held-out evaluation: the first that there is."""
 
@@ -56,7 +54,11 @@ READ_BY_TRL = frozenset((*_ROWS, *_TOKENS, *_EXTRAS, *_CALL, "environments"))
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The arguments that the adapters share; `sft` says what each of them means."""
+    """The arguments that the adapters share; `sft` says what each of them means.
+
+    Each adapter spells them out in its own signature, since run files are checked against it, and
+    `hf-rlhf describe` shows it.
+    """
 
     path: str
     tokenizer: Any
@@ -66,7 +68,7 @@ class Settings:
     split: str | None = None
     revision: str | None = None
     subset: str | None = None
-    format: Literal["auto", "conversational", "text"] = "auto"
+    format: str = "auto"
     template: str | None = None
     response_template: str | None = None
     system_template: str | None = None
@@ -78,7 +80,7 @@ class Settings:
     max_train_rows: int | None = None
     max_test_rows: int | None = None
     seed: int = 42
-    drop_duplicates: Literal["none", "exact", "normalised"] = "none"
+    drop_duplicates: str = "none"
     drop_overlap: bool = True
     max_prompt_tokens: int | None = None
     max_tokens: int | None = None
@@ -97,25 +99,15 @@ class Settings:
                 "column to another name with `columns`, and keep that."
             )
 
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> "Settings":
+        """Take what belongs here from the arguments of an adapter."""
+        names = {one.name for one in fields(cls)}
+        return cls(**{name: value for name, value in arguments.items() if name in names})
+
     def part(self, cls: type) -> Any:
         """Return the settings that are fields of another dataclass, as that."""
         return cls(**{one.name: getattr(self, one.name) for one in fields(cls)})
-
-
-def takes_settings(adapter: Adapter) -> Adapter:
-    """Name in the signature of an adapter the fields of `Settings` that it takes as `**shared`.
-
-    A run file is checked against the signature, and `hf-rlhf describe` shows it.
-    """
-    signature = inspect.signature(adapter)
-    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    shared = [
-        one
-        for one in inspect.signature(Settings).parameters.values()
-        if one.name not in signature.parameters
-    ]
-    vars(adapter)["__signature__"] = signature.replace(parameters=[*own, *shared])
-    return adapter
 
 
 def assemble(form: str, table: Sequence[Schema], settings: Settings) -> Loaded:

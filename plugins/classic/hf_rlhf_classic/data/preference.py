@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.readers import Row
-from hf_rlhf_classic.data.assemble import Settings, assemble, takes_settings
+from hf_rlhf_classic.data.assemble import Settings, assemble
 from hf_rlhf_classic.data.rows import (
     ALPACA,
     ANSWER,
@@ -176,7 +176,6 @@ def with_margin(schema: Schema, margin: Margin) -> Schema:
     return replace(schema, make=make, optional=(*schema.optional, *own))
 
 
-@takes_settings
 def preference(
     path: str,
     *,
@@ -184,7 +183,28 @@ def preference(
     rejected_rows: Path | None = None,
     label: Label = "better",
     margin: Margin = "column",
-    **shared: Any,
+    schema: str | None = None,
+    columns: dict[str, str] | None = None,
+    split: str | None = None,
+    revision: str | None = None,
+    subset: str | None = None,
+    format: Literal["auto", "conversational", "text"] = "auto",
+    template: str | None = None,
+    response_template: str | None = None,
+    system_template: str | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
+    system: str | None = None,
+    keep: list[str] | None = None,
+    test_rows: int | None = None,
+    test_share: float | None = None,
+    max_train_rows: int | None = None,
+    max_test_rows: int | None = None,
+    seed: int = 42,
+    drop_duplicates: Literal["none", "exact", "normalised"] = "none",
+    drop_overlap: bool = True,
+    max_prompt_tokens: int | None = None,
+    max_tokens: int | None = None,
+    max_rejected_share: float = 0.05,
 ) -> Loaded:
     """Load pairs of a chosen and a rejected answer, for DPO, iterative DPO and reward models.
 
@@ -206,6 +226,6 @@ def preference(
         DataError: no schema fits, or two do; too many rows cannot be used; a file cannot be read.
         ModelError: a conversation is asked for and the tokenizer has no chat template.
     """
-    settings = Settings(path=path, tokenizer=tokenizer, rejected_rows=rejected_rows, **shared)
+    settings = Settings.of(locals())
     table = tuple(with_margin(one, margin) for one in schemas(label))
     return assemble("preference", table, settings)

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.readers import Row
-from hf_rlhf_classic.data.assemble import Settings, assemble, takes_settings
+from hf_rlhf_classic.data.assemble import Settings, assemble
 from hf_rlhf_classic.data.rows import ALPACA, PROMPT, history_of, instruction_of, ordered
 from hf_rlhf_classic.data.schemas import Example, Schema
 from hf_rlhf_classic.data.turns import split_pair, turns_of
@@ -53,13 +53,33 @@ def schemas() -> tuple[Schema, ...]:
     )
 
 
-@takes_settings
 def prompts(
     path: str,
     *,
     tokenizer: Any,
     rejected_rows: Path | None = None,
-    **shared: Any,
+    schema: str | None = None,
+    columns: dict[str, str] | None = None,
+    split: str | None = None,
+    revision: str | None = None,
+    subset: str | None = None,
+    format: Literal["auto", "conversational", "text"] = "auto",
+    template: str | None = None,
+    response_template: str | None = None,
+    system_template: str | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
+    system: str | None = None,
+    keep: list[str] | None = None,
+    test_rows: int | None = None,
+    test_share: float | None = None,
+    max_train_rows: int | None = None,
+    max_test_rows: int | None = None,
+    seed: int = 42,
+    drop_duplicates: Literal["none", "exact", "normalised"] = "none",
+    drop_overlap: bool = True,
+    max_prompt_tokens: int | None = None,
+    max_tokens: int | None = None,
+    max_rejected_share: float = 0.05,
 ) -> Loaded:
     """Load prompts to answer, with the columns that rewards need beside them.
 
@@ -78,8 +98,4 @@ def prompts(
         DataError: no schema fits, or two do; too many rows cannot be used; a file cannot be read.
         ModelError: a conversation is asked for and the tokenizer has no chat template.
     """
-    return assemble(
-        "prompts",
-        schemas(),
-        Settings(path=path, tokenizer=tokenizer, rejected_rows=rejected_rows, **shared),
-    )
+    return assemble("prompts", schemas(), Settings.of(locals()))

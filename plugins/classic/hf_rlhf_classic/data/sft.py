@@ -8,7 +8,7 @@ from typing import Any, Literal
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.readers import Row
 from hf_rlhf_classic.data import preference
-from hf_rlhf_classic.data.assemble import Settings, assemble, takes_settings
+from hf_rlhf_classic.data.assemble import Settings, assemble
 from hf_rlhf_classic.data.rows import (
     ALPACA,
     ANSWER,
@@ -129,14 +129,34 @@ def schemas() -> tuple[Schema, ...]:
     )
 
 
-@takes_settings
 def sft(
     path: str,
     *,
     tokenizer: Any,
     rejected_rows: Path | None = None,
     target: Literal["final", "every"] = "final",
-    **shared: Any,
+    schema: str | None = None,
+    columns: dict[str, str] | None = None,
+    split: str | None = None,
+    revision: str | None = None,
+    subset: str | None = None,
+    format: Literal["auto", "conversational", "text"] = "auto",
+    template: str | None = None,
+    response_template: str | None = None,
+    system_template: str | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
+    system: str | None = None,
+    keep: list[str] | None = None,
+    test_rows: int | None = None,
+    test_share: float | None = None,
+    max_train_rows: int | None = None,
+    max_test_rows: int | None = None,
+    seed: int = 42,
+    drop_duplicates: Literal["none", "exact", "normalised"] = "none",
+    drop_overlap: bool = True,
+    max_prompt_tokens: int | None = None,
+    max_tokens: int | None = None,
+    max_rejected_share: float = 0.05,
 ) -> Loaded:
     """Load prompts and the responses to learn from a Hub dataset, a folder or a file.
 
@@ -185,5 +205,5 @@ def sft(
         DataError: no schema fits, or two do; too many rows cannot be used; a file cannot be read.
         ModelError: a conversation is asked for and the tokenizer has no chat template.
     """
-    settings = Settings(path=path, tokenizer=tokenizer, rejected_rows=rejected_rows, **shared)
+    settings = Settings.of(locals())
     return assemble("messages" if target == "every" else "sft", schemas(), settings)
