@@ -185,7 +185,7 @@ def test_dataset_names_read_and_write_nothing_elsewhere(tmp_path, monkeypatch, n
 
     # A whole file system is no dataset, and takes minutes to look through.
     assume(not os.path.isdir(name))
-    monkeypatch.setattr("hf_rlhf.readers._commit", asked)
+    monkeypatch.setattr("hf_rlhf.readers.dataset_commit", asked)
     monkeypatch.chdir(tmp_path)
     with nothing_written_outside(tmp_path):
         try:
