@@ -100,7 +100,7 @@ def _found(
             yield from each(partial(read_block, options=options), coming)
         else:
             for file in some:
-                for where, item in rows_of(file, int(options.max_row_mb * 1e6), tick(file)):
+                for where, item in rows_of(file, options, tick(file)):
                     yield Found([read_item(where, item, options)])
 
 

@@ -132,7 +132,7 @@ def asked_slurm(text: str) -> "Slurm":
 
 def _job(chosen: argparse.Namespace) -> Job:
     reading = asked_reading(chosen)
-    reading["sources"] = files_of(chosen.files, chosen.out)
+    reading["sources"] = files_of(chosen.files, chosen.out, reading["options"])
     form, layout = asked_format(chosen) or Format(), asked_layout(chosen)
     key = _key(reading, form, layout)
     return Job(reading, form, layout, chosen.out.absolute() / "pipeline" / key)

@@ -52,6 +52,8 @@ def asked_reading(chosen: argparse.Namespace) -> dict[str, Any]:
             max_document_chars=chosen.max_document_chars,
             max_row_mb=chosen.max_row_mb,
             decontaminate=chosen.decontaminate,
+            subset=chosen.subset,
+            revision=chosen.revision,
         ),
         "validation_ratio": chosen.validation_ratio,
         "seed": chosen.seed,
@@ -118,6 +120,10 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="stop when more rows than this are rejected; default: %(default)s",
     )
+    parser.add_argument("--subset", metavar="NAME", help="of a Hub dataset: its configuration")
+    parser.add_argument(
+        "--revision", metavar="REV", help="of a Hub dataset: a branch, tag or commit"
+    )
     add_overwrite(parser, "read anew, with other settings")
 
 
@@ -142,9 +148,9 @@ def read(
     when too many rows are rejected (rejects.refused.jsonl has them), RunFolderError when the folder
     holds something else, and ConfigError for a ratio that leaves a side empty.
     """
-    files = files_of(sources, out)
+    files = files_of(sources, out, options)
     settings = _settings(files, options, validation_ratio, seed, max_rejected_share)
-    found = [_seen(file) for file in (*files, *filter(None, [options.decontaminate]))]
+    found = _sources(files, options)
     store = Store.make(out)
     if _read_before(store, settings, found, overwrite):
         return {**store.report("read"), "done_before": True}
@@ -153,7 +159,7 @@ def read(
         if options.decontaminate:
             evaluation_set.cache_clear()
             evaluation_set(options.decontaminate)  # what is wrong with it is said at once
-        tally = Tally(options, seed)
+        tally = Tally(options, seed, out)
         each = each or partial(in_order, workers=workers)
         with written(out) as places:
             gather(files, tally, places, each, settled)
@@ -179,9 +185,9 @@ def is_read(
     overwrite: bool,
 ) -> bool:
     """Whether `read` would find all done. Raises as it does, before anything is read."""
-    files = files_of(sources, out)
+    files = files_of(sources, out, options)
     settings = _settings(files, options, validation_ratio, seed, max_rejected_share)
-    found = [_seen(file) for file in (*files, *filter(None, [options.decontaminate]))]
+    found = _sources(files, options)
     return _read_before(Store.make(out), settings, found, overwrite)
 
 
@@ -235,9 +241,14 @@ def _named(file: str) -> str:
     return os.path.abspath(file) if os.path.exists(file) else file
 
 
-def _seen(file: str) -> dict[str, Any]:
+def _sources(files: Sequence[str], options: Options) -> list[dict[str, Any]]:
+    beside = [options.decontaminate] if options.decontaminate else []
+    return [_seen(file, options.revision) for file in (*files, *beside)]
+
+
+def _seen(file: str, revision: str | None) -> dict[str, Any]:
     """What tells that a file is still the one that was read."""
     if not os.path.exists(file):
-        return {"path": file, "commit": dataset_commit(file)}
+        return {"path": file, "commit": dataset_commit(file, revision)}
     stat = os.stat(file)
     return {"path": os.path.abspath(file), "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns}

@@ -29,6 +29,10 @@ def show_read(report: Mapping[str, Any], out: Path) -> None:
     if report["rejected"]:
         said = f"Rejected rows, with places and reasons: {out / REJECTS}"
         console.print(said, soft_wrap=True, markup=False)
+    for source in report["sources"]:
+        if source.get("commit", "") is None:
+            said = f"{source['path']}: the Hub could not be asked; what is in the cache was read."
+            console.print(said, soft_wrap=True, markup=False)
     if report.get("done_before"):
         console.print("Read before, with the same settings, from the same files: nothing to do.")
 

@@ -58,6 +58,9 @@ class Options:
     max_row_mb: float = 64.0
     decontaminate: str | None = None
     """An evaluation file, of which no question may be read."""
+    subset: str | None = None
+    revision: str | None = None
+    """Of datasets on the Hub: the configuration; a branch, tag or commit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from hf_rlhf.errors import DataError
 from hf_rlhf.formats import READERS
 from hf_rlhf.readers import read_rows
 from hf_rlhf_traces.engine import Block, unreadable
-from hf_rlhf_traces.reading import Rejected, rejected
+from hf_rlhf_traces.reading import Options, Rejected, rejected
 
 Item = bytes | Mapping[str, Any] | Rejected
 """A line, a parsed row, or why there is none."""
@@ -23,7 +23,7 @@ _LINES = (".jsonl", ".ndjson")
 _PIECE = 1 << 20
 
 
-def files_of(sources: Sequence[str], out: Path) -> list[str]:
+def files_of(sources: Sequence[str], out: Path, options: Options) -> list[str]:
     """Return the files to read, in order: a folder's are those with a known suffix, by name.
 
     What is no path stays as it is, for the Hub. Raises DataError where nothing is to be read, and
@@ -49,14 +49,25 @@ def files_of(sources: Sequence[str], out: Path) -> list[str]:
         elif path.exists():
             found.append(str(path))
         else:
-            read_rows(source)  # no file: a dataset of the Hub, or an error with near names
+            # No file: a dataset of the Hub, or an error with near names.
+            read_rows(source, revision=options.revision, subset=options.subset)
             found.append(source)
-    if twice := sorted({file for file in found if found.count(file) > 1}):
+    _check(found, options)
+    return found
+
+
+def _check(files: Sequence[str], options: Options) -> None:
+    local = [file for file in files if Path(file).exists()]
+    if local and (options.subset or options.revision):
+        raise DataError(
+            f"{local[0]}: --subset and --revision are for datasets on the Hub, and this is a local "
+            "file. Leave them out."
+        )
+    if twice := sorted({file for file in files if files.count(file) > 1}):
         raise DataError(f"{', '.join(twice)}: given twice. Name each file once.")
-    for file in found:
+    for file in files:
         if not file.isprintable():  # it could not be written to the manifest, nor be seen
             raise DataError(f"{file!r}: the name has characters that cannot be shown. Rename it.")
-    return found
 
 
 def _readable(file: Path, folder: Path) -> bool:
@@ -68,14 +79,15 @@ def _suffix(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
-def rows_of(file: str, max_bytes: int, tick: Callable[[int], None]) -> Iterator[tuple[str, Item]]:
+def rows_of(file: str, options: Options, tick: Callable[[int], None]) -> Iterator[tuple[str, Item]]:
     """Yield place and row of one of `files_of`. `tick` is told how many bytes of the file are done.
 
     A blank line comes as b"". Raises DataError for a source that cannot be opened.
     """
-    path = Path(file)
+    path, max_bytes = Path(file), int(options.max_row_mb * 1e6)
     if not path.exists():
-        for rows in read_rows(file).splits.values():
+        found = read_rows(file, revision=options.revision, subset=options.subset)
+        for rows in found.splits.values():
             for row in rows:
                 yield row.where, row.values
         return

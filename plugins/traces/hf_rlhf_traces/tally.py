@@ -7,6 +7,7 @@ the split is chosen), whatever the size of the rows.
 from array import array
 from collections import Counter
 from hashlib import blake2b, sha256
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -29,8 +30,9 @@ PLACES = 3
 class Tally:
     """Counts rows, and settles ids, in the order of the input."""
 
-    def __init__(self, options: Options, seed: int) -> None:
+    def __init__(self, options: Options, seed: int, folder: Path = Path()) -> None:
         self.options = options
+        self.folder = folder
         self.seed = seed
         self.rows = 0
         self.traces = 0
@@ -115,8 +117,20 @@ class Tally:
         allowed = f", more than --max_rejected_share {share:g}" if self.traces else ""
         raise DataError(
             f"{bad:,} of {self.rows:,} rows are no traces{allowed}:\n" + "\n".join(lines) + "\n"
-            f"All are in {REFUSED}. Mend them, name the --form, or allow more of them."
+            f"All are in {self.folder / REFUSED}. {self._cure()}"
         )
+
+    def _cure(self) -> str:
+        cures = ["mend them"]
+        if self.options.form is None and self.rejected.keys() & {
+            "no_form",
+            "two_forms",
+            "no_trace",
+        }:
+            cures.append("name their form by --form")
+        if self.traces:
+            cures.append("allow more of them by --max_rejected_share")
+        return f"{', or '.join(cures).capitalize()}."
 
     def report(self, ratio: float) -> dict[str, Any]:
         """Return the counts, and the split of the questions read."""

@@ -489,17 +489,21 @@ def test_a_dataset_of_the_hub_is_read_again_when_it_has_a_new_commit(
 
     api, lines = HfApi(endpoint=hub), (store / "traces.jsonl").read_bytes().splitlines(True)
     api.create_repo("demo/raw", repo_type="dataset")
+    card = """---
+configs:
+- {config_name: few, data_files: few.jsonl}
+- {config_name: one, data_files: one.jsonl}
+---
+"""
+    put = partial(api.upload_file, repo_id="demo/raw", repo_type="dataset")
+    put(path_or_fileobj=card.encode(), path_in_repo="README.md")
+    put(path_or_fileobj=lines[0], path_in_repo="one.jsonl")
 
-    def read_of(count: int) -> tuple[int, str]:
-        api.upload_file(
-            path_or_fileobj=b"".join(lines[:count]),
-            path_in_repo="train.jsonl",
-            repo_id="demo/raw",
-            repo_type="dataset",
-        )
+    def read_of(count: int, *options: str) -> tuple[int, str]:
+        put(path_or_fileobj=b"".join(lines[:count]), path_in_repo="few.jsonl")
         given = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
         told = subprocess.run(
-            [sys.executable, "-m", "hf_rlhf.cli", "traces", "read", "demo/raw"]
+            [sys.executable, "-m", "hf_rlhf.cli", "traces", "read", "demo/raw", *options]
             + ["--out", str(tmp_path / "again"), "--max_rejected_share", "1"],
             env={**os.environ, **given},
             capture_output=True,
@@ -508,9 +512,15 @@ def test_a_dataset_of_the_hub_is_read_again_when_it_has_a_new_commit(
         assert told.returncode == 0, told.stderr[-2000:]
         return Store.open(tmp_path / "again").report("read")["rows"], told.stdout
 
-    assert read_of(10)[0] == 10
-    assert "nothing to do" in read_of(10)[1]
-    assert read_of(12)[0] == 12
+    assert read_of(10, "--subset", "few")[0] == 10
+    assert "nothing to do" in read_of(10, "--subset", "few")[1]
+    assert read_of(12, "--subset", "few")[0] == 12
+    assert read_of(12, "--subset", "one", "--revision", "main", "--overwrite")[0] == 1
+
+
+def test_what_is_of_the_hub_is_refused_for_a_file(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="--subset and --revision are for datasets on the Hub"):
+        run("read", store / "traces.jsonl", "--out", tmp_path / "again", "--subset", "few")
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def test_blocks_read_what_the_whole_file_reads(
 ) -> None:
     path = tmp_path_factory.mktemp("read") / "rows.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + end.join(lines) + (end if ended else b""))
-    whole = rows_of(str(path), int(LIMIT_MB * 1e6), lambda _: None)
+    whole = rows_of(str(path), Options(max_row_mb=LIMIT_MB), lambda _: None)
     expected = [read_item(where, item, OPTIONS) for where, item in whole]
     assert [found for one in blocks(path, size) for found in read_block(one, OPTIONS)] == expected
     with path.open("rb") as file:

@@ -175,8 +175,11 @@ def test_too_many_rejected_rows_stop_the_reading_and_leave_the_rejects(tmp_path:
 def test_a_file_without_any_trace_is_given_up_early(tmp_path: Path) -> None:
     file = tmp_path / "t.jsonl"
     file.write_bytes(b'{"a": 1}\n' * 5_000)
-    with pytest.raises(DataError, match="1,000 of 1,000 rows are no traces"):
+    with pytest.raises(DataError, match="1,000 of 1,000 rows are no traces") as caught:
         done(file, tmp_path / "out")
+    assert str(caught.value).endswith(
+        f"{tmp_path / 'out' / 'rejects.refused.jsonl'}. Mend them, or name their form by --form."
+    )
 
 
 def test_the_same_reading_is_not_done_again_and_a_changed_file_is(tmp_path: Path) -> None:
