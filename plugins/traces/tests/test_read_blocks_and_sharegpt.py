@@ -110,6 +110,43 @@ def test_hermes_calls_in_tags_are_read_as_tagged() -> None:
     assert found.trace.steps == (Search("Paris"), FOUND, ANSWER)
 
 
+HERMES_CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Paris"}}\n</tool_call>'
+HERMES_FOUND = "<tool_response>\nIn France.\n</tool_response>"
+
+
+@pytest.mark.parametrize(
+    ("said", "ends"),
+    [
+        ("France", (ANSWER,)),
+        ("<think>Found.</think>\n\nFrance", (Reasoning("Found."), ANSWER)),
+        ("Found.</think>\n\nFrance", (Reasoning("Found."), ANSWER)),
+        ("<think>France</think>", (Reasoning("France"),)),
+        (f"{HERMES_CALL}France", (Search("Paris"), Reasoning("France"))),
+    ],
+)
+def test_hermes_last_plain_text_is_the_answer(said: str, ends: tuple[Step, ...]) -> None:
+    row = sharegpt(("gpt", f"I look.{HERMES_CALL}"), ("tool", HERMES_FOUND), ("gpt", said))
+    messages = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "I look."}]
+    messages[1]["content"] += HERMES_CALL
+    messages += [{"role": "user", "content": HERMES_FOUND}, {"role": "assistant", "content": said}]
+    for one in (row, {"messages": messages}):
+        found = taken(one)
+        assert isinstance(found, Read)
+        assert found.form == "tagged"
+        assert found.trace.steps == (Reasoning("I look."), Search("Paris"), FOUND, *ends)
+
+
+def test_plain_text_is_no_answer_where_answers_have_a_tag_or_calls_are_not_hermes() -> None:
+    told = sharegpt(("gpt", HERMES_CALL), ("tool", HERMES_FOUND), ("gpt", "France"))
+    told["conversations"][0]["value"] = "Answer in <answer> and </answer>."
+    r1 = sharegpt(("gpt", "<search>Paris</search>"), ("tool", "In France."), ("gpt", "France"))
+    for row in (told, r1):
+        found = taken(row)
+        assert isinstance(found, Read)
+        assert found.trace.steps == (Search("Paris"), FOUND, Reasoning("France"))
+        assert +found.noted == {"without_answer": 1}
+
+
 def use(number: int, query: str, kind: str = "tool_use") -> dict[str, Any]:
     return {"type": kind, "id": f"t{number}", "name": "search", "input": {"query": query}}
 

@@ -4,7 +4,7 @@
 <answer>…</answer>`, and `<call_tool name="google_search">query</call_tool>` with `<tool_output>
 <snippet id=s1>Title: T…</snippet></tool_output>`. Text outside of tags is reasoning: Search-R1's
 instruct models open no tag for it, and DR Tulu closes its later thoughts with a `</think>` that
-was never opened.
+was never opened. In Hermes' format, calls are `<tool_call>` and the answer is the last turn's text.
 
 References: https://github.com/PeterGriffinJin/Search-R1, https://github.com/rlresearch/dr-tulu
 """
@@ -59,6 +59,8 @@ _FEEDBACK = re.compile(
     r"Let me try again\."
 )
 _ASKED = re.compile(r"(?:^|\s)Question:\s*")
+_HERMES = re.compile(r"<tool_call>", re.IGNORECASE)
+_ENDED = re.compile(rf".*</(think|{'|'.join(SEARCHES + RESULTS)})>", re.IGNORECASE | re.DOTALL)
 _plain = Format().unescape
 
 
@@ -107,12 +109,39 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
                 asked = _unframed(text_of(message.get("content"), f"{path}.content", noted))
         else:
             steps += _said(message, path, noted)
+    if _answers_in_plain_text(messages):
+        steps = _with_answer(steps, messages[-1])
     noted["earlier_turns"] += max(turns(before) - 1, 0)
     question = _question(values, noted) or asked
     fields = rest(values, (held, "question", "prompt", "id"))
     if before and [one.get("content") for one in before] != [question]:
         fields.setdefault("input", before)
     return Rough(question, steps, fields, own_id(values))
+
+
+def _answers_in_plain_text(messages: Sequence[Any]) -> bool:
+    """Whether calls are Hermes', and nobody, not even a prompt, speaks of an <answer>."""
+    said = [one.get("content") for one in messages if one.get("role") in ("assistant", *ASKED)]
+    texts = [text for text in said if isinstance(text, str)]
+    return any(map(_HERMES.search, texts)) and not any("<answer" in text for text in texts)
+
+
+def _with_answer(steps: list[Step], last: Mapping[str, Any]) -> list[Step]:
+    """Return the steps with what the agent's last turn says, behind its thoughts, as the answer.
+
+    What stands behind a call is none: the agent waits for what comes back.
+    """
+    content = last.get("content")
+    if last.get("role") != "assistant" or not isinstance(content, str):
+        return steps
+    ended = _ENDED.match(content)
+    answer = _plain(content[ended.end() if ended else 0 :].strip())
+    ends = steps[-1] if steps else None
+    waits = ended and ended[1].lower() in SEARCHES
+    if waits or not answer or not isinstance(ends, Reasoning) or not ends.content.endswith(answer):
+        return steps
+    thought = ends.content.removesuffix(answer).strip()
+    return [*steps[:-1], *([Reasoning(thought)] if thought else []), Answer(answer, ANSWER)]
 
 
 def _turns(text: str) -> list[dict[str, str]]:
