@@ -23,10 +23,16 @@ def with_base(
     """Return `asked` with the base's Hub id, which exists; PublishError with the cure if not."""
     base = asked.base_model or (model["base"] if model["base_is_hub_id"] else None)
     if base is None:
+        cure = (
+            "--push_base pushes it, but not where to: add --base_model YOU/BASE, its name there "
+            "(in the run file: publish.base_model)."
+            if asked.push_base
+            else "If it is there, add --base_model ITS/ID (in the run file: publish.base_model); "
+            "if not, --base_model YOU/BASE --push_base, and it is pushed there first."
+        )
         raise PublishError(
             f"The base model is {model['base']!r}, which nobody else can load: a card and an "
-            "adapter must name one on the Hub. If it is there, add --base_model ITS/ID (in the run "
-            "file: publish.base_model); if not, add --push_base too, and it is pushed there first."
+            f"adapter must name one on the Hub. {cure}"
         )
     revision = model.get("revision") if base == model["base"] else None
     if not hub.exists(base, revision) and (not asked.push_base or base == model["base"]):

@@ -22,10 +22,13 @@ WRITTEN = (
 
 
 @contextmanager
-def claimed(folder: Path, chosen_by: str = "`output_dir`") -> Iterator[None]:
+def claimed(
+    folder: Path, chosen_by: str = "`output_dir`", *, told: Path | None = None
+) -> Iterator[None]:
     """Hold `folder` for this process; a crash gives it back, since the lock is the system's.
 
-    `chosen_by` is what the user chooses the folder by, for messages.
+    For messages: `chosen_by` is what the user chooses the folder by; `told`, where `folder` is one
+    of ours that no user knows, is the one that it is for.
 
     Raises RunFolderError when another live process holds it, naming that process.
     """
@@ -37,8 +40,8 @@ def claimed(folder: Path, chosen_by: str = "`output_dir`") -> Iterator[None]:
         lock.acquire()
     except Timeout:
         raise RunFolderError(
-            f"{folder} is in use by {_owner(folder)}. Wait for it, stop it, or choose another "
-            f"{chosen_by}."
+            f"{told or folder} is in use by {_owner(folder)}. Wait for it, stop it, or choose "
+            f"another {chosen_by}."
         ) from None
     except OSError as error:
         raise RunFolderError(

@@ -17,11 +17,13 @@ from safetensors.numpy import save_file
 
 from hf_rlhf import patience as patience_module
 from hf_rlhf.adapter_check import check_adapter, check_tensors
+from hf_rlhf.base_push import with_base
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ModelError, PublishError
 from hf_rlhf.hub import connect
 from hf_rlhf.patience import Patience, is_transient, patience_s
 from hf_rlhf.pull import pull
+from hf_rlhf.specs import PublishSpec
 from hf_rlhf.testing.hubs import use_hub
 
 local_hub = pytest.importorskip("hf_rlhf_local_hub")
@@ -349,3 +351,14 @@ def test_connections_are_not_silent_for_ever(hub: Any) -> None:
     close_session()
     connect(hub.url).exists("demo/x")
     assert get_session().timeout.read == patience_module.SILENCE_S
+
+
+@pytest.mark.parametrize(
+    ("push_base", "said"),
+    [(False, "not, --base_model YOU/BASE --push_base"), (True, "add --base_model YOU/BASE")],
+)
+def test_a_base_without_a_name_on_the_hub_is_told_what_lacks(push_base: bool, said: str) -> None:
+    asked = PublishSpec(repo_id="me/it", push_base=push_base)
+    with pytest.raises(PublishError, match=said) as told:
+        with_base(None, asked, {"base": "package://a/base", "base_is_hub_id": False})  # type: ignore[arg-type]
+    assert "add --push_base" not in str(told.value)

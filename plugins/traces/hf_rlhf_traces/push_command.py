@@ -6,6 +6,7 @@ knows its own. JSON Lines have the same rows, and stay.
 
 import argparse
 import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -46,24 +47,33 @@ def push_main(argv: Sequence[str]) -> int:
         print(card)
         return 0
     hub = connect(chosen.endpoint, kind="dataset")
-    repo_id = hub.writable_repo(chosen.repo_id)
+    with _or_say(hub, chosen.repo_id, argv):
+        repo_id = hub.writable_repo(chosen.repo_id)
     write_card(store, {**told, "repo_id": repo_id})
     card = render(store, names, store.settings("card"))
     with TemporaryDirectory() as scratch:
         bundle = bundle_of(store, names, card, hub, Path(scratch) if chosen.redact else None)
-        try:
+        with _or_say(hub, repo_id, argv):
             before, after = push_bundle(
                 hub, repo_id, bundle, private=chosen.private, overwrite=chosen.overwrite
             )
-        except failures() as error:
-            raise PublishError(
-                f"{repo_id} is not pushed, or not all of it: {in_words(error)}. Run the same "
-                "command again; what was uploaded is not sent again."
-            ) from error
     verb = "pushed" if before != after.commit else "there already, nothing pushed"
     print(f"{verb}: {len(bundle.files)} files, verified: {hub.endpoint}/datasets/{repo_id}")
     print(f"commit {after.commit}")
     return 0
+
+
+@contextmanager
+def _or_say(hub: Hub, repo_id: str, argv: Sequence[str]) -> Iterator[None]:
+    """Raise PublishError, with the command that finishes it, where the Hub or the way fails."""
+    try:
+        yield
+    except failures() as error:
+        raise PublishError(
+            f"Not everything of {repo_id} is on {hub.endpoint}: {in_words(error)}.\n"
+            "To finish (what was uploaded is not sent again):\n"
+            f"  hf-rlhf traces push {shlex.join(argv)}"
+        ) from error
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -130,7 +130,7 @@ def _begin(out: Path, asked: Mapping[str, Any], *, overwrite: bool) -> Iterator[
     note = out.with_name(f"{out.name}.begun.json")
     aside = out.with_name(f".{out.name}.replaced")
     if aside.exists():  # of a process that was killed
-        with claimed(aside, "--strategy"):
+        with claimed(aside, "--strategy", told=out):
             _settle(out, aside, note)
     if out.exists():
         with claimed(out, "--strategy"):
@@ -139,7 +139,7 @@ def _begin(out: Path, asked: Mapping[str, Any], *, overwrite: bool) -> Iterator[
         anew = _is_another(out, json.loads(note.read_text(encoding="utf-8")), asked, overwrite)
     else:
         anew = overwrite and out.exists()  # what differs is for the run itself to say
-    with claimed(aside, "--strategy") if anew else nullcontext():
+    with claimed(aside, "--strategy", told=out) if anew else nullcontext():
         if anew:
             _put_aside(out, aside, note)
         if not (out / RECORD_NAME).exists():

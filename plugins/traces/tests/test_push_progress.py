@@ -1,5 +1,7 @@
-"""`push` looks at every row before anything is sent, and shows how far it is."""
+"""`push`: what it looks at before anything is sent, how far it is, and a Hub that is not there."""
 
+import shutil
+import socket
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,6 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hf_rlhf.errors import PublishError
+from hf_rlhf.testing.hubs import use_hub
+from hf_rlhf_traces.command import command
 from hf_rlhf_traces.push_command import _check_rows, _redacted
 
 ROWS = 200
@@ -14,7 +18,7 @@ SECRET = "sk-" + "a1B2" * 8
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> dict[str, Path]:
+def tables(tmp_path: Path) -> dict[str, Path]:
     """Return two files; the last row of the second holds a secret."""
     found = {}
     for name in ("a/train.parquet", "b/train.parquet"):
@@ -28,7 +32,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 
 def test_how_many_rows_were_looked_at_is_shown(
-    files: dict[str, Path],
+    tables: dict[str, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -36,19 +40,33 @@ def test_how_many_rows_were_looked_at_is_shown(
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
     monkeypatch.setenv("TERM", "xterm")
     with pytest.raises(PublishError, match=r"1 samples hold.*\n.*b/train.parquet: b199: "):
-        _check_rows(files, {})
+        _check_rows(tables, {})
     said = capsys.readouterr().err
     assert "looking for secrets" in said
     assert "100%" in said
-    clean = _redacted(files, tmp_path / "clean")
+    clean = _redacted(tables, tmp_path / "clean")
     assert "taking secrets out" in capsys.readouterr().err
     _check_rows(clean, {})
     assert [pq.read_table(file).num_rows for file in clean.values()] == [ROWS, ROWS]
 
 
 def test_nothing_is_shown_where_there_is_no_terminal(
-    files: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    tables: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    del files["b/train.parquet"]
-    _check_rows(files, {})
+    del tables["b/train.parquet"]
+    _check_rows(tables, {})
     assert capsys.readouterr().err == ""
+
+
+def test_a_hub_that_is_not_there_is_told_with_the_command_that_finishes(
+    verbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = shutil.copytree(verbs, tmp_path / "store")
+    with socket.socket() as nobody:  # bound, and not listening: refused
+        nobody.bind(("127.0.0.1", 0))
+        use_hub(monkeypatch, url := f"http://127.0.0.1:{nobody.getsockname()[1]}")
+        monkeypatch.setenv("HF_RLHF_PATIENCE", "0")
+        with pytest.raises(PublishError) as told:
+            command(["push", str(store), "--repo_id", "me/data", "--endpoint", url])
+    assert f"of me/data is on {url}: [Errno" in str(told.value)
+    assert f"\n  hf-rlhf traces push {store} --repo_id me/data" in str(told.value)

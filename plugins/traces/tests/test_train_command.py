@@ -260,6 +260,15 @@ def test_a_run_that_is_being_trained_is_not_deleted(begun: Path) -> None:
     assert weights(begun).read_text() == "days of work"
 
 
+def test_a_run_that_is_being_replaced_is_named_and_not_the_folder_beside_it(begun: Path) -> None:
+    with (
+        claimed(begun / "runs/.only.replaced"),
+        pytest.raises(RunFolderError, match=r"runs/only is in use by .* another --strategy"),
+    ):
+        trained(begun, "--learning_rate", "1e-2", "--overwrite")
+    assert weights(begun).read_text() == "days of work"
+
+
 SHORT = ("--max_steps", "2", "--evaluation", "null")
 
 
