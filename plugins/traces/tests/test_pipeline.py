@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,35 @@ def test_blocks_are_made_by_whoever_has_them_and_nothing_is_made_twice(
         list(made.Gather(job, stage).run(None))
     for name in MADE[:3]:
         assert (job.store / name).read_bytes() == (verbs / name).read_bytes(), name
+
+
+IN_SMALL_BLOCKS = """
+import sys
+from hf_rlhf_traces.command import command
+from hf_rlhf_traces.engine import blocks
+if __name__ == "__main__":
+    blocks.__defaults__ = (9_000,)
+    sys.exit(command(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_killed_tasks_are_gone_on_with(files: list[Path], verbs: Path, tmp_path: Path) -> None:
+    out, script = tmp_path / "store", tmp_path / "script.py"
+    script.write_text(IN_SMALL_BLOCKS)
+    asked = [sys.executable, str(script), "pipeline", *map(str, files), "--out", str(out), *LAX]
+    with subprocess.Popen(
+        [*asked, "--tasks", "2"], start_new_session=True, stderr=subprocess.DEVNULL
+    ) as running:
+        while not list(out.glob("pipeline/*/parts/read/*")):
+            assert running.poll() is None
+            time.sleep(0.02)
+        os.killpg(running.pid, signal.SIGKILL)
+    assert not (out / "datasets").exists()
+    subprocess.run([*asked, "--tasks", "3"], check=True, capture_output=True)
+    for name in MADE[:3]:
+        assert (out / name).read_bytes() == (verbs / name).read_bytes(), name
 
 
 def test_slurm_needs_a_partition_and_a_time(files: list[Path], tmp_path: Path) -> None:
