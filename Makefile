@@ -17,6 +17,7 @@ help: ## what can be made
 
 $(VENV)/.base: $(MANIFESTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
+	@echo 'installing into $(VENV): some minutes'
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --constraint constraints.txt $(SOURCES)
 	@touch $@
@@ -33,7 +34,7 @@ $(VENV)/.slow: $(VENV)/.dev
 demo: $(VENV)/.base ## train, publish to a Hub on this disk, pull back and evaluate: up to 10 minutes
 	$(RUN) examples/demo.py
 
-test: $(VENV)/.dev ## lint, types, layers and the fast tests: under 3 minutes
+test: $(VENV)/.dev ## lint, types, layers and the fast tests: 4 minutes, and 3 to install at first
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
