@@ -27,6 +27,7 @@ NOTED = {
     "without_results": "traces without any result: they have a first reply only",
     "without_answer": "traces that end without an answer",
     "searches_without_result": "searches that nothing came back for",
+    "results_reordered": "groups of results put into the order of their parallel searches",
     "searches_empty": "searches without a query, kept: what came back follows them",
     "hidden_reasoning": "reasoning that the provider hides; nothing stands for it",
     "reasoning_empty": "reasoning without text, left out",

@@ -159,8 +159,8 @@ def test_responses_rollouts_with_parallel_calls_and_hidden_reasoning() -> None:
     assert found.trace.steps == (
         Search("Paris", "web_search"),
         Search('{"q": "Paris", "n": 3}', "edgar_search"),
-        SearchResult(()),
         SearchResult((Document("Paris", "url: http://p\nIn France."),)),
+        SearchResult(()),
         Unknown("web_search_call", {"type": "web_search_call", "id": "w"}),
         Reasoning("Nearly there."),
         Answer("France", "answer"),

@@ -232,13 +232,13 @@ class _Messages:
 
     def _output(self, content: Any, named: Any, path: str) -> None:
         text, others = returned(content, path, self.noted)
-        for part in others:
-            self._other(part)
         # Without ids, outputs come in the order of the calls.
         call = self.calls.get(str(named)) if named else next(iter(self.waiting), None)
         if call is not None and call in self.waiting:
             self.waiting.remove(call)
         self.steps.append(Output(text, call))
+        for part in others:
+            self._other(part)
 
     def _text(self, content: Any, path: str) -> str:
         if isinstance(content, list):

@@ -5,11 +5,12 @@ its calls is reasoning, and the answer is its last message or what it handed in.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
-from hf_rlhf.rollouts import Call, Message, Other, Output, Reasoning, Rollout
+from hf_rlhf.rollouts import Call, Message, Other, Output, Reasoning, Rollout, Step
 from hf_rlhf_traces import trace
 from hf_rlhf_traces.readers.clean import json_in
 from hf_rlhf_traces.readers.documents import documents_said
@@ -21,13 +22,17 @@ _QUERY = ("query", "q", "search_query", "queries", "query_list", "keywords")
 
 
 def steps_of(rollout: Rollout, noted: Noted) -> list[trace.Step]:
-    """Return the steps of a rollout in order, items of unknown type in their places."""
+    """Return the steps of a rollout in order, items of unknown type in their places.
+
+    Outputs of parallel calls are put into the order of the calls.
+    """
     handed_in = _handed_in(rollout)
     last = None if handed_in else _last_message(rollout)
     made: list[trace.Step] = []
     others = deque(rollout.others)
-    for at, step in enumerate(rollout.steps):
-        while others and others[0].before <= at:
+    for at, step in enumerate(_paired(rollout.steps, noted)):
+        # Results of parallel calls belong together: what stands between them comes behind them.
+        while others and others[0].before <= at and not _goes_on(rollout.steps, at):
             made.append(_unknown(others.popleft()))
         if at == last and isinstance(step, Message):
             made.append(trace.Answer(step.text, ANSWER))
@@ -38,6 +43,26 @@ def steps_of(rollout: Rollout, noted: Noted) -> list[trace.Step]:
         else:
             made += _steps(step, noted)
     return [*made, *map(_unknown, others)]
+
+
+def _paired(steps: Sequence[Step], noted: Noted) -> Iterator[Step]:
+    """Yield the steps with outputs in a row in the order of their calls: a trace has no ids."""
+    for returned, run in groupby(steps, lambda step: isinstance(step, Output)):
+        found = list(run)
+        if returned:
+            ordered = sorted(found, key=_number)
+            noted["results_reordered"] += found != ordered
+            found = ordered
+        yield from found
+
+
+def _number(step: Step) -> int:
+    return step.call.number if isinstance(step, Output) and step.call else 0
+
+
+def _goes_on(steps: Sequence[Step], at: int) -> bool:
+    """Whether an output stands at a place, and another one right before it."""
+    return at > 0 and isinstance(steps[at], Output) and isinstance(steps[at - 1], Output)
 
 
 def _unknown(other: Other) -> trace.Unknown:
