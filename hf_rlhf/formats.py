@@ -294,8 +294,9 @@ def _parquet(path: Path) -> Iterator[Placed]:
                     number += 1
                     yield f"{path}, row {number}", values
     except (pyarrow.ArrowException, OSError) as error:
+        said = str(error).removesuffix(".")
         raise DataError(
-            f"{path}, row {number + 1}: is not readable Parquet: {error}. Get the file again."
+            f"{path}, row {number + 1}: is not readable Parquet: {said}. Get the file again."
         ) from error
 
 

@@ -218,8 +218,9 @@ class _Reader:
 def _required(item: dict[str, Any], name: str, place: str) -> str:
     value = item.get(name)
     if not isinstance(value, str) or not value:
+        found = "empty" if value == "" else type(value).__name__
         raise DataError(
-            f"{place}: field {name!r}: is {type(value).__name__}, expected a text"
+            f"{place}: field {name!r}: is {found}, expected a text"
             f"{near(name, item) if name not in item else ''}."
         )
     return value

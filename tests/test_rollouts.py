@@ -111,6 +111,7 @@ FAULTS = [
     ([1], "output item 1: is int, expected an object"),
     ("x", "field 'output': is str, expected a list"),
     ([{"type": "function_call", "callid": "c", "name": "n"}], "'call_id': .*did you mean 'callid'"),
+    ([{"type": "function_call", "call_id": "c", "name": ""}], "'name': is empty, expected a text"),
     ([call(1), call(1)], "output item 2: a second call with call_id 'c1'"),
     ([output(1, 5)], "output item 1, field 'output': is int"),
     ([{"role": "assistant", "content": ["a"]}], "item 1, field 'content': is list"),

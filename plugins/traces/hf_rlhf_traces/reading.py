@@ -20,7 +20,7 @@ from xxhash import xxh3_128_hexdigest
 
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.decontamination import evaluation_set
-from hf_rlhf_traces.readers import FORMS, form_of
+from hf_rlhf_traces.readers import FORMS, form_of, without_question
 from hf_rlhf_traces.readers.clean import clean, json_in
 from hf_rlhf_traces.readers.rough import BadRow, Noted, kind_of
 from hf_rlhf_traces.settle import settle
@@ -141,10 +141,10 @@ def read_values(values: Mapping[str, Any], where: str, options: Options) -> Read
 
 
 def rejected(where: str, reason: str, detail: str, raw: bytes = b"") -> Rejected:
-    """Return a rejection that holds the beginning of the row."""
+    """Return a rejection that holds the beginning of the row, and the place once."""
     text = raw[: SHOWN * 4].decode("utf-8", "replace").rstrip("\r\n")
     cut = len(text) > SHOWN or len(raw) > SHOWN * 4
-    return Rejected(where, reason, detail, text[:SHOWN], cut)
+    return Rejected(where, reason, detail.removeprefix(f"{where}: "), text[:SHOWN], cut)
 
 
 def _parsed(raw: bytes) -> tuple[Any, bool]:
@@ -188,7 +188,9 @@ def _read(values: Mapping[str, Any], where: str, options: Options, noted: Noted)
     except BadRow:
         raise
     except DataError as error:
-        raise BadRow("malformed", str(error).removeprefix(f"{where}: ")) from error
+        raise BadRow("malformed", str(error)) from error
+    if not rough.question.strip():
+        raise without_question(values, name)
     steps = settle(rough, noted, max_document_chars=options.max_document_chars)
     unknown = {step.kind for step in steps if isinstance(step, Unknown)}
     if unknown and options.unknown == "drop_row":

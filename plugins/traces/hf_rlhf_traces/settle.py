@@ -5,7 +5,11 @@ answer, at the end. What can be put right without inventing anything is, and is 
 what cannot is rejected.
 """
 
+from collections.abc import Mapping
+
+from hf_rlhf.readers import near
 from hf_rlhf_traces.readers.rough import BadRow, Noted, Rough
+from hf_rlhf_traces.readers.search import KNOWN, NO_TYPE
 from hf_rlhf_traces.trace import (
     Answer,
     Document,
@@ -19,13 +23,11 @@ from hf_rlhf_traces.trace import (
 
 def settle(rough: Rough, noted: Noted, *, max_document_chars: int) -> tuple[Step, ...]:
     """Return the steps to keep. Raises BadRow for a row that is no trace."""
-    if not rough.question.strip():
-        raise BadRow("no_question", "the question is empty")
     if _is_regular(rough.steps, max_document_chars):
         return tuple(rough.steps)
     steps = _without_empty(rough.steps, noted)
     if all(isinstance(step, Unknown) for step in steps):
-        raise BadRow("no_trace", f"{len(rough.steps)} steps, none with anything that is known")
+        raise BadRow("no_trace", _nothing_known(rough.steps))
     _check_results(steps, noted)
     steps = _one_answer(steps, noted)
     return tuple(_cut(step, max_document_chars, noted) for step in steps)
@@ -56,6 +58,25 @@ def _is_short(result: SearchResult, most: int) -> bool:
     return not any([len(one.content) > most or len(one.title) > most for one in result.documents])
 
 
+def _nothing_known(steps: list[Step]) -> str:
+    """Return what a trace has instead of steps that are known."""
+    told = f"{len(steps)} steps, none with a text of a known type"
+    nameless = next((s.value for s in steps if isinstance(s, Unknown) and s.kind == NO_TYPE), None)
+    if isinstance(nameless, Mapping):
+        shown = ", ".join(map(str, list(nameless)[:12])) or "nothing"
+        return (
+            f"{told}: there is no `type`, which tells {', '.join(KNOWN)} apart. A step has: {shown}"
+        )
+    unknown = _unknown(steps)
+    return f"{told}, but: {unknown}" if unknown else told
+
+
+def _unknown(steps: list[Step]) -> str:
+    """Return the first unknown types, with the known ones that they are near to."""
+    kinds = dict.fromkeys(step.kind for step in steps if isinstance(step, Unknown))
+    return ", ".join(f"{kind!r}{near(kind, KNOWN)}" for kind in list(kinds)[:3])
+
+
 def _without_empty(steps: list[Step], noted: Noted) -> list[Step]:
     kept: list[Step] = []
     for step in steps:
@@ -76,7 +97,9 @@ def _check_results(steps: list[Step], noted: Noted) -> None:
             noted["searches_empty"] += not step.query.strip()
         elif isinstance(step, SearchResult):
             if not waiting and not isinstance(before, SearchResult):
-                raise BadRow("result_before_search", f"step {at + 1} answers no search")
+                unknown = _unknown(steps[:at])
+                told = f"; before it are steps of unknown type: {unknown}" if unknown else ""
+                raise BadRow("result_before_search", f"step {at + 1} answers no search{told}")
             waiting = max(waiting - 1, 0)
         before = step
     noted["searches_without_result"] += waiting

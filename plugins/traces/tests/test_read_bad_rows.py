@@ -45,13 +45,57 @@ BAD = {
     "nested": (b"[" * 100_000 + b"\n", "not_json", ""),
     "nested within": (row(*GOOD)[:-2] + b', "x": ' + b"[" * 900 + b"]" * 900 + b"}", "malf", ""),
     "no trace": (b'{"question": "Who?"}', "no_trace", "a question and no trace"),
-    "null trace": (b'{"question": "Who?", "trace": null}', "no_trace", ""),
+    "null trace": (b'{"question": "Who?", "trace": null}', "no_trace", "a question and no trace"),
+    "misspelt trace": (
+        b'{"question": "Who?", "traces": []}',
+        "no_trace",
+        "no trace (did you mean 'traces'?). Expected a list of steps (in a table, as JSON text) in "
+        "`trace`, `steps` or `trajectory`, messages in `messages`, `conversation` or "
+        "`conversations`, or a text with tags. It has: question, traces",
+    ),
+    "trace a text": (
+        b'{"question": "Who?", "trace": "hello"}',
+        "no_trace",
+        "`trace` is a text, expected a list of steps (in a table, as JSON text), or a text with "
+        "tags such as <search>. It has: question, trace",
+    ),
     "empty trace": (row(), "no_trace", "0 steps"),
-    "only unknown": (row({"type": "plan"}), "no_trace", "1 steps"),
-    "empty contents": (row({"type": "reasoning", "content": " "}), "no_trace", ""),
+    "only unknown": (row({"type": "Thougt"}), "no_trace", "but: 'Thougt' (did you mean 'thought'?"),
+    "type under another name": (
+        row({"kind": "search", "query": "a"}, FOUND),
+        "result_before_search",
+        "step 2 answers no search; before it are steps of unknown type: 'no type'",
+    ),
+    "no type at all": (
+        row({"kind": "search", "query": "a"}, {"kind": "answer", "content": "b"}),
+        "no_trace",
+        "2 steps, none with a text of a known type: there is no `type`, which tells reasoning, "
+        "thought, search, search_result, observation, answer apart. A step has: kind, query",
+    ),
+    "empty contents": (
+        row({"type": "reasoning", "content": " "}),
+        "no_trace",
+        "1 steps, none with a text of a known type",
+    ),
     "no form": (b'{"a": 1}', "no_form", "the row has: a"),
-    "no question": (b'{"trace": [{"type": "search", "query": "a"}]}', "no_question", ""),
-    "blank question": (row(*GOOD, question=" \n"), "no_question", ""),
+    "misspelt question": (
+        b'{"qestion": "Who?", "trace": [{"type": "search", "query": "a"}]}',
+        "no_question",
+        "the question is missing (did you mean 'qestion'?). It is read from `question`, `problem`, "
+        "`query` or `prompt`. The row has: qestion, trace",
+    ),
+    "null question": (row(*GOOD, question=None), "no_question", "is null, in `question`"),
+    "blank question": (row(*GOOD, question=" \n"), "no_question", "is empty, in `question`"),
+    "a call without a name": (
+        b'{"input": "Who?", "output": [{"type": "function_call", "call_id": "c", "name": ""}]}',
+        "malformed",
+        "output item 1: field 'name': is empty, expected a text",
+    ),
+    "no turn of the user": (
+        b'{"messages": [{"role": "assistant", "content": "Hm."}]}',
+        "no_question",
+        "no turn of the user before the agent's has a text",
+    ),
     "question a list": (row(*GOOD, question=["Who?"]), "content_not_text", "question is a list"),
     "step a text": (row("Hm."), "step_not_object", "trace[0] is a text"),
     "content an object": (
@@ -70,6 +114,12 @@ BAD = {
         "trace[1].documents is a number",
     ),
     "result first": (row(FOUND, *GOOD), "result_before_search", "step 1 answers no search"),
+    "misspelt search": (
+        row(THINK, {"type": "serach", "query": "a"}, FOUND),
+        "result_before_search",
+        "step 3 answers no search; before it are steps of unknown type: 'serach' (did you mean "
+        "'search'?)",
+    ),
     "result later": (row(*GOOD[:3], THINK, FOUND), "result_before_search", "step 5"),
     "two answers": (row(*GOOD, {**ANSWER, "content": "d"}), "two_answers", "'c' and 'd'"),
 }

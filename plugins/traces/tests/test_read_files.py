@@ -123,7 +123,10 @@ def test_what_is_left_of_a_damaged_file_is_one_rejection(tmp_path: Path) -> None
     report = done(tmp_path, tmp_path.parent / "damaged")
     assert report["traces"] == 3
     assert report["rejected"] == {"file_damaged": 3}
-    places = [one["where"] for one in rejects(tmp_path.parent / "damaged")]
+    refused = rejects(tmp_path.parent / "damaged")
+    assert refused[2]["detail"].startswith("is not readable Parquet: ")
+    assert ".." not in refused[2]["detail"]
+    places = [one["where"] for one in refused]
     assert places == [
         f"{tmp_path}/a.jsonl.gz:2",
         f"{tmp_path}/b.json, row 2",

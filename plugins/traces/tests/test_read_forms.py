@@ -91,7 +91,7 @@ def test_names_near_those_of_the_search_form_are_read() -> None:
         "problem": "Where is Paris?",
         "steps": [
             {"type": "Thought", "thought": "I look for Paris."},
-            {"type": "web_search", "queries": ["Paris", "Paris France"]},
+            {"type": "Web Search", "queries": ["Paris", "Paris France"]},
             {"type": "observation", "content": "Paris is the capital of France."},
             {"type": "search results", "results": ["Paris is the capital of France.", None]},
             {"type": "final_answer", "answer": "France"},
@@ -99,12 +99,35 @@ def test_names_near_those_of_the_search_form_are_read() -> None:
     }
     assert steps_of(row) == (
         Reasoning("I look for Paris."),
-        Search("Paris"),
-        Search("Paris France"),
+        Search("Paris", "web_search"),
+        Search("Paris France", "web_search"),
         SearchResult((Document("", "Paris is the capital of France."),)),
         SearchResult((Document("", "Paris is the capital of France."),)),
         Answer("France", "final_answer"),
     )
+
+
+def test_only_a_tool_that_is_named_search_is_a_plain_search_in_every_form() -> None:
+    def by(kind: str) -> tuple[Step, ...]:
+        return steps_of({"question": "q", "trace": [{"type": kind, "query": "Paris"}]})
+
+    def called(name: str) -> tuple[Step, ...]:
+        arguments = '{"query": "Paris"}'
+        asked = {"role": "user", "content": "q"}
+        made = {"id": "1", "function": {"name": name, "arguments": arguments}}
+        said = {"role": "assistant", "content": "", "tool_calls": [made]}
+        text = f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
+        written = (
+            responses(call(1, name, arguments)),
+            {"messages": [asked, said]},
+            {"question": "q", "response": text},
+        )
+        first, *others = (steps_of(row) for row in written)
+        assert others == [first, first]
+        return first
+
+    assert by("search") == by("search_query") == called("search") == (Search("Paris"),)
+    assert by("web_search") == called("web_search") == (Search("Paris", "web_search"),)
 
 
 def test_unknown_types_are_kept_or_the_row_is_dropped() -> None:

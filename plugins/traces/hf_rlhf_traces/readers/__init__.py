@@ -3,12 +3,22 @@
 A reader is a module with `fits(values) -> bool` and `read(values, where, noted) -> Rough`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hf_rlhf.readers import near
 from hf_rlhf_traces.readers import chat, responses, search, smolagents, tagged
-from hf_rlhf_traces.readers.rough import QUESTION_KEYS, BadRow, Noted, Rough
+from hf_rlhf_traces.readers.messages import MESSAGES
+from hf_rlhf_traces.readers.rough import (
+    QUESTION_KEYS,
+    BadRow,
+    Noted,
+    Rough,
+    first_held,
+    kind_of,
+)
+from hf_rlhf_traces.readers.search import TRACE_KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +63,47 @@ def form_of(values: Mapping[str, Any]) -> str:
     if fitting:
         names = ", ".join(fitting)
         raise BadRow("two_forms", f"{names} fit this row. Say which: --form {fitting[0]}")
-    shown = ", ".join(map(str, list(values)[:12])) or "nothing"
     if any(values.get(key) is not None for key in QUESTION_KEYS):
-        raise BadRow("no_trace", f"the row has a question and no trace. It has: {shown}")
+        raise BadRow("no_trace", f"{_without_trace(values)}. It has: {_shown(values)}")
     known = "; ".join(f"{name}: {form.expects}" for name, form in FORMS.items())
-    raise BadRow("no_form", f"the row has: {shown}. Expected one of {known}")
+    raise BadRow("no_form", f"the row has: {_shown(values)}. Expected one of {known}")
+
+
+def _without_trace(values: Mapping[str, Any]) -> str:
+    steps = "a list of steps (in a table, as JSON text)"
+    held = first_held(values, TRACE_KEYS)
+    if values.get(held) is not None:
+        found = kind_of(values[held])
+        return f"`{held}` is {found}, expected {steps}, or a text with tags such as <search>"
+    names = (*TRACE_KEYS, *MESSAGES)
+    meant = _near(names, values)
+    expected = f"{steps} in {_listed(TRACE_KEYS)}, messages in {_listed(MESSAGES)}"
+    return f"the row has a question and no trace{meant}. Expected {expected}, or a text with tags"
+
+
+def without_question(values: Mapping[str, Any], form: str) -> BadRow:
+    """Return the error for a row of a form in which no question was found."""
+    held = first_held(values, QUESTION_KEYS)
+    if form in ("chat", "responses"):
+        detail = "no turn of the user before the agent's has a text"
+    elif held in values:
+        found = "null" if values[held] is None else "empty"
+        detail = f"the question is {found}, in `{held}`"
+    else:
+        meant = _near(QUESTION_KEYS, values)
+        read = f"It is read from {_listed(QUESTION_KEYS)}"
+        detail = f"the question is missing{meant}. {read}. The row has: {_shown(values)}"
+    return BadRow("no_question", detail)
+
+
+def _near(names: Sequence[str], values: Mapping[str, Any]) -> str:
+    return next(filter(None, (near(name, map(str, values)) for name in names)), "")
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = (f"`{name}`" for name in names)
+    return f"{', '.join(first)} or {last}"
+
+
+def _shown(values: Mapping[str, Any]) -> str:
+    return ", ".join(map(str, list(values)[:12])) or "nothing"

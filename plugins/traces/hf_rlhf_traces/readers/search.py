@@ -38,9 +38,13 @@ from hf_rlhf_traces.trace import (
 TRACE_KEYS = ("trace", "steps", "trajectory")
 REASONING = {"reasoning", "thought", "thoughts", "think", "thinking", "analysis"}
 SEARCH = {"search", "query", "searchquery", "websearch"}
+WEB_SEARCH = "web_search"
+"""A type that is the name of a tool, as a call of it would have it."""
 RESULT = {"searchresult", "searchresults", "result", "results", "observation", "information"}
 KNOWN = ("reasoning", "thought", "search", "search_result", "observation", "answer")
 """What a near name is looked for in, when a type is unknown."""
+NO_TYPE = "no type"
+"""The kind of a step that does not say what it is."""
 _CANONICAL = {"id", "question", "trace", "fields", "where"}
 _OTHER = re.compile(r"[^a-z0-9]+")
 
@@ -92,14 +96,14 @@ def _steps(one: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
     if plain in REASONING:
         return [Reasoning(_content(one, path, noted, "content", "text", "thought", "reasoning"))]
     if plain in SEARCH:
-        return _searches(one, path, noted)
+        return _searches(one, path, WEB_SEARCH if plain == "websearch" else SEARCH_TOOL, noted)
     if plain in RESULT:
         return [SearchResult(_found(one, path, noted))]
     if plain.endswith("answer"):
         return [Answer(_content(one, path, noted, "content", "answer", "text"), str(kind))]
     if plain == "unknown" and "kind" in one:
         return [Unknown(str(one["kind"]), one.get("value"))]
-    return [Unknown(kind if isinstance(kind, str) and kind else "no type", dict(one))]
+    return [Unknown(kind if isinstance(kind, str) and kind else NO_TYPE, dict(one))]
 
 
 @lru_cache(1024)
@@ -107,9 +111,9 @@ def _plain(kind: str) -> str:
     return _OTHER.sub("", kind.lower())
 
 
-def _searches(one: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
+def _searches(one: Mapping[str, Any], path: str, default: str, noted: Noted) -> list[Step]:
     tool = one.get("tool")
-    named = tool if isinstance(tool, str) and tool else SEARCH_TOOL
+    named = tool if isinstance(tool, str) and tool else default
     held = first_held(one, ("query", "queries", "content"))
     queries = one.get(held)
     if isinstance(queries, list):
