@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Sequence
 from importlib import import_module
 
+from hf_rlhf_traces.options import Parser
+
 
 def command(argv: Sequence[str]) -> int:
     """Make training data of agent traces, train on it in phases, evaluate and analyse."""
@@ -13,13 +15,12 @@ def command(argv: Sequence[str]) -> int:
     return int(getattr(import_module(f"hf_rlhf_traces.{module}"), name)(argv[1:]))
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     lines = [f"  {verb:14} {said}" for verb, (_, _, said) in VERBS.items()]
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="hf-rlhf traces",
         description="verbs:\n" + "\n".join(lines),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("verb", choices=list(VERBS), metavar="VERB")
     return parser

@@ -5,18 +5,41 @@ with what was expected, before anything is done.
 """
 
 import argparse
+import re
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
+from typing import Any, NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that takes no part of an option for it, and names the nearest of a misspelt one."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments, allow_abbrev=False)
+
+    def options(self) -> list[str]:
+        """Return the options, as they are written: `--seed`."""
+        return [name for name in self._option_string_actions if name.startswith("--")]
+
+    def error(self, message: str) -> NoReturn:
+        """Tell what is wrong, with the nearest right name, and exit with status 2."""
+        from hf_rlhf.readers import near
+
+        if choice := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
+            message += near(choice[1], re.findall(r"[\w.]+", choice[2]))
+        elif message.startswith("unrecognized arguments: "):
+            words = [word.partition("=")[0] for word in message.split()[2:]]
+            wrong = [word for word in words if word.startswith("--")]
+            message += "".join(near(word, self.options()) for word in wrong)
+        super().error(message)
 
 
 def verb_parser(
     verb: str, description: str, *, folder: str | None = None, epilog: str | None = None
-) -> argparse.ArgumentParser:
+) -> Parser:
     """Return the parser of a verb; with `folder`, its help, for one that works in a folder DIR."""
-    parser = argparse.ArgumentParser(
-        prog=f"hf-rlhf traces {verb}", description=description, epilog=epilog, allow_abbrev=False
-    )
+    parser = Parser(prog=f"hf-rlhf traces {verb}", description=description, epilog=epilog)
     if folder is not None:
         parser.add_argument("folder", type=Path, metavar="DIR", help=folder)
     return parser

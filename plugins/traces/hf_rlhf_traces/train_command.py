@@ -13,8 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hf_rlhf.errors import ConfigError, HfRlhfError, Problem, RunFolderError
+from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem, RunFolderError
 from hf_rlhf.pure_json import as_json
+from hf_rlhf.readers import near
 from hf_rlhf.record import RECORD_NAME
 from hf_rlhf_traces.options import add_model_repo, add_overwrite, verb_parser
 from hf_rlhf_traces.rows import MADE_BY
@@ -36,6 +37,7 @@ def train_main(argv: Sequence[str]) -> int:
     store = Store.open(chosen.folder)
     for dataset in STRATEGIES[chosen.strategy]:
         store.report(MADE_BY[dataset])
+    _check_model(chosen.model)
     values = run_values(store, chosen, overrides)
     if chosen.dry_run:
         if chosen.overwrite:  # what lies there would be gone
@@ -100,6 +102,17 @@ def _check_options(overrides: Sequence[str]) -> None:
             Problem(name, "is not for `hf-rlhf traces train`.", wrong[name]) for name in found
         ]
         raise ConfigError(problems)
+
+
+def _check_model(name: str | None) -> None:
+    """Raise ConfigError for a `--model` that is not there, which the run file calls otherwise."""
+    from hf_rlhf.run import find_model
+
+    try:
+        if name is not None:
+            find_model(name)
+    except ModelError as error:
+        raise ConfigError([Problem("--model", str(error))]) from error
 
 
 def _begun(
@@ -232,6 +245,11 @@ def launcher(text: str) -> list[str]:
         return [*accelerate, "--config_file", text]
     if words[:2] == ["accelerate", "launch"]:
         return [*accelerate, *words[2:]]
+    if len(words) == 1 and shutil.which(text) is None:
+        raise RunFolderError(
+            f"--launch {text}: there is no such command or configuration{near(text, configs)}. "
+            f"By name: {', '.join(configs)}."
+        )
     return words
 
 

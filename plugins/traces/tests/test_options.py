@@ -10,7 +10,7 @@ import pytest
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.run_folder import claimed
 from hf_rlhf_traces import options
-from hf_rlhf_traces.command import VERBS
+from hf_rlhf_traces.command import VERBS, command
 from hf_rlhf_traces.store import Store
 
 COUNT, SHARE = "a whole number from 1 on", "a share from 0 to 1"
@@ -42,6 +42,7 @@ ASKED = {
     },
     "analyze": {COUNT: ("worst", "bins")},
     "run": {SEED: ("seed",)},
+    "generate": {COUNT: ("traces",)},
 }
 CASES = [
     (verb, option, text, expected)
@@ -53,6 +54,7 @@ CASES = [
     *(("summarize", "retries", text, "a whole number from 0 on") for text in ("-1", "0.5", "nan")),
     *(("summarize", "seed", text, "a whole number from -9223") for text in ("9" * 20, "x")),
     *(("summarize", "extra_body", text, "is no JSON") for text in ('{"a": NaN}', "{")),
+    *(("generate", "faults", text, "a share from 0 on, below 1") for text in ("1", "2", "nan")),
     *(("run", "validation_ratio", text, "a share above 0 and below 1") for text in "01x"),
 ]
 
@@ -60,7 +62,7 @@ CASES = [
 def asked(verb: str, *words: str) -> None:
     """Call a verb on a folder that is not there: what is wrong with an option comes first."""
     module, name, _ = VERBS[verb]
-    files = ["there.jsonl", "--out"] if verb == "run" else []
+    files = {"run": ["there.jsonl", "--out"], "generate": ["--out"]}.get(verb, [])
     argv = [*files, "/nowhere", *words]
     getattr(import_module(f"hf_rlhf_traces.{module}"), name)(argv)
 
@@ -75,6 +77,25 @@ def test_a_number_that_makes_no_sense_is_refused_at_parsing(
     said = capsys.readouterr().err
     assert f"argument --{option}: " in said
     assert expected in said
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["read", "t.jsonl", "--out", "d", "--valdation_ratio", "0.2"], "--validation_ratio"),
+        (["read", "t.jsonl", "--out", "d", "--validation-ratio=0.2"], "--validation_ratio"),
+        (["multiturn", "d", "--format.thnk", "t"], "--format.think"),
+        (["train", "d", "--strategy", "progresive"], "progressive"),
+        (["generate", "--out", "t.jsonl", "--trace", "3"], "--traces"),
+        (["reed", "t.jsonl"], "read"),
+    ],
+)
+def test_what_is_misspelt_is_told_with_the_nearest_name(
+    words: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command(words)
+    assert f"(did you mean '{meant}'?)" in capsys.readouterr().err
 
 
 def test_what_makes_sense_is_read() -> None:

@@ -139,6 +139,13 @@ def test_a_launch_is_a_configuration_its_name_or_a_command(tmp_path: Path) -> No
     assert launcher("srun --gpus 8 python") == ["srun", "--gpus", "8", "python"]
     with pytest.raises(RunFolderError, match=r"there is no such file.*cpu_ddp"):
         launcher("other.yaml")
+    with pytest.raises(RunFolderError, match=r"--launch cpu_dpd: .*mean 'cpu_ddp'.*By name: "):
+        launcher("cpu_dpd")
+
+
+def test_a_model_that_is_not_there_is_named_as_it_was_typed(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"- --model: .*nosuch"):
+        train_main([str(store), "--model", str(tmp_path / "nosuch"), "--dry_run"])
 
 
 @pytest.mark.parametrize("option", ["--output_dir", "--config", "--plugin"])

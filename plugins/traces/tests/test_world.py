@@ -127,8 +127,6 @@ def test_broken_rows_are_counted_by_kind(tmp_path: Path) -> None:
         (["--hops", "5"], "1 to 4"),
         (["--documents", "0"], "--documents"),
         (["--repeats", "1"], "--repeats"),
-        (["--faults", "1"], "--faults"),
-        (["--traces", "0"], "--traces"),
     ],
 )
 def test_what_cannot_be_generated_is_refused(
@@ -137,6 +135,12 @@ def test_what_cannot_be_generated_is_refused(
     with pytest.raises(DataError, match=said):
         command(["generate", "--out", str(tmp_path / "traces.jsonl"), *arguments])
     assert not list(tmp_path.iterdir())
+
+
+def test_counts_and_shares_that_no_file_has_are_refused(tmp_path: Path) -> None:
+    for number, faults, said in ((0, 0.0, "^0 traces"), (1, 1.0, r"faults is 1\.0")):
+        with pytest.raises(DataError, match=said):
+            generate(tmp_path / "traces.jsonl", number, Recipe(), faults)
 
 
 def test_a_file_that_exists_is_replaced_only_if_asked(

@@ -8,26 +8,33 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import DataError, RunFolderError
+from hf_rlhf_traces.options import count, real, verb_parser
 from hf_rlhf_traces.trace import to_json
 from hf_rlhf_traces.world import faults
 from hf_rlhf_traces.world.traces import Recipe, traces
 
+_share_below_1 = real("a share from 0 on, below 1", lambda number: 0 <= number < 1)
 
-def generate(out: Path, count: int, recipe: Recipe, share_of_faults: float = 0.0) -> dict[str, int]:
+
+def generate(
+    out: Path, number: int, recipe: Recipe, share_of_faults: float = 0.0
+) -> dict[str, int]:
     """Write a file of traces, row by row, and return how many rows have which fault.
 
-    The same arguments write the same bytes. Raises DataError for a count below 1, RunFolderError
+    The same arguments write the same bytes. Raises DataError for a number below 1, RunFolderError
     when the file cannot be written.
     """
-    if count < 1 or not 0 <= share_of_faults < 1:
-        raise DataError("--traces must be at least 1, --faults at least 0 and below 1.")
+    if number < 1:
+        raise DataError(f"{number} traces were asked for, expected at least 1.")
+    if not 0 <= share_of_faults < 1:
+        raise DataError(f"the share of faults is {share_of_faults}, expected from 0 on, below 1.")
     made: dict[str, int] = {}
     temporary = out.with_name(f".{out.name}.{uuid.uuid4().hex}.tmp")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("w", encoding="utf-8", newline="\n") as file:
-                for line in faults.lines(_rows(recipe, count), share_of_faults, recipe.seed, made):
+                for line in faults.lines(_rows(recipe, number), share_of_faults, recipe.seed, made):
                     file.write(line + "\n")
             os.replace(temporary, out)
         finally:
@@ -37,8 +44,8 @@ def generate(out: Path, count: int, recipe: Recipe, share_of_faults: float = 0.0
     return made
 
 
-def _rows(recipe: Recipe, count: int) -> Iterator[dict[str, Any]]:
-    for one in traces(recipe, count):
+def _rows(recipe: Recipe, number: int) -> Iterator[dict[str, Any]]:
+    for one in traces(recipe, number):
         row = to_json(one)
         del row["where"]
         yield row
@@ -60,25 +67,21 @@ def main(arguments: Sequence[str]) -> int:
     size = chosen.out.stat().st_size
     print(f"{chosen.out}: {chosen.traces:,} traces, {size:,} bytes.")
     if made:
-        broken = ", ".join(f"{count} {kind}" for kind, count in made.items())
+        broken = ", ".join(f"{many} {kind}" for kind, many in made.items())
         print(f"Broken on purpose: {sum(made.values())} of them ({broken}).")
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="hf-rlhf traces generate",
-        description="Write synthetic search traces of which the truth is known.",
-        allow_abbrev=False,
-    )
+    parser = verb_parser("generate", "Write synthetic search traces of which the truth is known.")
     parser.add_argument("--out", type=Path, required=True, help="the JSONL file to write")
-    parser.add_argument("--traces", type=int, default=500, help="how many (500)")
+    parser.add_argument("--traces", type=count, default=500, help="how many (500)")
     parser.add_argument("--seed", type=int, default=0, help="of facts and questions (0)")
     parser.add_argument("--hops", type=_hops, default=(1, 3), help="searches of a trace (1-3)")
     parser.add_argument("--documents", type=int, default=2, help="found by a search (2)")
     parser.add_argument("--document_sentences", type=int, default=2, help="of each document (2)")
     parser.add_argument("--repeats", type=float, default=0.0, help="share of repeated questions")
-    parser.add_argument("--faults", type=float, default=0.0, help="share of rows to break (0)")
+    parser.add_argument("--faults", type=_share_below_1, default=0.0, help="of rows to break (0)")
     parser.add_argument("--overwrite", action="store_true", help="replace the file")
     return parser
 
