@@ -91,6 +91,11 @@ BAD = {
         "malformed",
         "output item 1: field 'name': is empty, expected a text",
     ),
+    "no turn of the user in a prompt": (
+        b'{"prompt": [{"role": "system", "content": "x"}], "response": "<answer>c</answer>"}',
+        "no_question",
+        "no turn of the user in `prompt` has a text",
+    ),
     "no turn of the user": (
         b'{"messages": [{"role": "assistant", "content": "Hm."}]}',
         "no_question",

@@ -126,9 +126,9 @@ HERMES_FOUND = "<tool_response>\nIn France.\n</tool_response>"
 )
 def test_hermes_last_plain_text_is_the_answer(said: str, ends: tuple[Step, ...]) -> None:
     row = sharegpt(("gpt", f"I look.{HERMES_CALL}"), ("tool", HERMES_FOUND), ("gpt", said))
-    messages = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "I look."}]
-    messages[1]["content"] += HERMES_CALL
-    messages += [{"role": "user", "content": HERMES_FOUND}, {"role": "assistant", "content": said}]
+    turns = (QUESTION, f"I look.{HERMES_CALL}", HERMES_FOUND, said)
+    roles = ("user", "assistant") * 2
+    messages = [{"role": w, "content": c} for w, c in zip(roles, turns, strict=True)]
     for one in (row, {"messages": messages}):
         found = taken(one)
         assert isinstance(found, Read)
@@ -136,12 +136,18 @@ def test_hermes_last_plain_text_is_the_answer(said: str, ends: tuple[Step, ...])
         assert found.trace.steps == (Reasoning("I look."), Search("Paris"), FOUND, *ends)
 
 
+def test_a_number_is_an_answer_too() -> None:
+    found = taken(sharegpt(("gpt", HERMES_CALL), ("tool", HERMES_FOUND), ("gpt", 1889)))
+    assert isinstance(found, Read)
+    assert found.trace.steps[-1] == Answer("1889", "answer")
+    assert +found.noted == {"numbers_as_text": 1}
+
+
 def test_plain_text_is_no_answer_where_answers_have_a_tag_or_calls_are_not_hermes() -> None:
     told = sharegpt(("gpt", HERMES_CALL), ("tool", HERMES_FOUND), ("gpt", "France"))
     told["conversations"][0]["value"] = "Answer in <answer> and </answer>."
     r1 = sharegpt(("gpt", "<search>Paris</search>"), ("tool", "In France."), ("gpt", "France"))
-    for row in (told, r1):
-        found = taken(row)
+    for found in map(taken, (told, r1)):
         assert isinstance(found, Read)
         assert found.trace.steps == (Search("Paris"), FOUND, Reasoning("France"))
         assert +found.noted == {"without_answer": 1}
@@ -298,8 +304,7 @@ IN_ANOTHER_ORDER: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("form", IN_ANOTHER_ORDER)
 def test_outputs_of_parallel_calls_come_in_the_order_of_the_calls(form: str) -> None:
-    found = taken(IN_ANOTHER_ORDER[form])
-    assert isinstance(found, Read), found
+    assert isinstance(found := taken(IN_ANOTHER_ORDER[form]), Read), found
     first, second, third = (SearchResult((Document("", f"of {n}"),)) for n in (1, 2, 3))
     assert found.trace.steps == (Search("1"), Search("2"), first, second, Search("3"), third)
     assert +found.noted == {"results_reordered": 1, "without_answer": 1}

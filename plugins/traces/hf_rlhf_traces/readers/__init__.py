@@ -86,6 +86,8 @@ def without_question(values: Mapping[str, Any], form: str) -> BadRow:
     held = first_held(values, QUESTION_KEYS)
     if form in ("chat", "responses"):
         detail = "no turn of the user before the agent's has a text"
+    elif isinstance(values.get(held), list):
+        detail = f"no turn of the user in `{held}` has a text"
     elif held in values:
         found = "null" if values[held] is None else "empty"
         detail = f"the question is {found}, in `{held}`"

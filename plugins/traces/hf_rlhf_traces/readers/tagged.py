@@ -11,6 +11,7 @@ References: https://github.com/PeterGriffinJin/Search-R1, https://github.com/rlr
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -131,9 +132,9 @@ def _with_answer(steps: list[Step], last: Mapping[str, Any]) -> list[Step]:
 
     What stands behind a call is none: the agent waits for what comes back.
     """
-    content = last.get("content")
-    if last.get("role") != "assistant" or not isinstance(content, str):
+    if last.get("role") != "assistant":
         return steps
+    content = text_of(last.get("content"), "content", Counter())  # what is noted was noted before
     ended = _ENDED.match(content)
     answer = _plain(content[ended.end() if ended else 0 :].strip())
     ends = steps[-1] if steps else None
