@@ -9,7 +9,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -17,8 +17,9 @@ from typing import Any
 
 from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, Problem
 from hf_rlhf.files import atomic_write_text
+from hf_rlhf.readers import near
 from hf_rlhf.record import load_record
-from hf_rlhf_traces.options import add_model_repo, add_overwrite, real, seed, verb_parser
+from hf_rlhf_traces.options import Parser, add_model_repo, add_overwrite, real, seed, verb_parser
 from hf_rlhf_traces.reconciliation import (
     Line,
     as_markdown,
@@ -28,7 +29,7 @@ from hf_rlhf_traces.reconciliation import (
     reconciliation,
 )
 from hf_rlhf_traces.store import Store
-from hf_rlhf_traces.train_command import train_parser
+from hf_rlhf_traces.train_command import check_overrides, train_parser
 
 STEPS = (
     *("read", "multiturn", "steps", "summarize", "split_summary"),
@@ -51,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     """Do every step, and say what came of them."""
     chosen, others = _parser().parse_known_args(argv)
     options = step_options(others)
-    _check_options(options)
+    _check_options(options, chosen.out)
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     made: list[Made] = []
@@ -79,41 +80,68 @@ def step_options(others: Sequence[str]) -> dict[str, list[str]]:
     Raises ConfigError, with every word that is none.
     """
     found: dict[str, list[str]] = {}
-    problems, step = [], ""
+    problems, step, known = [], "", True
     for word in others:
         if word.startswith("--"):
             step, dot, option = word.removeprefix("--").partition(".")
-            if dot and step in STEPS:
+            known = bool(dot) and step in STEPS
+            if known:
                 found.setdefault(step, []).append(f"--{option}")
                 continue
-            step = ""
         elif step:
-            found[step].append(word)
+            if known:
+                found[step].append(word)
             continue
+        what = f"is no option of `hf-rlhf traces run`{_meant(word)}."
         fix = f"Options of a step are written --STEP.OPTION; steps are {', '.join(STEPS)}."
-        problems.append(Problem(word, "is no option of `hf-rlhf traces run`.", fix))
+        problems.append(Problem(word, what, fix))
     if problems:
         raise ConfigError(problems)
     return found
 
 
-def _check_options(options: Mapping[str, Sequence[str]]) -> None:
+def _meant(word: str) -> str:
+    """Return what may have been meant by a word that is no option of a step, or nothing."""
+    step, dot, option = word.removeprefix("--").partition("=")[0].partition(".")
+    if dot:
+        return near(step, STEPS).replace("'?", f".{option}'?").replace("mean '", "mean '--")
+    names = {
+        f"--{one}.{name.removeprefix('--')}"
+        for one, parser in _late_parsers().items()
+        for name in parser.options()
+    }
+    same = sorted(one for one in names if one.endswith(f".{step}"))
+    return f" (did you mean {' or '.join(map(repr, same))}?)" if same else ""
+
+
+def _late_parsers() -> Mapping[str, Parser]:
+    from hf_rlhf_traces.evaluation.analyze_command import analyze_parser
+    from hf_rlhf_traces.evaluation.command import eval_parser
+    from hf_rlhf_traces.summaries.command import split_parser, summarize_parser
+
+    return {
+        "summarize": summarize_parser(),
+        "split_summary": split_parser(),
+        "train": train_parser(),
+        "eval": eval_parser(),
+        "analyze": analyze_parser(),
+    }
+
+
+def _check_options(options: Mapping[str, Sequence[str]], out: Path) -> None:
     """Read the options of steps that come late, so that none of them stops a run of hours.
 
     Raises ConfigError, or ends as argparse does.
     """
-    from hf_rlhf_traces.evaluation.analyze_command import analyze_parser
-    from hf_rlhf_traces.evaluation.command import eval_parser
-    from hf_rlhf_traces.summaries.command import asked_summaries, split_parser
+    from hf_rlhf_traces.summaries.command import asked_summaries
 
-    late: Mapping[str, Callable[[Sequence[str]], object]] = {
-        "summarize": asked_summaries,
-        "split_summary": split_parser().parse_args,
-        "eval": eval_parser().parse_args,
-        "analyze": analyze_parser().parse_args,
-    }
-    for step, read in late.items():
-        read(["DIR", *options.get(step, [])])
+    asked_summaries(["DIR", *options.get("summarize", [])])
+    for step, parser in _late_parsers().items():
+        words = [str(out), *options.get(step, [])]
+        if step != "train":
+            parser.parse_args(words)
+        elif len(words) > 1:
+            check_overrides(*parser.parse_known_args(words))
 
 
 def _arguments(
@@ -240,7 +268,9 @@ def _end(chosen: argparse.Namespace, made: Sequence[Made], run: Path) -> None:
     for plot in sorted((store.folder / "analysis").glob("*.png")):
         print(f"plot: {plot}")
     print(f"model: {run} (card: README.md, weights: merged)")
-    if not chosen.repo_id:
+    if chosen.repo_id:
+        print(f"published: {load_record(run)['publish']['url']}")
+    else:
         print(f"publish it: hf-rlhf publish {shlex.join(_published(run, 'YOU/NAME'))}")
 
 

@@ -17,7 +17,7 @@ from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem, RunFol
 from hf_rlhf.pure_json import as_json
 from hf_rlhf.readers import near
 from hf_rlhf.record import RECORD_NAME
-from hf_rlhf_traces.options import add_model_repo, add_overwrite, verb_parser
+from hf_rlhf_traces.options import Parser, add_model_repo, add_overwrite, verb_parser
 from hf_rlhf_traces.rows import MADE_BY
 from hf_rlhf_traces.store import Store
 
@@ -113,6 +113,23 @@ def _check_model(name: str | None) -> None:
             find_model(name)
     except ModelError as error:
         raise ConfigError([Problem("--model", str(error))]) from error
+
+
+def check_overrides(chosen: argparse.Namespace, overrides: Sequence[str]) -> None:
+    """Raise ConfigError for options that no run of the strategy takes, with or without datasets."""
+    from hf_rlhf.config import RunFile
+    from hf_rlhf.prepare_chain import prepare_all
+
+    _check_options(overrides)
+    _check_model(chosen.model)
+    values = run_values(Store(chosen.folder), chosen, overrides)
+    values["dataset"]["path"] = os.devnull  # rows may be many, and are not looked at for this
+    try:
+        prepare_all(RunFile.from_mapping(values).override(overrides), None)
+    except ConfigError as error:
+        # What else there is is of the datasets.
+        if problems := [one for one in error.problems if "(command line)" in one.where]:
+            raise ConfigError(problems) from error
 
 
 def _begun(
@@ -253,7 +270,7 @@ def launcher(text: str) -> list[str]:
     return words
 
 
-def train_parser() -> argparse.ArgumentParser:
+def train_parser() -> Parser:
     """Return the options of the verb; what it does not know is for the run file."""
     parser = verb_parser(
         "train",

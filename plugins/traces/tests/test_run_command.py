@@ -35,6 +35,36 @@ def test_options_of_no_step_are_refused(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["--trian.max_steps", "2"], "--train.max_steps"),
+        (["--max_new_tokens", "2", "3"], "--eval.max_new_tokens"),
+    ],
+)
+def test_a_misspelt_option_is_one_problem_with_what_was_meant(words: list[str], meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"did you mean '{meant}'") as told:
+        step_options(words)
+    assert len(told.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        pytest.param(["--train.max_step", "2"], "Did you mean `max_steps`", marks=pytest.mark.slow),
+        (["--train.model", "./nosuch"], "--model: "),
+        (["--train.output_dir", "d"], "--output_dir: "),
+    ],
+)
+def test_options_of_training_are_refused_before_the_first_step(
+    option: list[str], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=said) as told:
+        command(["run", "t.jsonl", "--out", str(tmp_path / "d"), *option])
+    assert len(told.value.problems) == 1
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
     ("option", "said"),
     [
         (["--eval.batch_size", "0"], "traces eval: error: argument --batch_size: is '0'"),

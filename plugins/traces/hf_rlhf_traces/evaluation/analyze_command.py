@@ -1,9 +1,8 @@
 """`hf-rlhf traces analyze`."""
 
-import argparse
 from collections.abc import Sequence
 
-from hf_rlhf_traces.options import count, verb_parser
+from hf_rlhf_traces.options import Parser, count, verb_parser
 from hf_rlhf_traces.store import Store
 
 FOLDER = "analysis"
@@ -40,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def analyze_parser() -> argparse.ArgumentParser:
+def analyze_parser() -> Parser:
     """Return the options of the verb."""
     parser = verb_parser(
         "analyze",

@@ -1,6 +1,5 @@
 """`hf-rlhf traces eval`."""
 
-import argparse
 import json
 import re
 import sys
@@ -10,7 +9,7 @@ from typing import Any
 
 from hf_rlhf.errors import ConfigError, ModelError, Problem
 from hf_rlhf_traces.evaluation.metrics import TASKS
-from hf_rlhf_traces.options import count, not_negative, seed, verb_parser
+from hf_rlhf_traces.options import Parser, count, not_negative, seed, verb_parser
 from hf_rlhf_traces.store import Store
 
 QUICK = 20
@@ -122,7 +121,7 @@ def newest_run(store: Store) -> dict[str, str]:
     return {newest.name: str(newest)}
 
 
-def eval_parser() -> argparse.ArgumentParser:
+def eval_parser() -> Parser:
     """Return the options of the verb."""
     parser = verb_parser(
         "eval",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_traces.options import (
+    Parser,
     above_zero,
     add_overwrite,
     count,
@@ -62,7 +63,7 @@ def asked_summaries(argv: Sequence[str]) -> argparse.Namespace:
 
     Raises ConfigError for options of the summariser that was not chosen.
     """
-    chosen = _summarize_parser().parse_args(argv)
+    chosen = summarize_parser().parse_args(argv)
     _refuse_mixed(chosen)
     return chosen
 
@@ -169,7 +170,8 @@ def _quoted(report: Mapping[str, Any]) -> str:
     return f"{report['quotes']:,} quotes, {share:.1%} word for word."
 
 
-def _summarize_parser() -> argparse.ArgumentParser:
+def summarize_parser() -> Parser:
+    """Return the options of `summarize`."""
     parser = verb_parser(
         "summarize",
         "A summary of each sample of `steps`: question, reasoning so far, and quotes of the "
@@ -250,7 +252,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     add("--no_cache", action="store_true", default=None, help="do not keep texts in the cache")
 
 
-def split_parser() -> argparse.ArgumentParser:
+def split_parser() -> Parser:
     """Return the options of `split_summary`."""
     parser = verb_parser(
         "split_summary",
