@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -171,13 +172,39 @@ def _run(job: Job, tasks: int, workers: int | None, slurm: "Slurm | None") -> in
         files = [Path(file) for file in job.reading["sources"] if in_blocks(file)]
         stages = ["read", "steps"]
     count = job.spool(stages[0]).plan(block for path in files for block in blocks(path))
-    executors(job, tasks=tasks, workers=workers or -1, slurm=slurm, stages=stages)[-1].run()
+    made = executors(job, tasks=tasks, workers=workers or -1, slurm=slurm, stages=stages)
     if slurm is not None:
+        made[-1].run()  # submits those before it, too
         print(f"Submitted: {count:,} blocks in {tasks} tasks. Logs: {job.home / 'logs'}")
         return 0
+    for number, one in enumerate(made, start=1):
+        name = Path(one.logging_dir.path).name
+        print(f"{number}/{len(made)} {name}: {one.tasks} tasks", flush=True)
+        with _errors_to(job.home / "logs" / f"{name}.log"):
+            one.run()
+    print(f"logs: {job.home / 'logs'}")
     print(f"steps: {described(Store.open(job.store).report('steps'))}")
     print(f"{job.store / 'datasets' / 'steps'}")
     return 0
+
+
+@contextmanager
+def _errors_to(path: Path) -> Iterator[None]:
+    """Have what this process and those that it starts write to standard error go to a file.
+
+    datatrove logs there, from every task, beside its log files; errors are still raised.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    shown = os.dup(2)
+    try:
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(shown, 2)
+        os.close(shown)
 
 
 def _shown(job: Job, tasks: int, workers: int | None, slurm: "Slurm | None") -> str:

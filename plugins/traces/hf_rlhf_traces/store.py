@@ -53,10 +53,8 @@ class Store:
         if not (folder / MANIFEST).exists():
             # Another process may make it at this moment: what it holds is looked at first.
             if _holds_other(folder) and not (folder / MANIFEST).exists():
-                raise RunFolderError(
-                    f"{folder} is no folder, or holds something and has no {MANIFEST}. "
-                    "Choose another --out."
-                )
+                what = f"holds other things and no {MANIFEST}" if folder.is_dir() else "is a file"
+                raise RunFolderError(f"{folder} {what}. Choose another --out.")
             with claimed(folder, store.chosen_by):
                 if not (folder / MANIFEST).exists():  # or another process was first
                     store._write({})
@@ -85,8 +83,22 @@ class Store:
             report: Mapping[str, Any] = self._entries()[step]["report"]
             return report
         what = "is not made yet" if state == "to do" else "was made from what has changed since"
-        place = f"FILE --out {self.folder}" if step == "read" else self.folder
-        raise RunFolderError(f"{self.folder}: {step} {what}. First: hf-rlhf traces {step} {place}")
+        words = [f"traces {one} {self._given(one)}" for one in self._undone(step)]
+        said = ", then ".join(f"hf-rlhf {one}" for one in words)
+        raise RunFolderError(f"{self.folder}: {step} {what}. First: {said}")
+
+    def _given(self, step: str) -> str:
+        return f"FILE --out {self.folder}" if step == "read" else str(self.folder)
+
+    def _undone(self, step: str) -> list[str]:
+        """Return the steps to be made until `step` is done, in their order; it is the last."""
+        from hf_rlhf_traces.command import VERBS
+
+        entry = self._entries().get(step)
+        # The format has no verb: the first that needs it makes it.
+        before = [one for one in entry["after"] if one in VERBS] if entry else []
+        chain = [two for one in before if self.state(one) != "done" for two in self._undone(one)]
+        return [*dict.fromkeys(chain), step]
 
     def digest(self, step: str) -> str:
         """Return what a step is known by to what is made of it. Raises as `report` does."""

@@ -130,3 +130,31 @@ def test_a_folder_in_use_is_named_as_the_user_gave_it(tmp_path: Path) -> None:
                 store.making("read", {}),
             ):
                 pass
+
+
+@pytest.mark.parametrize("made", ["a file", "holds other things and no traces.json"])
+def test_what_is_in_the_way_of_a_folder_is_named(made: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    if made == "a file":
+        out.touch()
+    else:
+        out.mkdir()
+        (out / "notes.txt").touch()
+    with pytest.raises(RunFolderError, match=f"out (is )?{made}. Choose another --out"):
+        Store.make(out)
+
+
+def test_all_that_is_stale_is_told_in_the_order_in_which_it_is_made(tmp_path: Path) -> None:
+    store = Store.make(tmp_path / "d")
+    chain = {"read": [], "format": [], "steps": ["read", "format"], "summarize": ["read", "steps"]}
+    for step, after in {**chain, "split_summary": ["steps", "summarize"]}.items():
+        with store.making(step, {}, after=after):
+            pass
+    assert store.state("split_summary") == "done"
+    with store.making("read", {"seed": 1}):
+        pass
+    told = [
+        f"hf-rlhf traces {one} {store.folder}" for one in ("steps", "summarize", "split_summary")
+    ]
+    with pytest.raises(RunFolderError, match=f"First: {', then '.join(told)}$"):
+        store.report("split_summary")

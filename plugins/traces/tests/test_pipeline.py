@@ -53,6 +53,22 @@ def test_two_tasks_write_what_the_verbs_write(
         pipeline(files, out, "--tasks", "2", "--seed", "3")
 
 
+@pytest.mark.slow
+def test_the_terminal_has_a_line_a_stage_and_the_logs_lie_in_files(
+    files: list[Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "store"
+    words = ["traces", "pipeline", str(files[0]), "--out", str(out), *LAX, "--tasks", "2"]
+    start = [sys.executable, "-c", "import sys; from hf_rlhf.cli import main; sys.exit(main())"]
+    said = subprocess.run([*start, *words], capture_output=True, text=True, check=True)
+    assert said.stderr == ""
+    stages = [line for line in said.stdout.splitlines() if line[1:3] == "/4"]
+    assert stages[::2] == ["1/4 read: 2 tasks", "3/4 steps: 2 tasks"]
+    for stage in ("read", "steps"):
+        (log,) = out.glob(f"pipeline/*/logs/{stage}.log")
+        assert "datatrove" in log.read_text()
+
+
 def test_blocks_are_made_by_whoever_has_them_and_nothing_is_made_twice(
     files: list[Path], verbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
