@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(scrub(f"error: {error}"), file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted.", file=sys.stderr)
+    except KeyboardInterrupt as stopped:
+        print("\n".join(["interrupted.", *getattr(stopped, "__notes__", ())]), file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader (head, less) has gone; what it wanted, it has. Python flushes once more.

@@ -21,6 +21,8 @@ from hf_rlhf.scrub import scrub
 _MAY_CHANGE = {"publish", "card", "output_dir", "stop_grace"}
 # How it is launched: the batch is the same, and resuming on fewer machines is no other run.
 _MAY_CHANGE |= {"expect_world_size", "expect_distributed"}
+TYPED_NAME = "HF_RLHF_TYPED"
+"""Environment variable: what the user typed, where a verb of a plugin trains by a run file."""
 _OF_LORA = ("use_rslora", "use_dora")
 
 
@@ -61,8 +63,8 @@ def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str,
 
 
 def as_shell(command: Sequence[str]) -> str:
-    """Return a command as it is typed."""
-    return shlex.join(command)
+    """Return a command as it is typed, or what was typed that called it."""
+    return os.environ.get(TYPED_NAME) or shlex.join(command)
 
 
 def training_section(run: Run, trainer: Any, seconds: float) -> dict[str, Any]:

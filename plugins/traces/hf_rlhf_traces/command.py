@@ -1,6 +1,7 @@
 """`hf-rlhf traces VERB`: from raw agent traces to a published, evaluated model."""
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -12,7 +13,13 @@ def command(argv: Sequence[str]) -> int:
     if not argv or argv[0] not in VERBS:
         _parser().parse_args(list(argv[:1]) or ["--help"])
     module, name, _ = VERBS[argv[0]]
-    return int(getattr(import_module(f"hf_rlhf_traces.{module}"), name)(argv[1:]))
+    try:
+        return int(getattr(import_module(f"hf_rlhf_traces.{module}"), name)(argv[1:]))
+    except KeyboardInterrupt as stopped:
+        if kept := KEPT.get(argv[0]):
+            again = f"hf-rlhf traces {shlex.join(argv)}"
+            stopped.add_note(f"{kept} The same command goes on:\n  {again}")
+        raise
 
 
 def _parser() -> Parser:
@@ -57,3 +64,13 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "run": ("run_command", "main", "all of read to analyze, with one command"),
 }
 """Verb -> module, function, and what it does. In the order in which they are used."""
+
+_WHOLE = "Nothing is written by halves: what was there before stays."
+KEPT: dict[str, str] = {
+    **dict.fromkeys(("read", "multiturn", "steps", "split_summary"), _WHOLE),
+    "pipeline": f"{_WHOLE} Of --tasks, the parts that are made are kept.",
+    "summarize": "The summaries made so far are kept.",
+    "eval": "The replies made so far are kept.",
+    "run": "The steps that are done are kept.",
+}
+"""Verb -> what is there after Ctrl-C. Training says its own."""

@@ -46,7 +46,7 @@ def train_main(argv: Sequence[str]) -> int:
             return _launched(chosen, Path(folder), values, [*overrides, "--dry_run"])
     out = store.folder / "runs" / chosen.strategy
     asked = _begun(store, chosen.strategy, values, overrides)
-    with _begin(out, asked, overwrite=chosen.overwrite):
+    with _begin(out, asked, overwrite=chosen.overwrite), _typed(argv):
         status = _launched(chosen, out.parent, values, overrides)
     if status == 0:
         print(f"{chosen.strategy}: {out / 'merged'}", flush=True)
@@ -142,6 +142,19 @@ def _begun(
     made_by = [MADE_BY[one] for one in STRATEGIES[strategy]]
     asked = RunFile.from_mapping(values).override(overrides).values
     return {"run": scrub(as_json(asked)[0]), "data": {one: store.digest(one) for one in made_by}}
+
+
+@contextmanager
+def _typed(argv: Sequence[str]) -> Iterator[None]:
+    """Have a run that is stopped say this command, not the one that it launches."""
+    from hf_rlhf.run_record import TYPED_NAME
+
+    again = [word for word in argv if word != "--overwrite"]
+    os.environ[TYPED_NAME] = f"hf-rlhf traces train {shlex.join(again)}"
+    try:
+        yield
+    finally:
+        del os.environ[TYPED_NAME]
 
 
 @contextmanager

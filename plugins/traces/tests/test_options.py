@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hf_rlhf.cli import main
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.run_folder import claimed
 from hf_rlhf_traces import options
@@ -96,6 +97,19 @@ def test_what_is_misspelt_is_told_with_the_nearest_name(
     with pytest.raises(SystemExit):
         command(words)
     assert f"(did you mean '{meant}'?)" in capsys.readouterr().err
+
+
+def test_ctrl_c_tells_what_is_kept_and_the_command_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "open", stopped)
+    assert main(["traces", "summarize", str(tmp_path), "--keep", "0.5"]) == 130
+    told = "The summaries made so far are kept. The same command goes on:"
+    again = f"hf-rlhf traces summarize {tmp_path} --keep 0.5"
+    assert capsys.readouterr().err == f"interrupted.\n{told}\n  {again}\n"
 
 
 def test_what_makes_sense_is_read() -> None:

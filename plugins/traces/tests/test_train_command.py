@@ -15,6 +15,7 @@ import pytest
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
 from hf_rlhf.launch import launch_configs
 from hf_rlhf.run_folder import claimed
+from hf_rlhf.run_record import as_shell
 from hf_rlhf_traces import train_command
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.store import Store
@@ -274,6 +275,21 @@ def test_a_run_that_is_being_replaced_is_named_and_not_the_folder_beside_it(begu
     ):
         trained(begun, "--learning_rate", "1e-2", "--overwrite")
     assert weights(begun).read_text() == "days of work"
+
+
+def test_a_run_that_is_stopped_says_the_command_that_was_typed(
+    begun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = []
+
+    def launched(*_: Any) -> int:
+        said.append(as_shell(["accelerate", "launch"]))
+        return 130
+
+    monkeypatch.setattr(train_command, "_launched", launched)
+    assert trained(begun, "--max_steps", "3", "--overwrite") == 130
+    assert said == [f"hf-rlhf traces train {begun} --strategy only --max_steps 3"]
+    assert as_shell(["accelerate", "launch"]) == "accelerate launch"
 
 
 SHORT = ("--max_steps", "2", "--evaluation", "null")
