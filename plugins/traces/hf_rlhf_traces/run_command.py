@@ -5,7 +5,6 @@ command goes on where it stopped, and each step can be made anew by its own verb
 """
 
 import argparse
-import os
 import shlex
 import sys
 import time
@@ -29,6 +28,7 @@ from hf_rlhf_traces.reconciliation import (
     reconciliation,
 )
 from hf_rlhf_traces.store import Store
+from hf_rlhf_traces.terminal import no_bars_of_datasets
 from hf_rlhf_traces.train_command import check_overrides, train_parser
 
 STEPS = (
@@ -53,8 +53,7 @@ def main(argv: Sequence[str]) -> int:
     chosen, others = _parser().parse_known_args(argv)
     options = step_options(others)
     _check_options(options, chosen.out)
-    if not sys.stderr.isatty():
-        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    no_bars_of_datasets()
     made: list[Made] = []
     steps = STEPS if chosen.repo_id else STEPS[:-1]
     for number, step in enumerate(steps, start=1):

@@ -1,5 +1,6 @@
 """What is shown in the terminal: tables, and how far something is."""
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,12 @@ def console() -> "Console":
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else _WIDTH)
+
+
+def no_bars_of_datasets() -> None:
+    """Have `datasets`, which is not imported yet, draw no bars where there is no terminal."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 
 
 def bars() -> "Progress":

@@ -20,6 +20,7 @@ from hf_rlhf.record import RECORD_NAME
 from hf_rlhf_traces.options import Parser, add_model_repo, add_overwrite, verb_parser
 from hf_rlhf_traces.rows import MADE_BY
 from hf_rlhf_traces.store import Store
+from hf_rlhf_traces.terminal import no_bars_of_datasets
 
 STRATEGIES: Mapping[str, Sequence[str]] = {
     "progressive": ("multiturn", "summary_only", "summary_prefix"),
@@ -34,6 +35,7 @@ def train_main(argv: Sequence[str]) -> int:
     parser = train_parser()
     chosen, overrides = parser.parse_known_args(argv)
     _check_options(overrides)
+    no_bars_of_datasets()
     store = Store.open(chosen.folder)
     for dataset in STRATEGIES[chosen.strategy]:
         store.report(MADE_BY[dataset])
