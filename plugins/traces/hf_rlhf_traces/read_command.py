@@ -159,7 +159,7 @@ def read(
         if options.decontaminate:
             evaluation_set.cache_clear()
             evaluation_set(options.decontaminate)  # what is wrong with it is said at once
-        tally = Tally(options, seed, out)
+        tally = Tally(options, seed, out, files)
         each = each or partial(in_order, workers=workers)
         with written(out) as places:
             gather(files, tally, places, each, settled)

@@ -6,6 +6,7 @@ the split is chosen), whatever the size of the rows.
 
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,11 @@ PLACES = 3
 class Tally:
     """Counts rows, and settles ids, in the order of the input."""
 
-    def __init__(self, options: Options, seed: int, folder: Path = Path()) -> None:
+    def __init__(
+        self, options: Options, seed: int, folder: Path = Path(), files: Sequence[str] = ()
+    ) -> None:
         self.options = options
-        self.folder = folder
+        self.folder, self.files = folder, files
         self.seed = seed
         self.rows = 0
         self.traces = 0
@@ -105,7 +108,8 @@ class Tally:
         Repeated rows and those of an evaluation file do not count: nothing is wrong with them.
         """
         if not self.rows:
-            raise DataError("there is no row in what was to be read. Expected at least one.")
+            read = f"{', '.join(self.files[:3])}{' and others' * (len(self.files) > 3)}"
+            raise DataError(f"there is no row in {read}. Expected at least one.")
         bad = self.rejected.total() - self.rejected["duplicate"] - self.rejected["contaminated"]
         if bad <= share * self.rows and self.traces:
             return

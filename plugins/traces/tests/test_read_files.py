@@ -366,3 +366,9 @@ def test_each_side_has_a_question_where_there_are_two(questions: int, validation
     assert [split.of(key) for key in keys].count("validation") == validation
     split = Split.choose([rank(key, 1) for key in keys], 0.999, 1)
     assert [split.of(key) for key in keys].count("train") == min(questions, 1)
+
+
+def test_input_without_a_row_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_bytes(b"\n\n")
+    with pytest.raises(DataError, match=r"there is no row in .*t\.jsonl"):
+        done(tmp_path / "t.jsonl", tmp_path / "out")
