@@ -271,7 +271,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     file.write_bytes(lines(1))
     out.mkdir()
     (out / "mine.txt").write_text("x")
-    with pytest.raises(RunFolderError, match=r"has no traces\.json"):
+    with pytest.raises(RunFolderError, match=r"holds other things and no traces\.json"):
         done(file, out)
     (out / "mine.txt").unlink()
     (out / ".lock").touch()  # of a process that was killed at once
