@@ -1,6 +1,7 @@
 """What is read of a file does not depend on where its blocks end, nor on who reads them."""
 
 import json
+import pickle
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hf_rlhf_traces.engine import blocks
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.gathering import read_block, read_item
 from hf_rlhf_traces.layout import Layout
-from hf_rlhf_traces.reading import Options
+from hf_rlhf_traces.reading import Options, Read, Rejected
 from hf_rlhf_traces.samples import growing_step_rows, step_rows
 from hf_rlhf_traces.sources import rows_of
 from hf_rlhf_traces.split import Split
@@ -106,3 +107,18 @@ def test_workers_write_the_bytes_that_one_process_writes(tmp_path: Path) -> None
     assert len(written["1"]) == 10
     assert b"not_json" in written["1"]["rejects.jsonl"]
     assert all(one == written["1"] for one in written.values())
+
+
+def test_what_a_worker_has_read_of_a_block_comes_whole(tmp_path: Path) -> None:
+    raw = tmp_path / "raw.jsonl"
+    raw.write_bytes(b"\n".join([row(1), b"{", b"", row(2), row(2), row(3)]))
+    (block,) = blocks(raw)
+    found = read_block(block, OPTIONS)
+    came = pickle.loads(pickle.dumps(found))
+    assert [one if isinstance(one, Rejected) else one and one.line for one in came] == [
+        one if isinstance(one, Rejected) else one and one.line for one in found
+    ]
+    assert [one.trace for one in came if isinstance(one, Read)] == [
+        one.trace for one in found if isinstance(one, Read)
+    ]
+    assert {type(one) for one in came} == {Read, Rejected, type(None)}
