@@ -362,14 +362,14 @@ def results(record: Record) -> list[dict[str, Any]]:
             "before": before.get(metric),
             "after": after.get(metric),
             "difference": differences.get(metric),
-            "of": _fewer(evaluation.get("rows"), after.get(metric) or before.get(metric)),
+            "of": fewer(evaluation.get("rows"), after.get(metric) or before.get(metric)),
             "verdict": verdict(differences.get(metric)),
         }
         for metric in dict.fromkeys([*after, *before])
     ]
 
 
-def _fewer(rows: int | None, estimate: Mapping[str, Any] | None) -> int | None:
+def fewer(rows: int | None, estimate: Mapping[str, Any] | None) -> int | None:
     """Return of how many rows a metric is, if it is not of all."""
     count: int | None = (estimate or {}).get("n")
     return count if rows is not None and count is not None and count < rows else None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from hf_rlhf.card_text import duration
+from hf_rlhf.data_preflight import data_lines, row_counts
 from hf_rlhf.disk import Space, human, taken_bytes
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.estimate import disk_need, parameters_of, planned_steps
@@ -111,10 +112,10 @@ def check(run: Run) -> list[Finding]:
 
 
 def _data(run: Run) -> Iterator[Finding]:
-    splits = ", ".join(f"{name} {len(split)}" for name, split in run.dataset.items())
-    dropped = run.report.get("dropped") or {}
-    lost = f"; dropped {dict(dropped)}" if dropped else ""
-    yield Finding("data", "note" if dropped else "ok", f"rows: {splits}{lost}")
+    lost = bool(run.report.get("dropped")) or any(
+        one.kept < one.rows or any(one.cut.values()) for one in row_counts(run).values()
+    )
+    yield Finding("data", "note" if lost else "ok", "; ".join(data_lines(run)))
     if "prompt" not in run.dataset["train"].column_names:
         return
     lengths = sorted(prompt_lengths(run, 512))

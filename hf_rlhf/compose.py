@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hf_rlhf.abstentions import Abstentions
 from hf_rlhf.contracts import Score
 from hf_rlhf.errors import HfRlhfError, RewardError
 from hf_rlhf.messages import text_of
@@ -99,6 +100,7 @@ class ComposedReward:
     rewards: tuple[Part, ...]
     gates: tuple[Part, ...] = ()
     keep_samples: int = 64
+    abstentions: Abstentions = field(default_factory=Abstentions, compare=False)
     samples: "deque[Sample]" = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -119,7 +121,7 @@ class ComposedReward:
         """Score completions for TRL, logging every part's statistics.
 
         Raises RewardError as `score` does; when another process's part failed, here too, since
-        the processes wait for each other's scores.
+        the processes wait for each other's scores. Also after too many steps without any reward.
         """
         try:
             scores = self.score(
@@ -130,7 +132,8 @@ class ComposedReward:
                 gather_rows([], failed=error)
             raise
         if log_metric is not None:
-            self._log(scores, prompts, log_metric)
+            step = getattr(columns.get("trainer_state"), "global_step", 0)
+            self._log(scores, prompts, log_metric, step)
         if log_extra is not None:
             for label, values in scores.parts.items():
                 log_extra(label, list(values))
@@ -189,7 +192,9 @@ class ComposedReward:
         failed = any(score is not None and score < gate.threshold for gate, score in gate_scores)
         return 0.0 if failed else math.fsum(terms)
 
-    def _log(self, scores: Scores, prompts: Sequence[Any], log_metric: Metric) -> None:
+    def _log(
+        self, scores: Scores, prompts: Sequence[Any], log_metric: Metric, step: int
+    ) -> None:
         everything = {TOTAL: scores.total, **scores.parts}
         rows = [
             # A checksum, since prompts are long and every process gets all of these.
@@ -197,6 +202,7 @@ class ComposedReward:
             for row, prompt in enumerate(prompts)
         ]
         gathered = gather_rows(rows)
+        self.abstentions.count([by for _, by in gathered], TOTAL, step)
         keys = [key for key, _ in gathered]
         for label in everything:
             values = [scores_by_label[label] for _, scores_by_label in gathered]

@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
-
-from annotated_types import Ge
+from typing import Any
 
 from hf_rlhf import plain_yaml
 from hf_rlhf.addresses import forbidden_host
@@ -23,12 +21,12 @@ from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.overrides import apply
 from hf_rlhf.plain_yaml import KeyPath, dotted
 from hf_rlhf.specs import (
-    STOP_GRACE,
     CardSpec,
     DatasetSpec,
     EvaluationSpec,
     GateSpec,
     JudgeSpec,
+    Limits,
     PublishSpec,
     RewardSpec,
     RunSpec,
@@ -62,9 +60,10 @@ _SECTIONS: dict[str, type] = {
     "publish": PublishSpec,
     "card": CardSpec,
 }
+_LIMITS = tuple(item.name for item in fields(Limits))
 _TOP = (
     *("schema", "plugin", "dataset", "judges", "rewards", "gates", "pad_token", *_SECTIONS),
-    *("adapter", "adapter_revision", "expect_world_size", "expect_distributed", "stop_grace"),
+    *("adapter", "adapter_revision", "expect_world_size", "expect_distributed", *_LIMITS),
 )
 _ONLY_REWARDS = ("weight", "on_none", "clip")
 
@@ -191,7 +190,8 @@ class _Checking:
             self._value("expect_world_size", int),
             self._value("expect_distributed", str),
         )
-        grace = self._value("stop_grace", Annotated[float, Ge(0)])
+        limits = {key: file.values[key] for key in _LIMITS if file.values.get(key) is not None}
+        limits = self._bound(Limits, limits, (), "the run")
         if self.plugin is None or dataset is None:
             return None, self.problems
         plain = {**file.values, "plugin": self.plugin}
@@ -206,7 +206,7 @@ class _Checking:
             card=sections["card"] or CardSpec(),
             expect_world_size=world,
             expect_distributed=distributed,
-            stop_grace=STOP_GRACE if grace is None else grace,
+            limits=Limits(**limits),
             settings=settings,
             plain=plain,
             name=file.name,

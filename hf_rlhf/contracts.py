@@ -41,6 +41,37 @@ class Loaded:
     report: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class RowCounts:
+    """What becomes of the rows of one split by a trainer's own rules, such as its `max_length`."""
+
+    rows: int
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Reason -> rows of which nothing is used."""
+    cut: Mapping[str, int] = field(default_factory=dict)
+    """Reason -> rows of which only a part is used."""
+    fix: str = ""
+    """What to do about it, with the numbers that help to decide."""
+
+    @property
+    def kept(self) -> int:
+        """How many rows are used, cut ones included."""
+        return self.rows - sum(self.dropped.values())
+
+    def __str__(self) -> str:
+        """Return the counts in words: `13 of 915 rows kept (dropped: over max_length 128: 902)`."""
+        parts = [
+            f"{what} {_listed(reasons)}"
+            for what, reasons in (("dropped:", self.dropped), ("cut:", self.cut))
+            if any(reasons.values())
+        ]
+        return f"{self.kept:,} of {self.rows:,} rows kept" + (f" ({'; '.join(parts)})" * bool(parts))
+
+
+def _listed(reasons: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason}: {count:,}" for reason, count in reasons.items() if count)
+
+
 DatasetAdapter = Callable[..., "DatasetDict | Loaded"]
 """Typed keyword arguments -> splits in a TRL format (a `prompt` column, and the columns that the
 rewards need). Splits: `train`, and `test` for held-out evaluation. Two parameters are given by
@@ -120,6 +151,10 @@ class Trainer(Protocol):
       `Config` is then for `hf-rlhf describe`, and its `from_run` is not called.
     * `tokens(run) -> Mapping[str, int]` (classmethod): `tokens` of the training rows as they are
       trained, in one epoch, and `trained`, those of them with a loss; for the plan of a dry run.
+    * `row_counts(run) -> Mapping[str, RowCounts]` (classmethod): of `train` and of the held-out
+      split, how many rows are kept, dropped and cut; printed and recorded before training. Of a
+      training split that loses more than the run file's `max_dropped_share` or `max_cut_share`
+      the run does not begin. Called when nothing else is wrong.
     * `columns: frozenset[str]`: the dataset columns that it cannot do without.
     * `preflight(run) -> Iterable[Problem]` (classmethod): its own checks, before weights load.
       `Problem.where` is a top-level key of the run file.

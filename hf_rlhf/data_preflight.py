@@ -1,8 +1,9 @@
 """What of data, tokenizer and lengths can be known to go wrong before weights load."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hf_rlhf.contracts import RowCounts
 from hf_rlhf.errors import Problem
 
 if TYPE_CHECKING:
@@ -213,6 +214,47 @@ def evaluation_problems(run: "Run") -> Iterator[Problem]:
                 f"{part.label!r} needs {', '.join(missing)}, which the split {spec.split!r} lacks.",
                 f"Its columns: {', '.join(sorted(split.column_names))}.",
             )
+
+
+def row_counts(run: "Run") -> Mapping[str, RowCounts]:
+    """Return what becomes of the rows of each split that the trainer drops or cuts rows of."""
+    own = getattr(run.trainer_class, "row_counts", None)
+    return own(run) if own is not None else {}
+
+
+def dropped_problems(run: "Run") -> Iterator[Problem]:
+    """The trainer drops and cuts few enough of the training rows."""
+    counts = row_counts(run).get("train")
+    if counts is None:
+        return
+    limits = run.spec.limits
+    for verb, reasons, key, most in (
+        ("dropped", counts.dropped, "max_dropped_share", limits.max_dropped_share),
+        ("cut", counts.cut, "max_cut_share", limits.max_cut_share),
+    ):
+        lost = sum(reasons.values())
+        none_left = verb == "dropped" and lost == counts.rows
+        if not none_left and lost <= most * counts.rows:
+            continue
+        over = "so none is left" if none_left else f"more than `{key}` ({most:.0%}) allows"
+        allow = "" if none_left else f" To train on what is left: `--{key} 1`."
+        yield Problem(
+            "dataset",
+            f"{lost:,} of {counts.rows:,} rows of train ({lost / counts.rows:.0%}) would be "
+            f"{verb}, {over}. {counts}.",
+            f"{counts.fix}{allow}",
+        )
+
+
+def data_lines(run: "Run") -> list[str]:
+    """Return how many rows each split has, and what the adapter and the trainer make of them."""
+    splits = ", ".join(f"{name} {len(split):,}" for name, split in run.dataset.items())
+    dropped = run.report.get("dropped") or {}
+    if isinstance(dropped, Mapping):
+        dropped = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items() if count)
+    by = f"; dropped by {run.spec.dataset.name}: {dropped}" if dropped else ""
+    counts = row_counts(run)
+    return [f"rows: {splits}{by}", *(f"{split}: {one}" for split, one in counts.items())]
 
 
 def template_problems(run: "Run") -> Iterator[Problem]:

@@ -13,6 +13,7 @@ from hf_rlhf.card_text import duration
 from hf_rlhf.chain import chain_of, said_of
 from hf_rlhf.check import counted
 from hf_rlhf.config import RunFile
+from hf_rlhf.data_preflight import data_lines
 from hf_rlhf.disk import Space, human
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.estimate import disk_need, planned_steps
@@ -151,6 +152,7 @@ def _about(one: Planned) -> list[str]:
         f"learning rate {training.learning_rate:g}, {kind}",
         f"time    about {duration(one.seconds)} ({one.speed.basis})",
     ]
+    said[2:2] = [f"rows    {line}" for line in data_lines(run)[1:]]
     if one.disk is not None:
         said.append(f"disk    about {human(one.disk)}")
     if one.done:

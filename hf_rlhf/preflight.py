@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.data_preflight import (
     column_problems,
+    dropped_problems,
     evaluation_problems,
     length_problems,
     template_problems,
@@ -49,6 +50,7 @@ def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
     # The others read the model's configuration.
     checks = () if found else _MODEL_CHECKS
     found += [problem for check in (*_CHECKS, *checks) for problem in check(run)]
+    found += dropped_problems(run) if not found else ()
     placed = [replace(problem, where=where(problem.where)) for problem in found]
     return [*launch_problems(run, where), *placed]
 

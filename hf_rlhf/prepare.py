@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf import registry
+from hf_rlhf.abstentions import Abstentions
 from hf_rlhf.binding import accepted_by, annotations_of, bind, check_settings
 from hf_rlhf.compose import ComposedReward, Part
 from hf_rlhf.config import GateSpec, RewardSpec, RunFile, RunSpec, keys_of
@@ -268,7 +269,11 @@ class _Preparation:
         if not rewards or None in (*rewards, *gates):
             return None  # nothing to compose, or reported already
         try:
-            return ComposedReward(tuple(rewards), tuple(gates))  # type: ignore[arg-type]
+            return ComposedReward(
+                tuple(rewards),  # type: ignore[arg-type]
+                tuple(gates),  # type: ignore[arg-type]
+                abstentions=Abstentions(spec.limits.max_steps_without_reward),
+            )
         except RewardError:
             return None  # two share a label, which the run file's own check has reported
 

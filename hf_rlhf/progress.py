@@ -8,7 +8,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from hf_rlhf.card_text import no_interval
+from hf_rlhf.card_facts import fewer
+from hf_rlhf.card_text import counted, no_interval
 from hf_rlhf.compose import TOTAL, ComposedReward
 from hf_rlhf.files import atomic_write_text
 from hf_rlhf.scrub import scrub
@@ -178,12 +179,18 @@ def results_table(record: Mapping[str, Any]) -> Any:
         before = (evaluation["before"] or {}).get(metric)
         difference = (evaluation["difference"] or {}).get(metric)
         table.add_row(
-            metric,
+            f"{metric}{_of_rows(evaluation['rows'], after)}",
             f"{before['mean']:.3f}" if before else "-",
             f"{after['mean']:.3f}",
             _signed(difference) if difference else "-",
         )
     return table
+
+
+def _of_rows(rows: int | None, estimate: Mapping[str, Any]) -> str:
+    """Return of how many rows a metric is, if not of all."""
+    count = fewer(rows, estimate)
+    return "" if count is None else f" ({counted(count, 'row')})"
 
 
 def _signed(difference: Mapping[str, Any]) -> str:

@@ -84,12 +84,13 @@ Model = TypedDict(
 
 class Data(TypedDict, total=False):
     """What was trained on. `report` is the adapter's own; of Hub data it has `source`
-    and `commit`."""
+    and `commit`. `used`: by split, the rows that the trainer keeps, drops and cuts, by reason."""
 
     adapter: str | None
     arguments: dict[str, Json]
     splits: dict[str, int]
     report: dict[str, Json]
+    used: dict[str, Json]
 
 
 class RewardPart(TypedDict, total=False):

@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from hf_rlhf.compose import Part
+from hf_rlhf.data_preflight import row_counts
 from hf_rlhf.errors import BrokenPlugin
 from hf_rlhf.machine import peak_memory
 from hf_rlhf.measured import METHOD, Measured
@@ -17,8 +18,9 @@ from hf_rlhf.processes import config_file, distributed_type
 from hf_rlhf.record import as_json, environment, new_record, now
 from hf_rlhf.run import Run
 from hf_rlhf.scrub import scrub
+from hf_rlhf.specs import Limits
 
-_MAY_CHANGE = {"publish", "card", "output_dir", "stop_grace"}
+_MAY_CHANGE = {"publish", "card", "output_dir", *(item.name for item in fields(Limits))}
 # How it is launched: the batch is the same, and resuming on fewer machines is no other run.
 _MAY_CHANGE |= {"expect_world_size", "expect_distributed"}
 TYPED_NAME = "HF_RLHF_TYPED"
@@ -210,6 +212,10 @@ def _data(run: Run) -> dict[str, Any]:
         "arguments": dict(run.spec.dataset.arguments),
         "splits": {name: len(split) for name, split in run.dataset.items()},
         "report": dict(run.report),
+        "used": {
+            split: {"rows": one.rows, "kept": one.kept, "dropped": one.dropped, "cut": one.cut}
+            for split, one in row_counts(run).items()
+        },
     }
 
 
@@ -319,7 +325,7 @@ def _doc(part: Part) -> str:
 def differences(recorded: Mapping[str, Any], run: Run) -> list[str]:
     """Return the settings in which a folder's run differs from this one, as `key: old -> new`.
 
-    `publish`, `card` and `stop_grace` may change: they say what becomes of a run, not what it is.
+    `publish`, `card` and the `Limits` may change: they say what becomes of a run, not what it is.
     Rows of the dataset count as a setting, for a file may have changed under its name.
     """
     rows = {name: len(split) for name, split in run.dataset.items()}

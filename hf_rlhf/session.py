@@ -13,6 +13,7 @@ from datasets import disable_progress_bars
 from transformers import PrinterCallback, ProgressCallback, Trainer
 from transformers.utils import logging
 
+from hf_rlhf.abstentions import check_rewarded
 from hf_rlhf.checkpoint_pushes import INTERRUPTED_S, CheckpointPushes
 from hf_rlhf.checkpoints import (
     AlreadyTrained,
@@ -23,8 +24,9 @@ from hf_rlhf.checkpoints import (
     step_of,
     valid_checkpoints,
 )
+from hf_rlhf.compose import TOTAL
 from hf_rlhf.cycle import Cycle
-from hf_rlhf.data_preflight import has_new_head
+from hf_rlhf.data_preflight import data_lines, has_new_head
 from hf_rlhf.disk import disk_error
 from hf_rlhf.errors import DiskError, HfRlhfError, JudgeError, PublishError, RewardError
 from hf_rlhf.measured import Measured
@@ -72,7 +74,7 @@ class Session:
         self.run = run
         self.state = PartialState()
         self.recorder = Recorder(run, self.state)
-        self.stopping = stopping or Stopping(run.spec.stop_grace)
+        self.stopping = stopping or Stopping(run.spec.limits.stop_grace)
         self._listens = stopping is None
         self.agreed = False
         """Whether all processes stop at the same place."""
@@ -181,6 +183,8 @@ class Session:
         # A trainer may change what `model_kwargs` is made of.
         kwargs = without_revision(run.model_kwargs())
         new_head = has_new_head(run)
+        for line in data_lines(run):
+            self._say(f"data: {line}")
         with head_is_new(new_head):
             before = measured_before(run, self._say)
         self.record["evaluation"] = evaluation_section(run, before, Measured())
@@ -233,8 +237,11 @@ class Session:
         try:
             with tied_weights_in_place(trainer.model):
                 trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+            if trainer.state.global_step >= trainer.state.max_steps:
+                check_rewarded(trainer.state.log_history, TOTAL)
         except AlreadyTrained:
             self._say("every step is done")
+            check_rewarded(trainer.state.log_history, TOTAL)
         except (KeyboardInterrupt, RewardError, JudgeError) as error:
             save_boundary(run, trainer, cycle, error, self._say)
             raise

@@ -116,8 +116,19 @@ class CardSpec:
     language: str | list[str] | None = None
 
 
-STOP_GRACE = 25.0
-"""Slurm and Kubernetes kill after 30 seconds; the record and the card take the rest."""
+@dataclass(frozen=True)
+class Limits:
+    """Keys of the top level that say when a run stops, or does not begin. They change no result."""
+
+    stop_grace: Annotated[float, Ge(0)] = 25.0
+    """For how many seconds after SIGTERM the run may go on, to the next save. Slurm and Kubernetes
+    kill after 30; the record and the card take the rest."""
+    max_dropped_share: Annotated[float, Ge(0), Le(1)] = 0.1
+    """The largest share of the training rows that the trainer may drop."""
+    max_cut_share: Annotated[float, Ge(0), Le(1)] = 0.5
+    """The largest share of the training rows that the trainer may cut."""
+    max_steps_without_reward: Annotated[int, Ge(0)] = 10
+    """After so many steps in a row in which no completion got a reward the run stops; 0: never."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +145,7 @@ class RunSpec:
     card: CardSpec
     expect_world_size: int | None
     expect_distributed: str | None
-    stop_grace: float
-    """For how many seconds after SIGTERM the run may go on, to the next save."""
+    limits: Limits
     settings: Mapping[str, Any]
     """Every other key: fields of the trainer's Config and of ModelConfig, not yet checked."""
     plain: Mapping[str, Any]

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_rlhf.compose import ComposedReward, Part, summarise
+from hf_rlhf.abstentions import Abstentions, check_rewarded
+from hf_rlhf.compose import TOTAL, ComposedReward, Part, summarise
 from hf_rlhf.errors import RewardError
 
 
@@ -244,3 +245,65 @@ def test_an_error_on_one_process_stops_the_others(monkeypatch):
         step([math.nan])
     with pytest.raises(RewardError, match=r"another process did: .*returned nan"):
         step([1.0])
+
+
+@dataclass
+class Step:
+    """As far as a reward looks at a trainer's state."""
+
+    global_step: int
+
+
+def steps_scored(values, most, steps=None):
+    """Call a composed reward once a step, with one score for both completions of each call."""
+    reward = Fixed(None)
+    composed = ComposedReward((Part("judge", reward),), abstentions=Abstentions(most))
+    for step, value in zip(steps or range(len(values)), values, strict=True):
+        reward.values = [value, value]
+        composed(
+            ["p"] * 2, ["c"] * 2, log_metric=lambda *_: None, trainer_state=Step(step)
+        )
+
+
+def test_steps_in_a_row_without_any_reward_are_told_once_and_stop_the_run(capsys):
+    with pytest.raises(RewardError) as stopped:
+        steps_scored([1.0, None, None, None, None], most=3)
+    assert "Stopped at step 4: 3 steps in a row had no reward" in str(stopped.value)
+    assert "none of 2 completions got a reward (abstained: judge on 2)" in str(stopped.value)
+    said = capsys.readouterr().out
+    assert said.count("warning: step 2: none of 2 completions got a reward") == 1
+    assert "After 3 such steps in a row the run stops." in said
+
+
+def test_one_reward_between_begins_the_count_anew(capsys):
+    steps_scored([None, None, None, 0.0, None, None, None], most=3)
+    assert capsys.readouterr().out.count("warning:") == 2
+
+
+def test_batches_of_one_step_count_as_one_step():
+    steps_scored([None] * 6, most=2, steps=[0, 0, 0, 1, 1, 1])
+    with pytest.raises(RewardError, match="2 steps in a row"):
+        steps_scored([None] * 3, most=2, steps=[0, 1, 2])
+
+
+def test_without_a_limit_no_number_of_them_stops_the_run():
+    steps_scored([None] * 50, most=0)
+
+
+@pytest.mark.parametrize(
+    ("history", "rewarded"),
+    [
+        ([{f"rewards/{TOTAL}/none": 8.0}, {"loss": 0.0}], False),
+        ([{f"rewards/{TOTAL}/none": 8.0, f"rewards/{TOTAL}/mean": None}], False),
+        ([{f"rewards/{TOTAL}/none": 8.0, f"rewards/{TOTAL}/mean": math.nan}], False),
+        ([{f"rewards/{TOTAL}/none": 8.0}, {f"rewards/{TOTAL}/none": 7.0, **{f"rewards/{TOTAL}/mean": 0.0}}], True),
+        ([{"loss": 1.0}], True),
+        ([], True),
+    ],
+)
+def test_a_training_in_which_nothing_got_a_reward_is_known_by_its_log(history, rewarded):
+    if rewarded:
+        check_rewarded(history, TOTAL)
+        return
+    with pytest.raises(RewardError, match="No completion of the whole training got a reward"):
+        check_rewarded(history, TOTAL)

@@ -238,3 +238,24 @@ def test_a_folder_in_use_names_its_owner(tiny_run):
         holder.wait()
     with claimed(folder):
         pass  # a killed owner does not keep it
+
+
+@dataclass
+class Silent:
+    """Abstains from every completion."""
+
+    def __call__(self, prompts, completions, **_):
+        return [None] * len(completions)
+
+
+def test_a_run_in_which_nothing_got_a_reward_is_not_finished(tiny_run, offer, capsys):
+    offer("rewards", silent=Silent)
+    tiny_run |= {"rewards": [{"name": "silent"}], "evaluation": None}
+    for again in (False, True):
+        with pytest.raises(RewardError, match="No completion of the whole training"):
+            train(config=tiny_run)
+        folder = Path(tiny_run["output_dir"])
+        assert load_record(folder)["status"] == "failed"
+        assert valid_checkpoints(folder / "checkpoints")[-1].name == "checkpoint-2"
+        assert not (folder / "merged").exists()
+        assert again == ("every step is done" in capsys.readouterr().out)

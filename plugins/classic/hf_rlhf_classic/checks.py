@@ -56,7 +56,7 @@ def training_rows(run: Run, *names: str) -> Any:
 
 def one_kind(run: Run, *names: str) -> Iterator[Problem]:
     """The columns `names` are all text or all messages, and text begins but once."""
-    for split, rows in _splits(run):
+    for split, rows in splits(run):
         if not len(rows) or not set(names) <= set(rows.column_names):
             continue
         kinds = {name: "text" if is_text(rows[0][name]) else "messages" for name in names}
@@ -96,7 +96,7 @@ def within_positions(
     room, most = positions(run), run.training.max_length
     if room is None or (most is not None and most <= room):
         return
-    for split, rows in _splits(run):
+    for split, rows in splits(run):
         for place, row in enumerate(rows):
             found = length(row)
             dropped = drops and most is not None and found > most
@@ -118,7 +118,7 @@ def choice(run: Run, key: str, known: Iterable[str]) -> Iterator[Problem]:
             yield Problem(key, f"{one!r} is unknown.", f"Known: {', '.join(names)}.")
 
 
-def _splits(run: Run) -> Iterator[tuple[str, Any]]:
+def splits(run: Run) -> Iterator[tuple[str, Any]]:
     """The rows that are trained, and those that are measured, where the run measures any."""
     yield "train", run.dataset["train"]
     spec = run.spec.evaluation

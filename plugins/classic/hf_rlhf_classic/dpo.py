@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Self
 
 from trl import DPOConfig, DPOTrainer
 
+from hf_rlhf.contracts import RowCounts
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluate import Evaluation, held_out_rows, measure_rows, saved_model
 from hf_rlhf.policy import policy_arguments
@@ -21,9 +22,9 @@ from hf_rlhf_classic.checks import (
 from hf_rlhf_classic.encoding import encode_pair
 from hf_rlhf_classic.likelihood import Likelihood, Metrics, batch_size, likelihoods
 from hf_rlhf_classic.reference import drop_reference
+from hf_rlhf_classic.row_lengths import SIDES, preference_counts
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
-SIDES = ("chosen", "rejected")
 LOSS_TYPES = (
     *("sigmoid", "sigmoid_norm", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair"),
     *("sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft"),
@@ -55,6 +56,11 @@ class PreferenceTrainer(DPOTrainer):  # type: ignore[misc]
             found += one_kind(run, "prompt", *SIDES)
             found += _lengths(run) if not found else ()
         return found
+
+    @classmethod
+    def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
+        """Return of how many pairs both responses are trained on, or measured, and cut."""
+        return preference_counts(run)
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
@@ -158,18 +164,9 @@ def _settings(run: Run) -> Iterator[Problem]:
 
 
 def _lengths(run: Run) -> Iterator[Problem]:
-    """Something of some response is left within `max_length`, and fits the model."""
+    """What is left within `max_length` fits the model."""
 
     def longest(row: Mapping[str, Any]) -> int:
         return max(len(one.ids) for one in encode_pair(run.tokenizer, row, SIDES))
 
-    training, train = run.training, run.dataset["train"]
     yield from within_positions(run, longest)
-    most = training.max_length
-    if most is None or training.truncation_mode == "keep_end":
-        return
-    starts = (encode_pair(run.tokenizer, row, SIDES)[0].counted for row in train)
-    if not any(any(counted[:most]) for counted in starts):
-        yield Problem(
-            "max_length", f"is {most}, and every prompt is longer.", "Raise it, or cut the prompts."
-        )

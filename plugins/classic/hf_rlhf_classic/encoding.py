@@ -53,14 +53,29 @@ def tokens(tokenizer: Any, text: Text, row: Mapping[str, Any] | None = None, **g
     tools = row.get("tools")
     return tokenizer.apply_chat_template(
         list(text),
-        tokenize=True,
         **{
+            "tokenize": True,
             "return_dict": False,
             "tools": json.loads(tools) if isinstance(tools, str) else tools,
             **given,
         },
         **(row.get("chat_template_kwargs") or {}),
     )
+
+
+def encode_batch(
+    tokenizer: Any, texts: Sequence[Text], rows: Sequence[Mapping[str, Any]], **given: Any
+) -> list[list[int]]:
+    """Return what `tokens` gives of each text of a row, tokenized together, which is faster."""
+    if not texts:
+        return []
+    plain = is_text(texts[0])
+    if not plain:
+        pairs = zip(texts, rows, strict=True)
+        texts = [tokens(tokenizer, text, row, tokenize=False, **given) for text, row in pairs]
+    # Not `verbose`: what is longer than the model takes is counted by the caller.
+    found = tokenizer(list(texts), add_special_tokens=plain, verbose=False)
+    return list(found["input_ids"])
 
 
 def ended(tokenizer: Any, response: Text) -> Any:
@@ -95,7 +110,7 @@ def encode_response(
     else:
         ids = tokens(tokenizer, whole, row, **template)
         assistant = [True] * len(ids)
-    start = _common(alone, ids)
+    start = common_start(alone, ids)
     return Encoded(ids, [place >= start and assistant[place] for place in range(len(ids))])
 
 
@@ -139,7 +154,7 @@ def _assistant(
     return found["input_ids"], [bool(mark) for mark in found["assistant_masks"]]
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
+def common_start(one: Sequence[int], other: Sequence[int]) -> int:
     """Return how many tokens the two have in common at the start."""
     pairs = zip(one, other, strict=False)
     differs = (place for place, (a, b) in enumerate(pairs) if a != b)

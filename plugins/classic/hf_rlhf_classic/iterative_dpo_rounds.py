@@ -267,6 +267,12 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
             earlier = (self._earlier(iteration).pairs for iteration in reversed(range(policy)))
             held = next((list(pairs) for pairs in earlier if pairs), [])
         if not held or (not new.pairs and self.args.on_no_pairs == "stop"):
+            if new.abstained == new.prompts:
+                raise RewardError(
+                    f"iteration {policy + 1} has no pairs to train on: the rewards abstained on "
+                    f"the completions of all {new.prompts} prompts, all but one of each at most. "
+                    "`hf-rlhf check` scores a few completions and shows what the rewards say."
+                )
             raise RewardError(
                 f"iteration {policy + 1} has no pairs to train on: {new}. Does the reward vary "
                 "between completions of one prompt? More `completions_per_prompt` or a higher "

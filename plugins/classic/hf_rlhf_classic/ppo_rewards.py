@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf.abstentions import Abstentions
 from hf_rlhf.compose import ComposedReward, Part
 from hf_rlhf.data_preflight import completion_length
 from hf_rlhf.evaluate import evaluate
@@ -49,7 +50,8 @@ def composed_reward(run: Run, learned: AdapterScore | None) -> ComposedReward:
     if extra is None:
         assert run.reward is not None
         return run.reward
-    composed = ComposedReward((*rewards, extra), gates)
+    abstentions = Abstentions(run.spec.limits.max_steps_without_reward)
+    composed = ComposedReward((*rewards, extra), gates, abstentions=abstentions)
     for callback in run.callbacks:
         if isinstance(callback, ShowProgress):
             callback.reward = composed

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 from trl import RewardConfig, RewardTrainer
 
 from hf_rlhf.checkpoints import AlreadyTrained
+from hf_rlhf.contracts import RowCounts
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluate import Evaluation, held_out_rows, measure_rows, saved_model
 from hf_rlhf.policy import policy_arguments
@@ -22,6 +23,7 @@ from hf_rlhf_classic.checks import (
 from hf_rlhf_classic.encoding import encode_response
 from hf_rlhf_classic.likelihood import Metrics, batch_size
 from hf_rlhf_classic.pairs import Pair, as_metrics, read_pairs, row_metrics, tables
+from hf_rlhf_classic.row_lengths import parts, reward_counts
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
 
@@ -55,6 +57,11 @@ class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
             found += one_kind(run, "prompt", "chosen", "rejected")
             found += _lengths(run) if not found else ()
         return found
+
+    @classmethod
+    def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
+        """Return how many pairs are short enough to be trained on, or measured."""
+        return reward_counts(run)
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
@@ -110,7 +117,7 @@ class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
         rows, size = held_out_rows(self.run), batch_size(self.run)
         found: Iterable[Mapping[str, Any]]
         if sharded:
-            found = [one for part in _parts(rows, size) for one in measure(part)]
+            found = [one for part in parts(rows, size) for one in measure(part)]
         else:
             found = measure_rows(rows, measure, batch_size=size).rows
         self.tables = tables([Pair(**one) for one in found if one["chosen"] is not None])
@@ -133,11 +140,6 @@ class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
         """Write none: TRL's draft knows nothing of the run, whose card is made of its record."""
 
 
-def _parts(rows: Any, size: int) -> Iterator[list[dict[str, Any]]]:
-    for start in range(0, len(rows), size):
-        yield rows.select(range(start, min(start + size, len(rows)))).to_list()
-
-
 def _margins(run: Run) -> Iterator[Problem]:
     train = run.dataset["train"]
     if "margin" not in train.column_names:
@@ -153,15 +155,10 @@ def _margins(run: Run) -> Iterator[Problem]:
 
 
 def _lengths(run: Run) -> Iterator[Problem]:
-    """Some pair is short enough to be trained on, and none too long for the model."""
+    """No pair that is trained on is too long for the model."""
 
     def longest(row: Mapping[str, Any]) -> int:
         texts = (row["chosen"], row["rejected"])
         return max(len(encode_response(run.tokenizer, row, text).ids) for text in texts)
 
-    train, most = run.dataset["train"], run.training.max_length
     yield from within_positions(run, longest, drops=True)
-    if most is not None and not any(longest(row) <= most for row in train):
-        yield Problem(
-            "max_length", f"is {most}, and every pair has a text that is longer.", "Raise it."
-        )

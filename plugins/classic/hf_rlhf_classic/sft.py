@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
-from weakref import WeakKeyDictionary
 
 from trl import SFTConfig, SFTTrainer
 from trl.chat_template_utils import get_training_chat_template, has_generation_markers
 
+from hf_rlhf.contracts import RowCounts
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluate import Evaluation, held_out_rows, measure_rows, saved_model
 from hf_rlhf.policy import policy_arguments
@@ -19,11 +19,13 @@ from hf_rlhf_classic.checks import (
     common_problems,
     one_kind,
     positions,
+    splits,
     training_rows,
     within_positions,
 )
 from hf_rlhf_classic.encoding import Encoded, encode_messages, encode_response, is_text, joined
 from hf_rlhf_classic.likelihood import Likelihood, Metrics, batch_size, likelihoods
+from hf_rlhf_classic.row_lengths import counts_of_texts, once
 from hf_rlhf_classic.tokens_seen import TokensSeen
 from hf_rlhf_classic.unlearned import unlearned
 
@@ -78,10 +80,21 @@ class SupervisedTrainer(SFTTrainer):  # type: ignore[misc]
     @classmethod
     def tokens(cls, run: Run) -> Mapping[str, int]:
         """Return the tokens of the training rows within `max_length`, and those with a loss."""
-        found = _sizes(run)
+        found = _sizes(run, "train", run.dataset["train"])
         return {
             "tokens": sum(one.kept for one in found),
             "trained": sum(one.trained for one in found),
+        }
+
+    @classmethod
+    def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
+        """Return of how many rows something of the response is left, and how many are cut."""
+        most = run.training.max_length
+        return {
+            split: counts_of_texts(
+                most, [(one.whole, one.kept, one.trained) for one in _sizes(run, split, rows)]
+            )
+            for split, rows in splits(run)
         }
 
     @classmethod
@@ -181,23 +194,19 @@ class _Size:
     """Whether any of its tokens, cut or not, has a loss."""
 
 
-_KNOWN: WeakKeyDictionary[Any, tuple[Any, list[_Size]]] = WeakKeyDictionary()
-"""Sizes of the rows of a data set, encoded once to be checked, planned and reported."""
-
-
-def _sizes(run: Run) -> list[_Size]:
-    """Return the size of each training row. Packing that splits long rows cuts none."""
-    training, train, tokenizer = run.training, run.dataset["train"], run.tokenizer
+def _sizes(run: Run, split: str, rows: Any) -> list[_Size]:
+    """Return the size of each of `rows`, the first of a split. Packing that splits long rows cuts none."""
+    training, tokenizer = run.training, run.tokenizer
     splits = training.packing and training.packing_strategy != "bfd"
     most = None if splits else training.max_length
     whole = (assistant_only(run), training.completion_only_loss)
-    key = (most, training.truncation_mode, *whole, tokenizer.chat_template, len(tokenizer))
-    known = _KNOWN.get(train)
-    if known is None or known[0] != key:
-        encode = encoder(run)
-        known = key, [_size(encode(row), most, training.truncation_mode) for row in train]
-        _KNOWN[train] = known
-    return known[1]
+    key = (len(rows), most, training.truncation_mode, *whole, tokenizer.chat_template, len(tokenizer))
+    encode = encoder(run)
+    return once(
+        run.dataset[split],
+        key,
+        lambda: [_size(encode(row), most, training.truncation_mode) for row in rows],
+    )
 
 
 def _size(encoded: Encoded, most: int | None, mode: str) -> _Size:
@@ -207,7 +216,7 @@ def _size(encoded: Encoded, most: int | None, mode: str) -> _Size:
 
 
 def _counts(run: Run) -> dict[str, int]:
-    found = _sizes(run)
+    found = _sizes(run, "train", run.dataset["train"])
     return {
         "given": len(found),
         "cut at max_length": sum(one.kept < one.whole for one in found),
@@ -289,10 +298,10 @@ def _packing(run: Run) -> Iterator[Problem]:
 
 
 def _lengths(run: Run) -> Iterator[Problem]:
-    """Something of some response is left within `max_length`."""
-    encode, training = encoder(run), run.training
+    """What is left within `max_length` fits the model, and the assistant speaks in every row."""
+    encode = encoder(run)
     yield from within_positions(run, lambda row: len(encode(row).ids))
-    found = _sizes(run)
+    found = _sizes(run, "train", run.dataset["train"])
     if assistant_only(run):
         silent = (place for place, one in enumerate(found) if not one.replies)
         if (place := next(silent, None)) is not None:
@@ -301,10 +310,3 @@ def _lengths(run: Run) -> Iterator[Problem]:
                 f"row {place} of train has nothing that the assistant says.",
                 "Leave it out, or write `assistant_only_loss: false` to train on every turn.",
             )
-            return
-    if not training.packing and not any(one.trained for one in found):
-        yield Problem(
-            "max_length",
-            f"is {training.max_length}, and no row has anything of its response within that.",
-            "Raise it, or shorten the prompts.",
-        )

@@ -188,7 +188,13 @@ def test_rows_that_are_cut_or_left_out_are_counted(run):
         {"prompt": "1" * 70, "chosen": "2", "rejected": "3"},
         {"prompt": "1+1=", "chosen": "2", "rejected": "3" * 70},
     ]
-    trainer = PreferenceTrainer.from_run(run(rows))
+    prepared = run(rows, max_dropped_share=0.1)
+    trainer = PreferenceTrainer.from_run(prepared)
+    assert str(PreferenceTrainer.row_counts(prepared)["train"]) == (
+        "9 of 10 rows kept (dropped: the prompt alone fills `max_length` 64: 1; "
+        "cut: a response is cut at `max_length` 64: 1)"
+    )
+    assert len(trainer.train_dataset) == 9
     assert trainer.report() == {
         "Training pairs": {
             "given": 10,
@@ -197,6 +203,23 @@ def test_rows_that_are_cut_or_left_out_are_counted(run):
             "trained on": 9,
         }
     }
+
+
+@pytest.mark.parametrize("most", range(4, 12))
+def test_rows_at_every_length_are_counted_as_trl_has_them(run, most):
+    rows = [
+        {"prompt": "1" * length, "chosen": "2" * more, "rejected": "3"}
+        for length in range(1, 9)
+        for more in (1, 3)
+    ]
+    prepared = run(rows, max_length=most, max_dropped_share=0.9, max_cut_share=1)
+    counts = PreferenceTrainer.row_counts(prepared)["train"]
+    trained = PreferenceTrainer.from_run(prepared).train_dataset
+    longest = [
+        len(row["prompt_ids"]) + max(len(row[f"{side}_ids"]) for side in SIDES) for row in trained
+    ]
+    assert counts.kept == len(trained)
+    assert sum(counts.cut.values()) == sum(length > most for length in longest)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +232,8 @@ def test_rows_that_are_cut_or_left_out_are_counted(run):
             {"sync_ref_model": True, "precompute_ref_log_probs": True},
             "is for a reference that stays as it is",
         ),
-        (PAIRS, {"max_length": 2}, "every prompt is longer"),
+        (PAIRS, {"max_length": 2}, "8 of 8 rows of train (100%) would be dropped, so none is left"),
+        (PAIRS, {"max_length": 5}, "would be cut, more than `max_cut_share` (50%) allows"),
         (PAIRS, {"truncation_mode": "middle"}, "'middle' is unknown"),
         (PAIRS, {"padding_free": True}, "is not done by this version of TRL"),
         (PAIRS, {"loss_type": ["sigmoidal"]}, "'sigmoidal' is unknown"),

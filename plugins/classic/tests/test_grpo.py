@@ -3,7 +3,7 @@
 import pytest
 from transformers import TrainerState
 
-from hf_rlhf.errors import ConfigError
+from hf_rlhf.errors import ConfigError, RewardError
 from hf_rlhf_classic.grpo import FLAT, GroupTrainer, TellFlatGroups
 
 SETTINGS = {
@@ -32,9 +32,16 @@ class Alternating:
         return [float(place % 2) for place in range(len(completions))]
 
 
+class Silent:
+    """Abstains."""
+
+    def __call__(self, prompts, completions, **_):
+        return [None] * len(completions)
+
+
 @pytest.fixture
 def run(prepared, offer):
-    offer("rewards", constant=Constant, alternating=Alternating)
+    offer("rewards", constant=Constant, alternating=Alternating, silent=Silent)
 
     def make(rows=PROMPTS, **settings):
         return prepared(rows, rows[:4], **{**SETTINGS, **settings})
@@ -53,6 +60,15 @@ def test_rewards_that_never_differ_are_told_at_the_first_step(run, capsys):
             "last logged step": 1.0,
         }
     }
+
+
+def test_steps_without_any_reward_stop_training(run, capsys):
+    silent = run(rewards=[{"name": "silent"}], max_steps=9, max_steps_without_reward=2)
+    trainer = GroupTrainer.from_run(silent)
+    with pytest.raises(RewardError, match="2 steps in a row had no reward"):
+        trainer.train()
+    assert trainer.state.global_step == 2
+    assert "silent on 8" in capsys.readouterr().out
 
 
 def test_rewards_that_differ_are_not(run, capsys):

@@ -184,6 +184,21 @@ def test_a_reward_that_does_not_vary_stops_the_run(offer, tmp_path):
         train(config={**given, "on_no_pairs": "reuse"}, output_dir=str(tmp_path / "run"))
 
 
+@dataclass
+class Silent:
+    """Abstains."""
+
+    def __call__(self, prompts, completions, **_):
+        return [None for _ in completions]
+
+
+def test_a_reward_that_always_abstains_stops_the_run_and_is_named_the_reason(offer, tmp_path):
+    offer("rewards", silent=Silent)
+    given = {**TINY, "rewards": [{"name": "silent"}], "measured_prompts": 0}
+    with pytest.raises(RewardError, match=r"the rewards abstained on the completions of all 8"):
+        train(config={**given, "on_no_pairs": "reuse"}, output_dir=str(tmp_path / "run"))
+
+
 @pytest.mark.slow
 def test_when_asked_to_an_iteration_without_pairs_reuses_the_buffer(offer, tmp_path):
     offer("rewards", indifferent=Indifferent)

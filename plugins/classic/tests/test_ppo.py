@@ -209,6 +209,15 @@ def test_nothing_is_learned_where_every_reward_abstains():
     del case
 
 
+def test_steps_without_any_reward_stop_training():
+    settings = {"max_steps": 9, "save_strategy": "no", "max_steps_without_reward": 2}
+    trainer, case = built({**LORA, **settings}, Given(None))
+    with pytest.raises(RewardError, match="2 steps in a row had no reward"):
+        trainer.train()
+    assert trainer.state.global_step == 2
+    del case
+
+
 def test_a_diverging_policy_is_told(capsys):
     """The first step's KL is 0: below the limit it is silent (see above), over it, it is not."""
     trainer, case = built({**LORA, "max_steps": 1, "save_strategy": "no", "kl_warning": -1.0})

@@ -144,14 +144,19 @@ def test_a_lora_is_saved_with_its_head(run, tmp_path):
 
 def test_pairs_that_are_too_long_are_left_out_and_counted(run):
     long = {"prompt": "1+1=", "chosen": "2", "rejected": "3" * 80}
-    prepared = run([*PAIRS, long], evaluation={"rows": 4})
+    prepared = run([*PAIRS, long], evaluation={"rows": 4}, max_dropped_share=1)
     trainer = RewardModelTrainer.from_run(prepared)
+    assert str(RewardModelTrainer.row_counts(prepared)["train"]) == (
+        "8 of 9 rows kept (dropped: a text over `max_length` 64: 1)"
+    )
+    assert len(trainer.train_dataset) == 8
     assert trainer.report()["Training pairs"] == {
         "given": 9,
         "over max_length, left out": 1,
         "trained on": 8,
     }
-    held_out = run([long, *PAIRS], evaluation={"rows": 2})
+    held_out = run([long, *PAIRS], evaluation={"rows": 2}, max_dropped_share=0.2)
+    assert RewardModelTrainer.row_counts(held_out)["test"].kept == 1
     found = RewardModelTrainer.held_out(held_out, held_out.model_path, {})
     assert set(found.rows[0].values()) == {None}
     assert found.rows[1]["pair_accuracy"] in (0.0, 0.5, 1.0)
@@ -161,7 +166,12 @@ def test_pairs_that_are_too_long_are_left_out_and_counted(run):
     ("rows", "settings", "said"),
     [
         ([{"prompt": "a", "completion": "b"}], {}, "chosen, rejected are missing"),
-        (PAIRS, {"max_length": 3}, "every pair has a text that is longer"),
+        (PAIRS, {"max_length": 3, "max_dropped_share": 1}, "8 of 8 rows of train (100%) would be"),
+        (
+            [*PAIRS, {**PAIRS[0], "chosen": "1" * 80}],
+            {},
+            "1 of 9 rows of train (11%) would be dropped, more than `max_dropped_share` (10%)",
+        ),
         (
             [{**row, "margin": None if place == 2 else 1.0} for place, row in enumerate(PAIRS)],
             {},

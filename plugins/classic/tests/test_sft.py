@@ -146,7 +146,13 @@ def test_held_out_metrics_are_those_of_the_models_own_loss(run):
 def test_rows_that_are_cut_or_dropped_are_counted(run):
     long = {"prompt": "1" * 30 + "=", "completion": "2"}
     half = {"prompt": "1+1=", "completion": "3" * 40}
-    trainer = SupervisedTrainer.from_run(run([TEXT[0], long, half], max_length=16))
+    allowed = {"max_dropped_share": 1, "max_cut_share": 0.4}
+    prepared = run([TEXT[0], long, half], max_length=16, **allowed)
+    assert str(SupervisedTrainer.row_counts(prepared)["train"]) == (
+        "2 of 3 rows kept (dropped: nothing of the response within `max_length` 16: 1; "
+        "cut: over `max_length` 16: 1)"
+    )
+    trainer = SupervisedTrainer.from_run(prepared)
     assert trainer.report() == {
         "Training rows": {
             "given": 3,
@@ -177,7 +183,9 @@ def test_with_the_loss_on_all_assistant_turns_those_of_the_prompt_are_measured_t
 
 def test_a_held_out_row_without_a_response_in_reach_has_no_metrics(run):
     long = {"prompt": "1" * 30 + "=", "completion": "2"}
-    prepared = run([TEXT[0], long], max_length=16, evaluation={"rows": 2})
+    settings = {"max_length": 16, "max_dropped_share": 0.5}
+    prepared = run([TEXT[0], long], evaluation={"rows": 2}, **settings)
+    assert SupervisedTrainer.row_counts(prepared)["test"].kept == 1
     found = SupervisedTrainer.held_out(prepared, prepared.model_path, {})
     assert found.rows[1] == {"loss": None, "token_accuracy": None}
     assert found.rows[0]["loss"] > 0
@@ -196,7 +204,9 @@ UNMARKED = "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %
             "`prompt` is text, `completion` is messages",
         ),
         (TEXT, {"assistant_only_loss": True}, "is for rows of messages, and these are text"),
-        (TEXT, {"max_length": 2}, "no row has anything of its response within that"),
+        (TEXT, {"max_length": 2}, "8 of 8 rows of train (100%) would be dropped, so none is left"),
+        (TEXT, {"max_length": 2, "packing": True}, "so none is left"),
+        (TEXT, {"max_length": 5}, "would be cut, more than `max_cut_share` (50%) allows"),
         (TEXT, {"max_length": None, "packing": True}, "is null, and packing fills"),
         pytest.param(
             TEXT,

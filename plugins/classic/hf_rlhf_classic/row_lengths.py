@@ -1,0 +1,116 @@
+"""What `max_length` makes of rows, by the rules of TRL's trainers, known before weights load.
+
+TRL's `RewardTrainer` drops a pair with a text that is longer; `DPOTrainer` drops a pair whose prompt
+alone is as long, and cuts the others; `SFTTrainer` cuts, and drops what has no trained token left.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from hf_rlhf.contracts import RowCounts
+from hf_rlhf.run import Run
+from hf_rlhf_classic.checks import splits
+from hf_rlhf_classic.encoding import common_start, encode_batch, ended, joined
+
+T = TypeVar("T")
+_KNOWN: WeakKeyDictionary[Any, dict[Hashable, Any]] = WeakKeyDictionary()
+"""What was found of the rows of a data set: they are encoded once, to be checked and reported."""
+_AT_ONCE = 256
+SIDES = ("chosen", "rejected")
+
+
+def once(rows: Any, key: Hashable, make: Callable[[], T]) -> T:
+    """Return what `make` finds of `rows`, found once for each `key`."""
+    known = _KNOWN.setdefault(rows, {})
+    if key not in known:
+        known[key] = make()
+    found: T = known[key]
+    return found
+
+
+def reward_counts(run: Run) -> Mapping[str, RowCounts]:
+    """Return how many pairs of each split are short enough."""
+    most = run.training.max_length
+
+    def count(sizes: Sequence[tuple[int, int]]) -> RowCounts:
+        long = sum(most is not None and whole > most for _, whole in sizes)
+        dropped = {f"a text over `max_length` {most}": long}
+        return RowCounts(len(sizes), dropped, fix=_fix(most, [whole for _, whole in sizes]))
+
+    return {split: count(_pair_sizes(run, split, rows)) for split, rows in splits(run)}
+
+
+def preference_counts(run: Run) -> Mapping[str, RowCounts]:
+    """Return how many pairs of each split keep a response, and of how many one is cut."""
+    most, mode = run.training.max_length, run.training.truncation_mode
+
+    def count(sizes: Sequence[tuple[int, int]]) -> RowCounts:
+        starts = mode == "keep_start"
+        filled = [starts and most is not None and prompt >= most for prompt, _ in sizes]
+        longer = [most is not None and whole > most for _, whole in sizes]
+        cut = sum(over and not full for over, full in zip(longer, filled, strict=True))
+        part = "a response" if starts else "the start"
+        return RowCounts(
+            len(sizes),
+            {f"the prompt alone fills `max_length` {most}": sum(filled)},
+            {f"{part} is cut at `max_length` {most}": cut},
+            _fix(most, [whole for _, whole in sizes]),
+        )
+
+    return {split: count(_pair_sizes(run, split, rows)) for split, rows in splits(run)}
+
+
+def _pair_sizes(run: Run, split: str, rows: Any) -> list[tuple[int, int]]:
+    """Return for each pair the tokens of its prompt, and of its longer text with the prompt."""
+    tokenizer = run.tokenizer
+    key = ("pairs", len(rows), tokenizer.chat_template, len(tokenizer))
+    return once(run.dataset[split], key, lambda: list(_sizes_of_pairs(tokenizer, rows)))
+
+
+def _sizes_of_pairs(tokenizer: Any, rows: Any) -> Iterator[tuple[int, int]]:
+    for batch in parts(rows, _AT_ONCE):
+        prompts = [row["prompt"] for row in batch]
+        alone = encode_batch(tokenizer, prompts, batch, add_generation_prompt=True)
+        both = [
+            encode_batch(
+                tokenizer, [joined(row["prompt"], ended(tokenizer, row[s])) for row in batch], batch
+            )
+            for s in SIDES
+        ]
+        for prompt, *texts in zip(alone, *both, strict=True):
+            start = min(common_start(prompt, text) for text in texts)
+            yield start, max(map(len, texts))
+
+
+def parts(rows: Any, size: int) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of a data set, `size` at a time."""
+    for start in range(0, len(rows), size):
+        yield rows.select(range(start, min(start + size, len(rows)))).to_list()
+
+
+def _fix(most: int | None, lengths: Sequence[int]) -> str:
+    """Return what to write instead, with the lengths of the rows in tokens."""
+    if not lengths or most is None:
+        return ""
+    middle, high = np.percentile(lengths, [50, 95], method="higher").tolist()
+    return (
+        f"Raise `max_length` (now {most}), or shorten the rows: they have {middle:,} tokens at the "
+        f"median, {high:,} at the 95th percentile, {max(lengths):,} at most."
+    )
+
+
+def counts_of_texts(
+    most: int | None, sizes: Sequence[tuple[int, int, int]]
+) -> RowCounts:
+    """Return the counts of rows of one response, from each row's tokens: all, kept, with a loss."""
+    none = sum(not trained for _, _, trained in sizes)
+    cut = sum(kept < whole and trained > 0 for whole, kept, trained in sizes)
+    return RowCounts(
+        len(sizes),
+        {"nothing of the response" + (f" within `max_length` {most}" if most else ""): none},
+        {f"over `max_length` {most}": cut},
+        _fix(most, [whole for whole, _, _ in sizes]),
+    )
