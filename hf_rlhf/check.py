@@ -18,6 +18,7 @@ from hf_rlhf.estimate import disk_need, parameters_of, planned_steps
 from hf_rlhf.preflight import advice, model_config, prompt_lengths
 from hf_rlhf.processes import planned, processes
 from hf_rlhf.run import Run, choose_run_file, told_as_shipped
+from hf_rlhf.shipped import kept_settings
 from hf_rlhf.speed import flops_per_second
 
 ROWS_TRIED = 4
@@ -51,6 +52,8 @@ def check_main(argv: Sequence[str]) -> int:
 
     # Chosen before the training stack loads: a name that is wrong is said at once.
     file = choose_run_file(chosen.plugin, chosen.run, own or chosen.config).override(overrides)
+    if note := kept_settings(file):
+        print(f"note: {note}", flush=True)
     from hf_rlhf.card import render_card
     from hf_rlhf.noise import ignore_old_names
     from hf_rlhf.prepare_chain import prepare_all

@@ -192,9 +192,7 @@ class ComposedReward:
         failed = any(score is not None and score < gate.threshold for gate, score in gate_scores)
         return 0.0 if failed else math.fsum(terms)
 
-    def _log(
-        self, scores: Scores, prompts: Sequence[Any], log_metric: Metric, step: int
-    ) -> None:
+    def _log(self, scores: Scores, prompts: Sequence[Any], log_metric: Metric, step: int) -> None:
         everything = {TOTAL: scores.total, **scores.parts}
         rows = [
             # A checksum, since prompts are long and every process gets all of these.

@@ -60,10 +60,10 @@ _SECTIONS: dict[str, type] = {
     "publish": PublishSpec,
     "card": CardSpec,
 }
-_LIMITS = tuple(item.name for item in fields(Limits))
 _TOP = (
     *("schema", "plugin", "dataset", "judges", "rewards", "gates", "pad_token", *_SECTIONS),
-    *("adapter", "adapter_revision", "expect_world_size", "expect_distributed", *_LIMITS),
+    *("adapter", "adapter_revision", "expect_world_size", "expect_distributed"),
+    *(item.name for item in fields(Limits)),
 )
 _ONLY_REWARDS = ("weight", "on_none", "clip")
 
@@ -78,6 +78,8 @@ class RunFile:
     overrides: Mapping[KeyPath, str] = field(default_factory=dict)
     """The option that set a key."""
     problems: tuple[Problem, ...] = ()
+    shipped: Mapping[str, Any] | None = None
+    """Of a file that a package ships: its values before any override."""
 
     @classmethod
     def read(cls, path: str | Path) -> "RunFile":
@@ -186,12 +188,10 @@ class _Checking:
         self._labels((*rewards, *gates))
         dataset = self._dataset()
         sections = {key: self._section(key, cls) for key, cls in _SECTIONS.items()}
-        world, distributed = (
-            self._value("expect_world_size", int),
-            self._value("expect_distributed", str),
-        )
-        limits = {key: file.values[key] for key in _LIMITS if file.values.get(key) is not None}
-        limits = self._bound(Limits, limits, (), "the run")
+        world = self._value("expect_world_size", int)
+        distributed = self._value("expect_distributed", str)
+        asked = {k: v for k, v in file.values.items() if k in _names(Limits) and v is not None}
+        limits = Limits(**self._bound(Limits, asked, (), "the run"))
         if self.plugin is None or dataset is None:
             return None, self.problems
         plain = {**file.values, "plugin": self.plugin}
@@ -206,7 +206,7 @@ class _Checking:
             card=sections["card"] or CardSpec(),
             expect_world_size=world,
             expect_distributed=distributed,
-            limits=Limits(**limits),
+            limits=limits,
             settings=settings,
             plain=plain,
             name=file.name,

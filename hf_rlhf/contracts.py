@@ -65,7 +65,9 @@ class RowCounts:
             for what, reasons in (("dropped:", self.dropped), ("cut:", self.cut))
             if any(reasons.values())
         ]
-        return f"{self.kept:,} of {self.rows:,} rows kept" + (f" ({'; '.join(parts)})" * bool(parts))
+        return f"{self.kept:,} of {self.rows:,} rows kept" + (
+            f" ({'; '.join(parts)})" * bool(parts)
+        )
 
 
 def _listed(reasons: Mapping[str, int]) -> str:

@@ -6,32 +6,29 @@ adapter, say) is left out, so that one mistake is not reported as five.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf import registry
-from hf_rlhf.abstentions import Abstentions
-from hf_rlhf.binding import accepted_by, annotations_of, bind, check_settings
-from hf_rlhf.compose import ComposedReward, Part
-from hf_rlhf.config import GateSpec, RewardSpec, RunFile, RunSpec, keys_of
+from hf_rlhf.binding import annotations_of, check_settings
+from hf_rlhf.components import ComponentBuilder
+from hf_rlhf.compose import ComposedReward
+from hf_rlhf.config import RunFile, RunSpec
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.data_preflight import scored_columns
 from hf_rlhf.errors import (
     BrokenPlugin,
     ConfigError,
-    HfRlhfError,
     ModelError,
     PluginError,
     Problem,
-    RewardError,
 )
 from hf_rlhf.estimate import disk_problems
 from hf_rlhf.policy import adapter_problems, find_adapter
 from hf_rlhf.preflight import problems_of
 from hf_rlhf.processes import is_planned, rank
 from hf_rlhf.record import RECORD_NAME
-from hf_rlhf.run import Run, default_folder, find_model, load_tokenizer
+from hf_rlhf.run import Run, default_folder, find_model, load_tokenizer, trains_by_rewards
+from hf_rlhf.shipped import is_as_shipped, labels_of_rewards, without_rewards
 from hf_rlhf.specs import OWNED
 
 
@@ -67,14 +64,12 @@ def prepare_scoring(file: RunFile, tokenizer: Any, *, plugin: str) -> Scoring:
     return _Preparation(file, plugin).scoring(tokenizer)
 
 
-class _Preparation:
+class _Preparation(ComponentBuilder):
     """The steps of `prepare`, collecting problems; a step whose ground is missing is left out."""
 
     def __init__(self, file: RunFile, plugin: str | None) -> None:
-        self.file = file
+        super().__init__(file)
         self.plugin = plugin or file.plugin
-        self.problems: list[Problem] = []
-        self.components: list[Mapping[str, Any]] = []
 
     def run(self) -> Run:
         trainer_class = self._trainer()
@@ -90,6 +85,9 @@ class _Preparation:
         folder = Path(training.output_dir).parent if training is not None else None
         loaded = self._dataset(spec, tokenizer, folder)
         adapter = self._adapter(spec)
+        if loaded is not None and reward is not None:
+            trained = trains_by_rewards(trainer_class, training) is not False
+            spec, reward = self._without_unfed_monitors(spec, reward, loaded.dataset, trained)
         if loaded is not None and reward is not None:
             self.problems += scored_columns(reward, loaded.dataset, spec, self.file.where)
         if self.problems or training is None or loaded is None or folder is None:
@@ -115,7 +113,42 @@ class _Preparation:
             raise ConfigError(found)
         return run
 
+    def _without_unfed_monitors(
+        self, spec: RunSpec, reward: ComposedReward, dataset: Any, trained: bool
+    ) -> tuple[RunSpec, ComposedReward | None]:
+        """Leave out what a shipped file only measures, and the user's data has no columns for.
+
+        `trained` is whether the trainer uses rewards at all; if not, each of them is a monitor.
+        """
+        columns = set(dataset["train"].column_names)
+        unfed = {
+            part.label: sorted(part.needs() - columns)
+            for one, part in zip(spec.rewards, reward.rewards, strict=True)
+            if part.needs() - columns
+            and (part.weight == 0 or not trained)
+            and is_as_shipped(self.file, one.path)
+        }
+        if not unfed:
+            return spec, reward
+        for label, missing in unfed.items() if rank() == 0 else ():
+            print(
+                f"note: {label!r}, which {self.file.name} only measures, is left out: it needs the "
+                f"column{'s' * (len(missing) > 1)} {', '.join(missing)}, which dataset "
+                f"{spec.dataset.name} lacks.",
+                flush=True,
+            )
+        self.file = without_rewards(self.file, unfed)
+        self.components = [
+            one for one in self.components if one["kind"] != "rewards" or one["label"] not in unfed
+        ]
+        kept = tuple(part for part in reward.rewards if part.label not in unfed)
+        changed, _ = self.file.spec(known_settings={}, plugin=self.plugin)
+        assert changed is not None, "it was read with these rewards"
+        return changed, replace(reward, rewards=kept) if kept else None
+
     def begun_from(self, run: Run) -> Run:
+        labels = {one.label for one in run.spec.rewards}
+        self.file = without_rewards(self.file, labels_of_rewards(self.file) - labels)
         classes = self._config_classes(run.trainer_class)
         spec, problems = self.file.spec(known_settings=annotations_of(classes))
         self.problems += problems
@@ -166,19 +199,6 @@ class _Preparation:
             self.problems.append(Problem(self.file.where(("plugin",)), str(error), unseen))
             return None
 
-    def _load(self, kind: registry.Kind, name: str, label: str, arguments: Any) -> Any:
-        component = registry.load(kind, name)
-        self.components.append(
-            {
-                "kind": kind,
-                "name": name,
-                "label": label,
-                "arguments": dict(arguments),
-                **registry.provenance(kind, name),
-            }
-        )
-        return component
-
     def _config_classes(self, trainer_class: Any) -> tuple[type, ...]:
         if trainer_class is None:
             return ()
@@ -213,115 +233,6 @@ class _Preparation:
             what = f"{cls.__name__} refuses these settings: {error}"
             self.problems.append(Problem(spec.name, what, fix if no_gpu else ""))
             return None
-
-    def _component(
-        self,
-        kind: registry.Kind,
-        spec: Any,
-        injected: Mapping[str, Any],
-        *,
-        build: bool = True,
-    ) -> Any:
-        """Build one component, or report why not and return None.
-
-        Without `build` its name and arguments are checked, and that is all.
-        """
-        path = spec.path
-        label = getattr(spec, "label", spec.name)
-        try:
-            target = self._load(kind, spec.name, label, spec.arguments)
-        except PluginError as error:
-            self.problems.append(Problem(self.file.where((*path, "name")), str(error)))
-            return None
-        where = partial(_inside, self.file, path)
-        arguments, problems = bind(
-            target,
-            spec.arguments,
-            where=where,
-            injected=injected,
-            beside=keys_of(type(spec)),
-        )
-        self.problems += problems
-        if problems or not build:
-            return None
-        accepted = accepted_by(target)
-        arguments |= {key: value for key, value in injected.items() if key in accepted}
-        try:
-            return target(**arguments)
-        except HfRlhfError as error:
-            self.problems.append(Problem(self.file.where(path), str(error)))
-        except Exception as error:  # noqa: BLE001 - plugin code may raise anything
-            self.problems.append(
-                Problem(
-                    self.file.where(path),
-                    f"{spec.name} refuses these arguments: {type(error).__name__}: {error}",
-                )
-            )
-        return None
-
-    def _judges(self, spec: RunSpec) -> dict[str, Any]:
-        built = {judge.label: self._component("judges", judge, {}) for judge in spec.judges}
-        return {label: judge for label, judge in built.items() if judge is not None}
-
-    def _reward(self, spec: RunSpec, judges: Mapping[str, Any]) -> ComposedReward | None:
-        rewards = [self._part(reward, judges, spec) for reward in spec.rewards]
-        gates = [self._part(gate, judges, spec) for gate in spec.gates]
-        if not rewards or None in (*rewards, *gates):
-            return None  # nothing to compose, or reported already
-        try:
-            return ComposedReward(
-                tuple(rewards),  # type: ignore[arg-type]
-                tuple(gates),  # type: ignore[arg-type]
-                abstentions=Abstentions(spec.limits.max_steps_without_reward),
-            )
-        except RewardError:
-            return None  # two share a label, which the run file's own check has reported
-
-    def _part(
-        self,
-        spec: RewardSpec | GateSpec,
-        judges: Mapping[str, Any],
-        run: RunSpec,
-    ) -> Part | None:
-        labels = [judge.label for judge in run.judges]
-        if spec.judge is not None and spec.judge not in labels:
-            self.problems.append(
-                Problem(
-                    self.file.where((*spec.path, "judge")),
-                    f"no judge is labelled {spec.judge!r}.",
-                    f"Labels under `judges`: {', '.join(labels) or 'none'}.",
-                )
-            )
-            self._component("rewards", spec, {"judge": None}, build=False)
-            return None
-        chosen = spec.judge or (labels[0] if len(labels) == 1 else None)
-        injected = {"judge": judges.get(chosen) if chosen else None}
-        # A judge that could not be built has been reported; the reward would only miss it.
-        build = chosen is None or chosen in judges
-        build &= not self._misplaced_judge(spec, labels)
-        reward = self._component("rewards", spec, injected, build=build)
-        if reward is None:
-            return None
-        source = " ".join(self.components[-1][key] for key in ("package", "version"))
-        if isinstance(spec, GateSpec):
-            return Part(spec.label, reward, threshold=spec.threshold, source=source)
-        return Part(spec.label, reward, spec.weight, spec.on_none, spec.clip, source=source)
-
-    def _misplaced_judge(self, spec: RewardSpec | GateSpec, labels: Sequence[str]) -> bool:
-        """Report a judge for a reward that takes none, or none chosen of several for one."""
-        try:
-            takes = "judge" in accepted_by(registry.load("rewards", spec.name))
-        except PluginError:
-            return False  # reported where it is built
-        where = self.file.where((*spec.path, "judge"))
-        if spec.judge and not takes:
-            self.problems.append(Problem(where, f"{spec.name} takes no judge.", "Remove it."))
-            return True
-        if takes and not spec.judge and len(labels) > 1:
-            fix = f"Write `judge:` with one of {', '.join(labels)}."
-            self.problems.append(Problem(where, f"which judge {spec.name} gets is not said.", fix))
-            return True
-        return False
 
     def _tokenizer(self, model: Any, training: Any, pad: str | None) -> tuple[str, Any]:
         if model is None:
@@ -393,10 +304,6 @@ class _Preparation:
             self.problems.append(Problem(where, f"{spec.dataset.name} gave no training rows."))
             return None
         return loaded
-
-
-def _inside(file: RunFile, path: Sequence[str | int], key: str) -> str:
-    return file.where((*path, key))
 
 
 def _first_line(error: Exception) -> str:

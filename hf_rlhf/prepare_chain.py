@@ -49,7 +49,9 @@ def prepare_chain(chain: Chain) -> tuple[Run, list[Run]]:
     last = runs[-1]
     own = {"kind": "trainers", "name": chain.plugin, "label": chain.plugin, "arguments": {}}
     own |= provenance("trainers", chain.plugin)
-    face = replace(last, spec=chain.spec(), folder=chain.folder, components=(own, *last.components))
+    # What a phase has left out, the chain has too.
+    spec = replace(chain.spec(), rewards=last.spec.rewards)
+    face = replace(last, spec=spec, folder=chain.folder, components=(own, *last.components))
     return face, runs
 
 

@@ -68,6 +68,17 @@ class Run:
         return replace(self, callbacks=(*self.callbacks, *callbacks))
 
 
+def trains_by_rewards(trainer_class: Any, training: Any) -> bool | None:
+    """Return whether training uses the rewards: it does not where the trainer never generates.
+
+    None where that is not known: a trainer with a loop of its own need not say.
+    """
+    if hasattr(training, "max_completion_length"):
+        return True
+    learns_from_data = ("columns", "held_out")
+    return False if any(hasattr(trainer_class, one) for one in learns_from_data) else None
+
+
 def run_files(trainer: str) -> dict[str, Path]:
     """Return the run files that the package offering `trainer` ships for it, by name.
 
@@ -122,7 +133,8 @@ def choose_run_file(trainer: str | None, run: str | None, config: str | None) ->
         raise ConfigError(
             [Problem(f"--run {name}", f"{trainer} ships no such run file.", f"It ships: {known}.")]
         )
-    return RunFile.read(shipped[name])
+    file = RunFile.read(shipped[name])
+    return replace(file, shipped=file.values)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from hf_rlhf.model_record import continued, model_section
 from hf_rlhf.preflight import completion_length
 from hf_rlhf.processes import config_file, distributed_type
 from hf_rlhf.record import as_json, environment, new_record, now
-from hf_rlhf.run import Run
+from hf_rlhf.run import Run, trains_by_rewards
 from hf_rlhf.scrub import scrub
 from hf_rlhf.specs import Limits
 
@@ -223,7 +223,7 @@ def _reward(run: Run) -> dict[str, Any]:
     parts = {part.label: part for part in (run.reward.rewards if run.reward else ())}
     gates = {part.label: part for part in (run.reward.gates if run.reward else ())}
     return {
-        "trains": _trained_by_rewards(run),
+        "trains": trains_by_rewards(run.trainer_class, run.training),
         "rewards": [
             {
                 "label": spec.label,
@@ -248,17 +248,6 @@ def _reward(run: Run) -> dict[str, Any]:
         ],
         "judges": judges_section(run, {}),
     }
-
-
-def _trained_by_rewards(run: Run) -> bool | None:
-    """Whether training uses the rewards: it does not where the trainer never generates.
-
-    None where that is not known: a trainer with a loop of its own need not say.
-    """
-    if hasattr(run.training, "max_completion_length"):
-        return True
-    learns_from_data = ("columns", "held_out")
-    return False if any(hasattr(run.trainer_class, one) for one in learns_from_data) else None
 
 
 def judges_section(run: Run, earlier: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:

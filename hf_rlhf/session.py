@@ -197,6 +197,7 @@ class Session:
         finally:
             trained = evenly(read_samples(run.folder / SAMPLES_NAME), 6)
             self.record["samples"] = samples_section(before, Measured(), trained)
+        check_rewarded(trainer.state.log_history, TOTAL)
         save_weights(run, trainer, self.record["model"]["identity"], self._say)
         # The optimizer's memory is needed for evaluating.
         trainer.accelerator.free_memory()
@@ -237,11 +238,8 @@ class Session:
         try:
             with tied_weights_in_place(trainer.model):
                 trainer.train(resume_from_checkpoint=str(newest) if newest else None)
-            if trainer.state.global_step >= trainer.state.max_steps:
-                check_rewarded(trainer.state.log_history, TOTAL)
         except AlreadyTrained:
             self._say("every step is done")
-            check_rewarded(trainer.state.log_history, TOTAL)
         except (KeyboardInterrupt, RewardError, JudgeError) as error:
             save_boundary(run, trainer, cycle, error, self._say)
             raise

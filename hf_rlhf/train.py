@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -100,11 +101,11 @@ def _asked(
     settings: Mapping[str, Any],
 ) -> tuple[Any, bool]:
     """Return the run file that is asked for, with all that is put over it, and if it is shipped."""
-    from hf_rlhf.card_section import own_card
     from hf_rlhf.config import RunFile
     from hf_rlhf.noise import ignore_old_names
     from hf_rlhf.overrides import merged
     from hf_rlhf.run import choose_run_file
+    from hf_rlhf.shipped import kept_settings, own_card
 
     shipped = None
     if isinstance(config, Mapping):
@@ -113,12 +114,13 @@ def _asked(
         file = choose_run_file(plugin, run, os.fspath(config) if config else None)
         shipped = file.values if config is None else None
     if settings:
-        file = RunFile.from_mapping(merged(file.values, settings), name=file.name)
+        changed = RunFile.from_mapping(merged(file.values, settings), name=file.name)
+        file = replace(changed, shipped=file.shipped)
     file = file.override(overrides)
     if shipped is not None:
         file, left_out = own_card(file, shipped, settings.get("card") or ())
-        if left_out and rank() == 0:
-            print(f"note: {left_out}", flush=True)
+        for note in filter(None, (left_out, kept_settings(file))) if rank() == 0 else ():
+            print(f"note: {note}", flush=True)
     ignore_old_names(file.values)
     return file, shipped is not None
 

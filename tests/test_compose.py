@@ -260,9 +260,7 @@ def steps_scored(values, most, steps=None):
     composed = ComposedReward((Part("judge", reward),), abstentions=Abstentions(most))
     for step, value in zip(steps or range(len(values)), values, strict=True):
         reward.values = [value, value]
-        composed(
-            ["p"] * 2, ["c"] * 2, log_metric=lambda *_: None, trainer_state=Step(step)
-        )
+        composed(["p"] * 2, ["c"] * 2, log_metric=lambda *_: None, trainer_state=Step(step))
 
 
 def test_steps_in_a_row_without_any_reward_are_told_once_and_stop_the_run(capsys):
@@ -296,7 +294,13 @@ def test_without_a_limit_no_number_of_them_stops_the_run():
         ([{f"rewards/{TOTAL}/none": 8.0}, {"loss": 0.0}], False),
         ([{f"rewards/{TOTAL}/none": 8.0, f"rewards/{TOTAL}/mean": None}], False),
         ([{f"rewards/{TOTAL}/none": 8.0, f"rewards/{TOTAL}/mean": math.nan}], False),
-        ([{f"rewards/{TOTAL}/none": 8.0}, {f"rewards/{TOTAL}/none": 7.0, **{f"rewards/{TOTAL}/mean": 0.0}}], True),
+        (
+            [
+                {f"rewards/{TOTAL}/none": 8.0},
+                {f"rewards/{TOTAL}/none": 7.0, **{f"rewards/{TOTAL}/mean": 0.0}},
+            ],
+            True,
+        ),
         ([{"loss": 1.0}], True),
         ([], True),
     ],

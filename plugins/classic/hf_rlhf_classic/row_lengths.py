@@ -102,9 +102,7 @@ def _fix(most: int | None, lengths: Sequence[int]) -> str:
     )
 
 
-def counts_of_texts(
-    most: int | None, sizes: Sequence[tuple[int, int, int]]
-) -> RowCounts:
+def counts_of_texts(most: int | None, sizes: Sequence[tuple[int, int, int]]) -> RowCounts:
     """Return the counts of rows of one response, from each row's tokens: all, kept, with a loss."""
     none = sum(not trained for _, _, trained in sizes)
     cut = sum(kept < whole and trained > 0 for whole, kept, trained in sizes)

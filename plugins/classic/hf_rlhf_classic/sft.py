@@ -200,7 +200,14 @@ def _sizes(run: Run, split: str, rows: Any) -> list[_Size]:
     splits = training.packing and training.packing_strategy != "bfd"
     most = None if splits else training.max_length
     whole = (assistant_only(run), training.completion_only_loss)
-    key = (len(rows), most, training.truncation_mode, *whole, tokenizer.chat_template, len(tokenizer))
+    key = (
+        len(rows),
+        most,
+        training.truncation_mode,
+        *whole,
+        tokenizer.chat_template,
+        len(tokenizer),
+    )
     encode = encoder(run)
     return once(
         run.dataset[split],

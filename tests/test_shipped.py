@@ -2,8 +2,8 @@
 
 import pytest
 
-from hf_rlhf.card_section import own_card
 from hf_rlhf.config import RunFile
+from hf_rlhf.shipped import own_card
 from hf_rlhf.train import train
 
 SHIPPED = """\

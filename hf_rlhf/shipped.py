@@ -1,0 +1,166 @@
+"""A run file that a package ships, in a run of other data or another model.
+
+What its `card` says (title, intended use, licence, ...) is of the run that the file describes, and
+is left out: it would stand on the card as if the author of the other run had said it. Its settings
+(lengths, rates, batch sizes) fit the model and data of the file; those that still apply are listed.
+A monitor that other data cannot feed is left out.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hf_rlhf.config import RunFile
+from hf_rlhf.plain_yaml import KeyPath, dotted
+
+SUBJECTS = ("dataset", "model_name_or_path", "adapter")
+"""Keys of a run file that decide what its `card` section is about."""
+_NOT_FITTED = frozenset(
+    {
+        *("schema", "card", "publish", "judges", "rewards", "gates", "dataloader_pin_memory"),
+        *("seed", "rows", "samples", "temperature", "completions_per_prompt"),
+        *("logging_steps", "save_steps", "save_total_limit"),
+    }
+)
+"""Keys and sections whose numbers serve any model and data alike."""
+
+
+def own_card(
+    file: RunFile,
+    shipped: Mapping[str, Any],
+    given: Collection[str] = (),
+    varied: Collection[str] = (),
+) -> tuple[RunFile, str]:
+    """Return `file` without what its `card` section says of other data or another model.
+
+    Args:
+        file: a shipped run file with overrides applied.
+        shipped: its values before that.
+        given: the keys of `card` that were set otherwise than by an override.
+        varied: top-level keys that will be other ones yet.
+
+    Returns:
+        The file, in whose `card` only what was given stays if the run is another; and a line that
+        says what was left out and why, empty where nothing was. Another number of rows or another
+        seed of the data is no other run.
+    """
+    now = file.values
+    changed = _changed(now, shipped, varied)
+    card = now.get("card")
+    if not changed or not isinstance(card, Mapping) or ("card",) in file.overrides:
+        return file, ""
+    kept = {path[1] for path in file.overrides if path[0] == "card" and len(path) > 1}
+    kept |= set(given)
+    left_out = [key for key in card if key not in kept]
+    if not left_out:
+        return file, ""
+    own = {key: value for key, value in card.items() if key in kept}
+    said = (
+        f"{', '.join(f'`{key}`' for key in changed)} {'is' if len(changed) == 1 else 'are'} not as "
+        f"in {file.name}, so what its `card` section says is left out ({', '.join(left_out)}). "
+        "For your own: --card '{title: ..., intended_use: ..., license: ...}'"
+    )
+    return replace(file, values={**now, "card": own}), said
+
+
+def kept_settings(file: RunFile) -> str:
+    """Return which numbers and switches of a shipped file still apply in a run of another subject.
+
+    Empty for a file of one's own, for the run that the file describes, and where all was replaced.
+    """
+    changed = _changed(file.values, file.shipped, ()) if file.shipped is not None else []
+    if not changed or file.shipped is None:
+        return ""
+    kept = [
+        f"{dotted(path)} {str(value).lower()}"
+        for path, value in _leaves(file.shipped, ())
+        if isinstance(value, (bool, int, float))
+        and not _NOT_FITTED & {*path}
+        and (path[0] != "dataset" or "dataset" in changed)
+        and is_as_shipped(file, path)
+    ]
+    if not kept:
+        return ""
+    return (
+        f"{', '.join(f'`{key}`' for key in changed)} {'is' if len(changed) == 1 else 'are'} not as "
+        f"in {file.name}, of which these settings still apply: {', '.join(kept)}. To replace one: "
+        "--KEY VALUE"
+    )
+
+
+def is_as_shipped(file: RunFile, path: KeyPath) -> bool:
+    """Return whether the value at `path` is of the package that ships the file, not the user's."""
+    # In phases an option of the top level replaces what each of them says.
+    places = [path, path[2:]] if path[0] == "phases" else [path]
+    options = (option for option in file.overrides for place in places if _meet(option, place))
+    if file.shipped is None or any(options):
+        return False
+    return bool(_at(file.values, path) == _at(file.shipped, path) is not None)
+
+
+def labels_of_rewards(file: RunFile) -> set[str]:
+    """Return the labels of the rewards that a file names, as far as it can be read."""
+    rewards = file.values.get("rewards")
+    return {_label(one) for one in rewards} if isinstance(rewards, list) else set()
+
+
+def without_rewards(file: RunFile, labels: Collection[str]) -> RunFile:
+    """Return `file` without the rewards of these labels."""
+    rewards = file.values.get("rewards")
+    if not labels or not isinstance(rewards, list):
+        return file
+    values = {key: value for key, value in file.values.items() if key != "rewards"}
+    if kept := [one for one in rewards if _label(one) not in labels]:
+        values["rewards"] = kept
+    return replace(file, values=values)
+
+
+def _label(reward: Any) -> str:
+    entry = reward if isinstance(reward, Mapping) else {}
+    return str(entry.get("label") or str(entry.get("name")).rpartition("/")[2])
+
+
+def _meet(one: KeyPath, other: KeyPath) -> bool:
+    """Return whether one path is within the other."""
+    common = min(len(one), len(other))
+    return one[:common] == other[:common]
+
+
+def _at(value: Any, path: KeyPath) -> Any:
+    for key in path:
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
+def _leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield each single value within `value`, with its path."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _leaves(item, (*path, index))
+    else:
+        yield path, value
+
+
+def _changed(
+    now: Mapping[str, Any], shipped: Mapping[str, Any], varied: Collection[str]
+) -> list[str]:
+    return [
+        key for key in SUBJECTS if key in varied or _words(now.get(key)) != _words(shipped.get(key))
+    ]
+
+
+def _words(value: Any) -> Any:
+    """Leave out the numbers of a section: how many rows there are says nothing of what they are."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: item
+        for key, item in value.items()
+        if isinstance(item, bool) or not isinstance(item, (int, float))
+    }
