@@ -65,9 +65,8 @@ class RowCounts:
             for what, reasons in (("dropped:", self.dropped), ("cut:", self.cut))
             if any(reasons.values())
         ]
-        return f"{self.kept:,} of {self.rows:,} rows kept" + (
-            f" ({'; '.join(parts)})" * bool(parts)
-        )
+        lost = f" ({'; '.join(parts)})" if parts else ""
+        return f"{self.kept:,} of {self.rows:,} rows kept{lost}"
 
 
 def _listed(reasons: Mapping[str, int]) -> str:

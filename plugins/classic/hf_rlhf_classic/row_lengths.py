@@ -1,7 +1,8 @@
 """What `max_length` makes of rows, by the rules of TRL's trainers, known before weights load.
 
-TRL's `RewardTrainer` drops a pair with a text that is longer; `DPOTrainer` drops a pair whose prompt
-alone is as long, and cuts the others; `SFTTrainer` cuts, and drops what has no trained token left.
+TRL's `RewardTrainer` drops a pair with a text that is longer; `DPOTrainer` drops a pair whose
+prompt alone is as long, and cuts the others; `SFTTrainer` cuts, and drops what has no trained token
+left.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence

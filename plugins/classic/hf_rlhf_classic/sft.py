@@ -195,10 +195,10 @@ class _Size:
 
 
 def _sizes(run: Run, split: str, rows: Any) -> list[_Size]:
-    """Return the size of each of `rows`, the first of a split. Packing that splits long rows cuts none."""
+    """Return the size of each of `rows`, the first of a split; packing that splits cuts none."""
     training, tokenizer = run.training, run.tokenizer
-    splits = training.packing and training.packing_strategy != "bfd"
-    most = None if splits else training.max_length
+    uncut = training.packing and training.packing_strategy != "bfd"
+    most = None if uncut else training.max_length
     whole = (assistant_only(run), training.completion_only_loss)
     key = (
         len(rows),
