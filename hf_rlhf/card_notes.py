@@ -35,6 +35,8 @@ def known_notes(record: Record, history: Sequence[Mapping[str, Any]]) -> list[st
         *_sessions(record),
         *_phases(record),
         *_rows(record["data"]["report"]),
+        *_used(record["data"]["used"]),
+        *(f"When training began it was noted: {plain(said)}" for said in record["advice"]),
         *_abstentions(record, history),
         *_measurement(record),
         *_origin(record),
@@ -101,6 +103,17 @@ def _rows(report: Mapping[str, Any]) -> Iterator[str]:
         lost = name != "dropped" and any(word in name for word in LOSSES)
         if lost and isinstance(value, (int, float)) and value:
             yield f"Of the data, {plain(words(name))}: {number(value)}."
+
+
+def _used(used: Mapping[str, Any]) -> Iterator[str]:
+    """What the trainer has made of the rows that the adapter gave."""
+    for split, one in used.items():
+        lost = {**(one.get("dropped") or {}), **(one.get("cut") or {})}
+        if said := [f"{plain(why)}: {count:,}" for why, count in lost.items() if count]:
+            yield (
+                f"Of {one['rows']:,} rows of {code(split)} the trainer kept {one['kept']:,} "
+                f"({'; '.join(said)})."
+            )
 
 
 def _abstentions(record: Record, history: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -19,7 +19,8 @@ class Reward(Protocol):
     """A picklable dataclass instance with TRL's reward signature. It may also be `async`.
 
     The parameters that it names, beside TRL's own, are the dataset columns that it needs
-    (one without a default is required). A field called `judge` is given the run's judge.
+    (one without a default is required). A field called `judge` is given the run's judge. It may
+    have `advice() -> Iterable[str]`: what may spoil training by it; shown, and on the card.
     """
 
     def __call__(
@@ -160,7 +161,7 @@ class Trainer(Protocol):
     * `preflight(run) -> Iterable[Problem]` (classmethod): its own checks, before weights load.
       `Problem.where` is a top-level key of the run file.
     * `advice(run) -> Iterable[str]` (classmethod): what may spoil training and is not known
-      to; shown as notes by `hf-rlhf check` and when training begins.
+      to; shown as notes by `hf-rlhf check` and when training begins, and on the card.
     * `held_out(run, model, model_kwargs) -> Evaluation | None` (classmethod): what it measures on
       the held-out rows, beside the composed rewards or without any. `model` is a folder or a Hub
       id with whole weights, `model_kwargs` are for `from_pretrained`. One row of metrics for each

@@ -59,6 +59,10 @@ def advice(run: "Run") -> list[str]:
     """Return what `run` may do but its author has hardly meant."""
     own = getattr(run.trainer_class, "advice", None)
     found = list(own(run)) if own is not None else []
+    for part in (*run.reward.rewards, *run.reward.gates) if run.reward is not None else ():
+        of_reward = getattr(part.reward, "advice", None)
+        if of_reward is not None and part.weight:
+            found += [f"{part.label!r}: {said}" for said in of_reward()]
     if run.training.bf16 and run.training.device.type == "cpu":
         found.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")
     return found

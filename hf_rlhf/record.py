@@ -252,6 +252,7 @@ class Record(TypedDict, total=False):
     environment: Environment
     author: Author
     publish: dict[str, Json] | None
+    advice: list[str]
     notes: list[str]
 
 

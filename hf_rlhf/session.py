@@ -188,7 +188,8 @@ class Session:
         with head_is_new(new_head):
             before = measured_before(run, self._say)
         self.record["evaluation"] = evaluation_section(run, before, Measured())
-        for said in advice(run):
+        self.record["advice"] = advice(run)
+        for said in self.record["advice"]:
             self._say(f"note: {said}")
         self._say(f"training {run.spec.plugin} in {run.folder}")
         try:

@@ -69,6 +69,12 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
         """Yield what would stop or spoil training, before weights load."""
         return list(ppo_preflight.problems(run))
 
+    @classmethod
+    def advice(cls, run: Run) -> Iterable[str]:
+        """Return what is to be known of the learned reward: how well it was measured."""
+        part = ppo_rewards.learned_part(run)
+        return part.reward.advice() if part is not None and part.weight else []
+
     held_out_metrics: ClassVar = {
         "reward_adapter": "score of a completion by the reward adapter, before any normalising",
         "reward_model": "score of a completion by the reward model, before any normalising",

@@ -109,6 +109,16 @@ class RewardModel:
         """Return every setting, for the record and the card."""
         return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
 
+    def advice(self) -> list[str]:
+        """Return what is to be known before a policy learns from it: how well it was measured."""
+        from hf_rlhf_classic.reward_quality import quality_advice
+
+        name, revision = self.model, self.revision
+        if self.adapter is not None:
+            name, revision = self.adapter, self.adapter_revision
+        said = quality_advice(name, revision)
+        return [said] if said else []
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_loaded": None}
 

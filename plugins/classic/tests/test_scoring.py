@@ -2,12 +2,16 @@
 
 import math
 import pickle
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_rlhf.errors import ConfigError, ModelError, RewardError
+from hf_rlhf.preflight import advice
+from hf_rlhf.record import new_record, write_record
 from hf_rlhf.testing import check_reward
 from hf_rlhf.testing.modules import light_import
 from hf_rlhf_classic.reward import RewardModelTrainer
@@ -265,3 +269,73 @@ def test_a_run_is_refused_whose_reward_model_is_none(prepared):
             **{"plugin": "grpo", "model_name_or_path": MODEL, "bf16": False, "use_cpu": True},
             rewards=[{"name": "reward_model", "model": MODEL}],
         )
+
+
+def with_record(scorer, tmp_path, estimate):
+    """Return the folder of a reward model in a run folder that records `estimate` of it."""
+    merged = tmp_path / "run" / "merged"
+    shutil.copytree(scorer, merged)
+    after = {} if estimate is None else {"pair_accuracy": estimate}
+    write_record(new_record(evaluation={"rows": 9, "after": after}), tmp_path / "run")
+    return merged
+
+
+@pytest.mark.parametrize(
+    ("estimate", "said"),
+    [
+        (None, "was never measured"),
+        ({"mean": None, "low": None, "high": None, "n": 0}, "was never measured"),
+        (
+            {"mean": 0.52, "low": 0.44, "high": 0.6, "n": 100},
+            "not shown to be better than chance: pair_accuracy 0.520 [0.440, 0.600] of 100 held",
+        ),
+        ({"mean": 0.6, "low": 0.5, "high": 0.7, "n": 30}, "was not shown to be better than chance"),
+        ({"mean": 0.2, "low": 0.1, "high": 0.3, "n": 90}, "prefers the worse of two responses"),
+        (
+            {"mean": 1.0, "low": 1.0, "high": 1.0, "n": 1},
+            "was measured on 1 held-out pair only (pair_accuracy 1.000; one row)",
+        ),
+        ({"mean": 0.62, "low": 0.55, "high": 0.7, "n": 200}, None),
+    ],
+)
+def test_how_well_a_reward_model_was_measured_is_told(scorer, tmp_path, estimate, said):
+    merged = with_record(scorer, tmp_path, estimate)
+    found = RewardModel(str(merged)).advice()
+    assert found == [] if said is None else said in found[0]
+
+
+class Length:
+    """How long an answer is."""
+
+    def __call__(self, prompts, completions, **_):
+        return [float(len(one)) for one in completions]
+
+
+def test_a_reward_model_without_any_record_is_told(scorer, prepared, offer):
+    """Whatever trains by it, and only where it trains."""
+    offer("rewards", known_length=Length)
+    assert "was never measured" in RewardModel(scorer).advice()[0]
+    settings = {
+        **{"model_name_or_path": MODEL, "use_cpu": True, "bf16": False, "max_completion_length": 8},
+        **{"per_device_train_batch_size": 2, "max_steps": 1, "use_peft": True},
+    }
+    rows = [{"prompt": prompt} for prompt in PROMPTS]
+    other = {"name": "known_length", "label": "other"}
+    for weight in (1, 0):
+        one = {"name": "reward_model", "model": scorer, "weight": weight}
+        group = {**settings, "plugin": "grpo", "num_generations": 2, "rewards": [one, other]}
+        told = [said for said in advice(prepared(rows, rows, **group)) if "measured" in said]
+        assert len(told) == weight
+        assert not weight or told[0].startswith("'reward_model': how often the reward model")
+        ppo = {**settings, "plugin": "ppo", "rewards": [other], "reward_model_path": scorer}
+        run = prepared(rows, rows, **ppo, learned_reward_weight=float(weight))
+        assert len([said for said in advice(run) if "was never measured" in said]) == weight
+
+
+def test_the_record_of_an_adapter_is_beside_it(adapter, tmp_path):
+    _, folder = adapter
+    reward = RewardModel(MODEL, adapter=str(folder))
+    assert "was never measured" in reward.advice()[0]
+    after = {"pair_accuracy": {"mean": 0.7, "low": 0.6, "high": 0.8, "n": 100}}
+    write_record(new_record(evaluation={"rows": 100, "after": after}), Path(folder).parent)
+    assert reward.advice() == []

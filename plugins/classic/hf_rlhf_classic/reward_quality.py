@@ -1,0 +1,79 @@
+"""How well a reward model tells the better of two responses, as the record beside it says."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.card_text import counted, no_interval
+from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.record import RECORD_NAME, load_record
+from hf_rlhf.run import resolve_model_path
+
+METRIC = "pair_accuracy"
+"""What `--plugin reward` measures on held-out pairs."""
+
+
+def quality_advice(name: str, revision: str | None = None) -> str:
+    """Return what is to be known of a reward model before a policy is trained on its score.
+
+    Empty where its held-out accuracy was measured, and its interval is above that of chance.
+
+    Args:
+        name: a folder, or an id on the Hub.
+        revision: on the Hub.
+    """
+    measured = _measured(name, revision)
+    if measured is None:
+        return (
+            f"how often the reward model {name!r} prefers the better of two responses was never "
+            f"measured: no {RECORD_NAME} with `{METRIC}` is beside it. If it tells them apart no "
+            "better than chance, the policy is trained on noise. `--plugin reward` with an "
+            "`evaluation` section measures it."
+        )
+    mean, rows = measured["mean"], counted(measured["n"] or 0, "held-out pair")
+    if reason := no_interval(measured):
+        return (
+            f"the reward model {name!r} was measured on {rows} only ({METRIC} {mean:.3f}; "
+            f"{reason}), which does not show that it prefers the better of two responses."
+        )
+    low, high = measured["low"], measured["high"]
+    found = f"{mean:.3f} [{low:.3f}, {high:.3f}] of {rows}"
+    if high < 0.5:
+        return f"the reward model {name!r} prefers the worse of two responses: {METRIC} {found}."
+    if low <= 0.5:
+        return (
+            f"the reward model {name!r} was not shown to be better than chance: {METRIC} {found}. "
+            "What is trained on its score may be noise."
+        )
+    return ""
+
+
+def _measured(name: str, revision: str | None) -> Mapping[str, Any] | None:
+    """Return the estimate in the record of the run that made a model, None if there is none."""
+    for folder in _folders(name, revision):
+        try:
+            evaluation = load_record(folder)["evaluation"] or {}
+        except HfRlhfError:
+            continue
+        found: Mapping[str, Any] | None = (evaluation.get("after") or {}).get(METRIC)
+        if found is not None and found["mean"] is not None:
+            return found
+    return None
+
+
+def _folders(name: str, revision: str | None) -> list[Path]:
+    """Return where the record of a model may lie: beside its folder (`merged`), or in it."""
+    folder = Path(resolve_model_path(name))
+    if folder.exists():
+        return [folder, folder.resolve().parent]
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]
+        HfHubHTTPError,
+        HFValidationError,
+        HTTPError,
+    )
+
+    try:
+        return [Path(hf_hub_download(name, RECORD_NAME, revision=revision)).parent]
+    except (OSError, HTTPError, HfHubHTTPError, HFValidationError):
+        return []
