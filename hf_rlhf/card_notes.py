@@ -36,7 +36,7 @@ def known_notes(record: Record, history: Sequence[Mapping[str, Any]]) -> list[st
         *_phases(record),
         *_rows(record["data"]["report"]),
         *_used(record["data"]["used"]),
-        *(f"When training began it was noted: {plain(said)}" for said in record["advice"]),
+        *(f"When training began it was noted: {plain(said.rstrip(chr(46)))}." for said in record["advice"]),
         *_abstentions(record, history),
         *_measurement(record),
         *_origin(record),
@@ -151,6 +151,10 @@ def _measurement(record: Record) -> Iterator[str]:
             "chance, and an interval is too narrow."
         )
     rows = results(record)
+    few = [row for row in rows if row["of"] is not None and row["of"] < FEW <= (count or 0)]
+    if few:
+        listed = ", ".join(f"{code(row['metric'])} of {row['of']:,}" for row in few)
+        yield f"Of {count:,} held-out rows few could be measured: {listed}. That shows little."
     if TOTAL not in {row["metric"] for row in rows} and not any(
         row["verdict"] in ("rose", "fell") for row in rows
     ):

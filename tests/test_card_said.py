@@ -203,3 +203,25 @@ def test_a_list_in_a_sentence():
         "a and b",
         "a, b and c",
     ]
+
+
+def test_what_the_trainer_dropped_and_cut_and_what_was_noted_stands_on_the_card():
+    record = example()
+    record["data"]["used"] = {
+        "train": {
+            "rows": 915,
+            "kept": 13,
+            "dropped": {"a text over `max_length` 128": 902},
+            "cut": {"none": 0},
+        },
+        "test": {"rows": 102, "kept": 102, "dropped": {}, "cut": {}},
+    }
+    record["advice"] = ["the reward model was never measured"]
+    record["evaluation"]["rows"] = 102
+    record["evaluation"]["after"]["pair_accuracy"] = {"mean": 1.0, "low": 1.0, "high": 1.0, "n": 1}
+    notes = " ".join(known_notes(record, record["training"]["history"]))
+    assert "Of 915 rows of `train` the trainer kept 13 (a text over" in notes
+    assert ": 902)." in notes
+    assert "of `test`" not in notes
+    assert "When training began it was noted: the reward model was never measured." in notes
+    assert "Of 102 held-out rows few could be measured: `pair_accuracy` of 1." in notes

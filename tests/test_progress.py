@@ -76,6 +76,7 @@ def test_the_table_shows_no_interval_where_there_is_none():
         "alike": estimate(0.0, 0.0, 0.0, 1200),
         "some": estimate(0.5, 0.25, 0.75, 4),
     }
+    # Only the first is not of all four rows.
     table = results_table(
         {
             "evaluation": {
@@ -91,6 +92,7 @@ def test_the_table_shows_no_interval_where_there_is_none():
         "+0.000 (all 1,200 alike)",
         "+0.500 [+0.250, +0.750]",
     ]
+    assert [*table.columns[0].cells] == ["one (1 row)", "alike", "some"]
 
 
 def test_a_reward_that_is_labelled_reward_is_not_taken_for_the_total():
