@@ -18,7 +18,7 @@ SUBJECTS = ("dataset", "model_name_or_path", "adapter")
 _NOT_FITTED = frozenset(
     {
         *("schema", "card", "publish", "judges", "rewards", "gates", "dataloader_pin_memory"),
-        *("seed", "rows", "samples", "temperature", "completions_per_prompt"),
+        *("seed", "rows", "samples", "completions_per_prompt"),
         *("logging_steps", "save_steps", "save_total_limit"),
     }
 )
@@ -86,6 +86,17 @@ def kept_settings(file: RunFile) -> str:
         f"in {file.name}, of which these settings still apply: {', '.join(kept)}. To replace one: "
         "--KEY VALUE"
     )
+
+
+def without_given(file: RunFile, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what a file was shipped with, less what is given from Python, were it the same."""
+    if file.shipped is None:
+        return None
+    return {
+        key: value
+        for key, value in file.shipped.items()
+        if key not in settings or key in SUBJECTS or isinstance(value, Mapping)
+    }
 
 
 def is_as_shipped(file: RunFile, path: KeyPath) -> bool:

@@ -105,7 +105,7 @@ def _asked(
     from hf_rlhf.noise import ignore_old_names
     from hf_rlhf.overrides import merged
     from hf_rlhf.run import choose_run_file
-    from hf_rlhf.shipped import kept_settings, own_card
+    from hf_rlhf.shipped import kept_settings, own_card, without_given
 
     shipped = None
     if isinstance(config, Mapping):
@@ -115,7 +115,7 @@ def _asked(
         shipped = file.values if config is None else None
     if settings:
         changed = RunFile.from_mapping(merged(file.values, settings), name=file.name)
-        file = replace(changed, shipped=file.shipped)
+        file = replace(changed, shipped=without_given(file, settings))
     file = file.override(overrides)
     if shipped is not None:
         file, left_out = own_card(file, shipped, settings.get("card") or ())

@@ -187,16 +187,28 @@ def test_what_still_applies_and_what_is_left_out_is_told_by_check_and_dry_run(
 
 
 @pytest.mark.parametrize(
-    "own",
+    ("own", "settings"),
     [
-        ["--rewards", "[{name: known_utility, label: utility, weight: 0}]"],
-        ["--rewards.0.weight", "0"],
+        (["--rewards", "[{name: known_utility, label: utility, weight: 0}]"], {}),
+        (["--rewards.0.weight", "0"], {}),
+        # Just what the shipped file says, but said by the user.
+        ([], {"rewards": [{"name": "known_utility", "label": "utility"}]}),
     ],
 )
-def test_a_monitor_of_the_users_own_is_still_an_error(rows, tmp_path, own):
-    other = {"dataset": {"name": "sft", "path": str(rows), "test_rows": 2}}
+def test_a_monitor_of_the_users_own_is_still_an_error(rows, tmp_path, own, settings):
+    other = {"dataset": {"name": "sft", "path": str(rows), "test_rows": 2}, **settings}
     with pytest.raises(ConfigError, match="'utility' needs the column taste"):
         dry_run("sft", overrides=[*own, "--output_dir", str(tmp_path / "run")], **other)
+
+
+def test_what_is_given_from_python_is_not_of_the_shipped_file(rows, tmp_path, capsys):
+    given = {"max_length": 128, "evaluation": {"max_new_tokens": 24}}
+    given |= {"dataset": {"name": "sft", "path": str(rows), "test_rows": 2}}
+    dry_run("sft", output_dir=str(tmp_path / "run"), **given)
+    said = capsys.readouterr().out
+    assert "learning_rate 0.002" in said
+    assert "max_length 128" not in said
+    assert "'utility', which tiny.yaml only measures, is left out" in said
 
 
 def test_a_shipped_reward_that_is_trained_is_still_an_error(rows, tmp_path):
