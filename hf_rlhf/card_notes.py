@@ -36,10 +36,7 @@ def known_notes(record: Record, history: Sequence[Mapping[str, Any]]) -> list[st
         *_phases(record),
         *_rows(record["data"]["report"]),
         *_used(record["data"]["used"]),
-        *(
-            f"When training began it was noted: {plain(said.rstrip(chr(46)))}."
-            for said in record["advice"]
-        ),
+        *(f"When training began it was noted: {plain(said)}" for said in record["advice"]),
         *_abstentions(record, history),
         *_measurement(record),
         *_origin(record),
