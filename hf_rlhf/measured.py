@@ -43,6 +43,10 @@ class Evaluation:
         """Return the names of what was measured, in order."""
         return tuple(self.rows[0]) if self.rows else ()
 
+    def without_values(self) -> list[str]:
+        """Return the names of metrics that no row has a value of, as where a reward abstains."""
+        return [name for name in self.metrics() if all(row[name] is None for row in self.rows)]
+
     def save(self, path: Path) -> None:
         """Write rows and samples as JSON, atomically and without secrets."""
         content = {

@@ -80,6 +80,8 @@ def measure(
         if own is not None or stage == "before":
             # That there is nothing is kept too, or a run that goes on would merge to ask again.
             _keep(run, f"{stage}{_PARTS['own']}.json", own or Evaluation(()))
+    if silent := [name for part in result.values() for name in part.without_values()]:
+        say(f"note: no row of {spec.split!r} has a value of {', '.join(silent)}")
     return _named_once(run, Measured(**result))
 
 

@@ -85,6 +85,22 @@ def test_a_run_that_goes_on_does_not_merge_again_where_its_trainer_measures_noth
     assert first.means() == again.means() == Evaluation(rows(1.0)).means()
 
 
+def test_a_metric_that_no_held_out_row_has_is_told(tmp_path, monkeypatch):
+    found = Evaluation([{"total": None, "words": 1.0}, {"total": None, "words": None}])
+    assert found.without_values() == ["total"]
+    monkeypatch.setattr(measuring, "_text", lambda *_: found)
+    run = SimpleNamespace(
+        folder=tmp_path,
+        task="text-generation",
+        reward=object(),
+        spec=SimpleNamespace(evaluation=EvaluationSpec(), plugin="grpo"),
+        trainer_class=SimpleNamespace(),
+    )
+    said = []
+    measuring.measure(run, "after", "model", {}, said.append)
+    assert said[-1] == "note: no row of 'test' has a value of total"
+
+
 def test_it_is_read_back_as_it_was_saved_but_for_secrets(tmp_path, monkeypatch):
     monkeypatch.setenv("MY_SECRET", "canary-in-a-completion")
     samples = [{"completion": "It is canary-in-a-completion."}]
