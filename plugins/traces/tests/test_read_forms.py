@@ -196,6 +196,29 @@ def test_responses_rollouts_with_parallel_calls_and_hidden_reasoning() -> None:
     assert len(turns(found.trace.steps)[0].results) == 2
 
 
+def test_a_rollout_carried_on_has_the_question_before_its_first_call() -> None:
+    turns_of_user = [{"role": "user", "content": text} for text in ("Hi", "Where is Paris?")]
+    demand = {"role": "user", "content": "Research is complete. Provide your final answer now."}
+    said = {"role": "assistant", "content": "<think>In France.</think>France"}
+    asked = [*turns_of_user, call(1, "find", '{"q": "Paris"}'), output(1, "In France."), demand]
+    row = {"responses_create_params": {"input": asked}, "response": {"output": [said]}}
+    found = read(row)
+    assert found.trace.question == "Where is Paris?"
+    assert found.trace.steps == (
+        Search("Paris", "find"),
+        SearchResult((Document("", "In France."),)),
+        Unknown("message of user", demand),
+        Reasoning("In France."),
+        Answer("France", "answer"),
+    )
+    assert (found.noted["earlier_turns"], found.noted["later_turns"]) == (1, 1)
+    again = [said, {"role": "user", "content": "And Rome?"}, said]
+    assert reasons({**row, "response": {"output": again}})[0] == "user_turn_in_the_middle"
+    before = [said, demand, call(2, "find", "{}"), output(2, "x"), said]
+    row = {"input": turns_of_user, "output": before}
+    assert read(row).trace.question == demand["content"], "without a call before it"
+
+
 def test_the_last_message_of_a_rollout_is_its_answer() -> None:
     said = {"type": "message", "role": "assistant", "content": "France"}
     steps = steps_of(responses(call(1, "calc", "{}"), output(1, '{"result": 3.5}'), said))
@@ -300,7 +323,7 @@ def test_question_and_items_in_one_list_as_the_agents_sdk_has_them(column: str) 
     )
     assert found.trace.fields == {"reward": 1}
     reason, detail = reasons({column: [*items, {"role": "user", "content": "And Rome?"}]})
-    assert (reason, f"{column}[5]" in detail) == ("user_turn_in_the_middle", True)
+    assert (reason, "And Rome?" in detail) == ("user_turn_in_the_middle", True)
 
 
 def test_turns_before_the_question_are_kept_beside_the_trace() -> None:

@@ -12,11 +12,11 @@ https://github.com/hiyouga/LLaMA-Factory/blob/main/data/README.md
 """
 
 import json
-import re
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from hf_rlhf.messages import split_thoughts
 from hf_rlhf.rollouts import Call, Message, Other, Output, Reasoning, Rollout, Step
 from hf_rlhf_traces.readers import tagged
 from hf_rlhf_traces.readers.blocks import (
@@ -51,7 +51,6 @@ from hf_rlhf_traces.readers.rough import (
 )
 
 REASONING = ("reasoning_content", "reasoning", "thinking")
-_THINKS = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
 
 
 def fits(values: Mapping[str, Any]) -> bool:
@@ -193,11 +192,10 @@ class _Messages:
             self.steps.append(Message("assistant", text))
 
     def _without_thoughts(self, text: str) -> str:
-        thinks = _THINKS.match(text)
-        if thinks is None:
-            return text
-        self.steps.append(Reasoning(thinks[1].strip()))
-        return text[thinks.end() :]
+        thought, text = split_thoughts(text)
+        if thought:
+            self.steps.append(Reasoning(thought))
+        return text
 
     def _written_calls(self, message: Mapping[str, Any], path: str) -> None:
         text = self._without_thoughts(self._text(message.get("content"), path)).strip()
