@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import DataError
 from hf_rlhf.readers import Row, read_rows
 from hf_rlhf.rollouts import Output, Rollout, parse_rollout
+from hf_rlhf.tool_output import found_items, shown_fields
 from hf_rlhf_refiner.answer import Source
 from hf_rlhf_refiner.assemble import (
     Converted,
@@ -22,8 +22,6 @@ from hf_rlhf_refiner.assemble import (
 from hf_rlhf_refiner.prompt import SYSTEM_PROMPT, BadRow, PromptMaker, Result
 from hf_rlhf_refiner.relevance import passages
 
-_WRAPPERS = ("results", "result", "output", "data", "hits", "documents")
-"""Keys that tools put around what they found, where the key stands alone."""
 _BOOKKEEPING = ("id", "score")
 """Left out of what is shown: a tool's own ids would be mistaken for ones that can be cited."""
 
@@ -234,44 +232,16 @@ def _head(output: Output) -> str:
 
 
 def _documents(text: str) -> list[str]:
-    """Part a tool's output into documents: the items of a JSON list, or the text as one.
-
-    Tools often wrap a list, or JSON as text, into an object with one key, sometimes twice.
-    """
-    value: Any = text
-    for _ in range(4):
-        inner = _unwrapped(value)
-        if inner is value:
-            break
-        value = inner
-    items = value if isinstance(value, list) else [value]
-    return [shown for shown in (_shown(item) for item in items) if shown]
-
-
-def _unwrapped(value: Any) -> Any:
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-    if isinstance(value, dict) and len(value) == 1:
-        ((key, inner),) = value.items()
-        return inner if key in _WRAPPERS else value
-    return value
+    """Part a tool's output into documents: the items of a JSON list, or the text as one."""
+    shown = (_shown(item) for item in found_items(text)[0])
+    return [document for document in shown if document]
 
 
 def _shown(item: Any) -> str:
     """Show a document as lines `key: value`, a text as it is, and leave out what is empty."""
     if isinstance(item, dict):
-        return "\n".join(_lines(item))
+        fields = shown_fields(item, [])
+        return "\n".join(f"{key}: {one.strip()}" for key, one in fields if key not in _BOOKKEEPING)
     if item is None or isinstance(item, str):
         return (item or "").strip()
     return json.dumps(item, ensure_ascii=False)
-
-
-def _lines(document: dict[str, Any]) -> Iterator[str]:
-    for key, value in document.items():
-        if key in _BOOKKEEPING or value is None or value in ("", [], {}):
-            continue
-        shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        yield f"{key}: {shown.strip()}"
