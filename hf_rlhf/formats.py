@@ -1,7 +1,8 @@
 """File formats: one file to (place, fields), a piece at a time, whatever its size.
 
-Every error is a `DataError` that begins with file and line (or row). pyarrow is imported when
-needed.
+Every error is a `DataError` that begins with file and line (or row). One that concerns a single row,
+behind which the file can be read on, stands in the place of that row's fields; others are raised.
+pyarrow is imported when needed.
 """
 
 import codecs
@@ -10,6 +11,7 @@ import gzip
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,15 +23,43 @@ from hf_rlhf.errors import DataError
 LONGEST_CSV_FIELD = 1 << 28
 """Characters. Python's own limit of 131,072 is less than one page of tool output."""
 
+_LARGEST_OBJECT = 1 << 26
+"""Bytes of a file that is one object which are read to say what it is."""
+
+_ROWS_KEYS = ("data", "rows", "examples", "instances", "train")
+
 PIECE = 1 << 20
 """Bytes of a JSON array that are read at a time."""
 
-Placed = tuple[str, dict[str, Any]]
-"""The place to name in an error (`rows.jsonl:12`), and the fields of the row there."""
+Placed = tuple[str, dict[str, Any] | DataError]
+"""The place to name in an error (`rows.jsonl:12`), and the fields of the row there, or why it has none."""
 
 _BOM = codecs.BOM_UTF8
 _SPACE = re.compile(r"[ \t\n\r]*")
-_DECODER = json.JSONDecoder()
+
+
+class _Decoder(json.JSONDecoder):
+    """Remembers a key that stands twice in one object, of which `json` keeps the last value only."""
+
+    def __init__(self) -> None:
+        super().__init__(object_pairs_hook=self._object)
+        self.repeated: str | None = None
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            self.repeated = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        return values
+
+    def refuse_odd(self, value: Any, text: str, where: str) -> None:
+        """Raise DataError for what no table can hold, or has no clear meaning."""
+        if self.repeated is not None:
+            raise DataError(
+                f"{where}: the key {self.repeated!r} stands twice in one object, and only one of the "
+                "values could be read. Remove one of them."
+            )
+        if "\\ud" in text or "\\uD" in text:
+            _refuse_half_characters(value, where)
 
 
 def _binary(path: Path) -> IO[bytes] | gzip.GzipFile:
@@ -38,15 +68,18 @@ def _binary(path: Path) -> IO[bytes] | gzip.GzipFile:
     return path.open("rb")
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     with _whole_gzip(path, lambda: number + 1), _binary(path) as file:
         for number, raw in enumerate(file, start=1):
-            data = raw.removeprefix(_BOM) if number == 1 else raw
-            try:
-                yield number, data.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise _not_utf8(error, f"{path}:{number}", data, error.start) from error
+            yield number, raw.removeprefix(_BOM) if number == 1 else raw
+
+
+def _decoded(data: bytes, where: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _not_utf8(error, where, data, error.start) from error
 
 
 def _pieces(path: Path) -> Iterator[str]:
@@ -89,15 +122,70 @@ def _not_utf8(error: UnicodeDecodeError, where: str, data: bytes, at: int) -> Da
 
 
 def _json_lines(path: Path) -> Iterator[Placed]:
-    for number, text in _lines(path):
-        if text.strip():
-            where = f"{path}:{number}"
-            yield where, _object(_parsed(text, path, number), where)
+    first = True
+    for number, data in _raw_lines(path):
+        if not data.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            yield where, _object(_parsed(_decoded(data, where), path, number), where)
+        except DataError as error:
+            if first:
+                _refuse_other_form(data, path)
+            yield where, error
+        first = False
+
+
+def _refuse_other_form(line: bytes, path: Path) -> None:
+    """Raise DataError if a first line that holds no object begins JSON that is not one a line."""
+    begin = line.split(b"{")[0].strip()
+    if begin == b"[" and not path.name.lower().removesuffix(".gz").endswith(".json"):
+        name = re.sub(r"\.(jsonl|ndjson)(?=(\.gz)?$)", ".json", path.name, flags=re.IGNORECASE)
+        raise DataError(
+            f"{path}:1: holds a JSON array, and a file of this name has one object a line. Rename it "
+            f"to {name}."
+        )
+    if line.strip() == b"{":
+        raise DataError(f"{path}:1: {_one_object(path)}")
+
+
+def _one_object(path: Path) -> str:
+    """Say what an object that goes on over many lines is, and how to write the rows in it."""
+    cure = "A file of rows is an array of objects, `[{…}, {…}]` (.json), or has one object a line."
+    try:
+        with _binary(path) as file:
+            value = json.loads(file.read(_LARGEST_OBJECT).removeprefix(_BOM))
+    except (ValueError, RecursionError):
+        return f"is not valid JSON: an object begins here that goes on over many lines. {cure}"
+    return f"{_what_object(value) or 'holds one object over many lines.'} {cure}"
+
+
+def _what_object(value: dict[str, Any]) -> str:
+    """Say of an object that holds rows what it is; "" for one that may be a row."""
+    inner = list(value.values())
+    if len(inner) > 1 and all(map(_is_object, inner)):
+        if len({frozenset(one) for one in inner}) == 1:
+            return (
+                f"holds one object of {len(inner)} objects ({', '.join(map(repr, list(value)[:2]))}, "
+                "…): its values look like the rows. Write them as an array, without their keys."
+            )
+    lists = [one for one in inner if isinstance(one, list) and not any(map(_is_object, one))]
+    if len(lists) == len(inner) > 1 and len({len(one) for one in inner}) == 1:
+        return "holds one object of lists, a table by columns. Write an object for each row."
+    for key in _ROWS_KEYS:
+        if isinstance(value.get(key), list) and all(map(_is_object, value[key])):
+            return f"holds one object whose {key!r} looks like the rows. Write that array alone."
+    return ""
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
 def _parsed(text: str, path: Path, line: int) -> Any:
+    decoder = _Decoder()
     try:
-        value = json.loads(text)
+        value = decoder.decode(text)
     except json.JSONDecodeError as error:
         said = f"{error.msg.removesuffix(' at')} at column {error.colno}"
         cut = "" if text.endswith("\n") else " The last line has no end: was the file cut off?"
@@ -105,8 +193,7 @@ def _parsed(text: str, path: Path, line: int) -> Any:
         raise DataError(f"{where}: is not valid JSON: {said}.{cut} Mend that line.") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}:{line}: is not usable JSON: {error}.") from error
-    if "\\ud" in text or "\\uD" in text:
-        _refuse_half_characters(value, f"{path}:{line}")
+    decoder.refuse_odd(value, text, f"{path}:{line}")
     return value
 
 
@@ -137,17 +224,24 @@ def _json(path: Path) -> Iterator[Placed]:
         return
     for number, value in enumerate(_items(window), start=1):
         where = f"{path}, row {number}"
-        yield where, _object(value, where)
+        try:
+            yield where, value if isinstance(value, DataError) else _object(value, where)
+        except DataError as error:
+            yield where, error
 
 
 def _lines_of_json(path: Path) -> Iterator[Placed]:
     rows = _json_lines(path)
-    try:
-        first = next(rows)
-    except DataError as error:
+    where, first = next(rows)
+    if isinstance(first, DataError):
         hint = "A .json file holds an array of objects, or one whole object a line."
-        raise DataError(f"{error} {hint}") from error
-    yield first
+        raise DataError(f"{first} {hint}") from first
+    second = next(rows, None)
+    if second is None and (what := _what_object(first)):
+        raise DataError(f"{where}: {what}")
+    yield where, first
+    if second is not None:
+        yield second
     yield from rows
 
 
@@ -194,11 +288,15 @@ class _Window:
         return character
 
     def value(self) -> Any:
-        """Parse the next value. Raise DataError, with the line, for what is none."""
+        """Parse the next value, which is a DataError if it alone cannot be used.
+
+        Raise DataError, with the line, for what is none.
+        """
         self.next()
         while True:
+            decoder = _Decoder()
             try:
-                value, end = _DECODER.raw_decode(self._text, self._at)
+                value, end = decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
                 # What fails far from the end of the window would fail with more text, too.
                 inside = error.pos < len(self._text) - 16 and not error.msg.startswith("Untermin")
@@ -210,10 +308,12 @@ class _Window:
             number_may_go_on = end == len(self._text) and isinstance(value, (int, float))
             if number_may_go_on and self._more():
                 continue
-            part = self._text[self._at : end]
-            if "\\ud" in part or "\\uD" in part:
-                _refuse_half_characters(value, self._where(0)[0])
+            where, part = self._where(0)[0], self._text[self._at : end]
             self._at = end
+            try:
+                decoder.refuse_odd(value, part, where)
+            except DataError as error:
+                return error
             return value
 
     def fault(self, said: str, offset: int = 0, cut: bool = False) -> DataError:
@@ -251,7 +351,7 @@ class _Window:
 
 def _delimited(path: Path, delimiter: str) -> Iterator[Placed]:
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CSV_FIELD))
-    lines = (text for _, text in _lines(path))
+    lines = (_decoded(data, f"{path}:{number}") for number, data in _raw_lines(path))
     reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
     start = 1
     try:
@@ -264,22 +364,22 @@ def _delimited(path: Path, delimiter: str) -> Iterator[Placed]:
         for values in reader:
             where = f"{path}:{start}"
             start = reader.line_num + 1
-            yield where, _complete(values, where, names)
+            yield where, _incomplete(values, where, names) or values
     except csv.Error as error:
         raise DataError(
             f"{path}:{start}: is not valid CSV: {error}. A quote may be open, or the file cut off."
         ) from error
 
 
-def _complete(values: dict[Any, Any], where: str, names: Iterable[str]) -> dict[str, Any]:
+def _incomplete(values: dict[Any, Any], where: str, names: Iterable[str]) -> DataError | None:
     missing = [name for name in names if values.get(name) is None]
-    if missing or None in values:
-        trouble = f"lacks {', '.join(missing)}" if missing else "has more fields than the header"
-        raise DataError(
-            f"{where}: {trouble}; the header names {', '.join(names)}. "
-            "Quote fields that hold the separator or a line break."
-        )
-    return values
+    if not missing and None not in values:
+        return None
+    trouble = f"lacks {', '.join(missing)}" if missing else "has more fields than the header"
+    return DataError(
+        f"{where}: {trouble}; the header names {', '.join(names)}. "
+        "Quote fields that hold the separator or a line break."
+    )
 
 
 def _parquet(path: Path) -> Iterator[Placed]:

@@ -209,6 +209,11 @@ BAD_ROWS: list[tuple[dict[str, Any], str, str]] = [
         "the weight is -1",
     ),
     (
+        {"positive_rubrics": [{"criterion": "a", "weight": 10**400}]},
+        "wrong_type:positive_rubrics",
+        "the weight is a number of more than 64 bits",
+    ),
+    (
         {"positive_rubrics": [{"criterion": "a", "weight": True}]},
         "wrong_type:positive_rubrics",
         "the weight is True",

@@ -95,7 +95,8 @@ def _rows(path: str, pins: Mapping[str, str] | None) -> Iterator[Row]:
     pins = pins or {}
     found = read_rows(path, revision=pins.get("revision"), subset=pins.get("subset"))
     for split in found.splits.values():
-        yield from split
+        # A row that cannot be read is none to train on: the dataset adapter counts it, or stops.
+        yield from (row for row in split.with_faults() if row.fault is None)
 
 
 def kind_of(values: Mapping[str, Any]) -> str:

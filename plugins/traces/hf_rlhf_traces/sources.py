@@ -212,7 +212,10 @@ def _parsed(path: Path) -> Iterator[tuple[str, Item]]:
     try:
         for where, values in READERS[_suffix(path)](path):
             number += 1
-            yield where, values
+            if isinstance(values, DataError):
+                yield where, rejected(where, "malformed", str(values))
+            else:
+                yield where, values
     except DataError as error:
         where = f"{path}, row {number + 1}"
         yield where, rejected(where, "file_damaged", f"{error} What follows is lost")

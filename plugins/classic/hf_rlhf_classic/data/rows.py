@@ -144,7 +144,7 @@ def number_of(row: Row, column: str) -> float:
     value = row.values.get(column)
     try:
         number = float(value) if isinstance(value, (int, float, str)) else math.nan
-    except ValueError:
+    except (ValueError, OverflowError):
         number = math.nan
     if isinstance(value, bool) or not math.isfinite(number):
         raise BadRow(

@@ -159,7 +159,8 @@ def choose(
         for row in islice(rows, SAMPLE):
             survey.see(row, columns)
     if not survey.votes:
-        raise DataError(survey.fault or survey.nothing_fits(name, elsewhere()))
+        fault = survey.fault if survey.rows else survey.unreadable
+        raise DataError(fault or survey.nothing_fits(name, elsewhere()))
     (best, count), *rivals = survey.votes.most_common()
     if rivals and (rivals[0][1] == count or rivals[0][1] > tolerance * survey.rows):
         raise DataError(survey.several_fit(name))
@@ -187,9 +188,13 @@ class _Survey:
         self.votes: Counter[str] = Counter()
         self.first: dict[tuple[str, ...], str] = {}
         self.fault = ""
+        self.unreadable = ""
         self.some: list[Row] = []
 
     def see(self, raw: Row, columns: Mapping[str, str]) -> None:
+        if raw.fault is not None:
+            self.unreadable = self.unreadable or str(raw.fault)
+            return
         self.rows += 1
         try:
             row = mapped(raw, columns)
