@@ -68,6 +68,13 @@ def _binary(path: Path) -> IO[bytes] | gzip.GzipFile:
     return path.open("rb")
 
 
+def repeated_key(text: str) -> str | None:
+    """Return a key that stands twice in one object of a JSON text."""
+    decoder = _Decoder()
+    decoder.decode(text)
+    return decoder.repeated
+
+
 def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     with _whole_gzip(path, lambda: number + 1), _binary(path) as file:
@@ -409,3 +416,10 @@ READERS: Mapping[str, Callable[[Path], Iterator[Placed]]] = {
     ".tsv": lambda path: _delimited(path, "\t"),
 }
 """Suffix -> reader of such a file."""
+
+FOREIGN: Mapping[str, str] = {
+    ".eval": " It is a log of inspect_ai: `inspect log dump FILE` writes it as JSON, of which each entry "
+    "of `samples` is a row (jq -c '.samples[]').",
+    ".traj": " It is a trajectory of SWE-agent, whose actions are commands of a shell, not calls.",
+}
+"""Suffix -> what such a file is, for those that are known and not read."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from hf_rlhf.arrow_rows import arrow_rows
 from hf_rlhf.errors import DataError
-from hf_rlhf.formats import READERS
+from hf_rlhf.formats import FOREIGN, READERS
 from hf_rlhf.places import absent
 
 _SPLIT_WORDS = {
@@ -129,6 +129,7 @@ def _file_rows(path: Path) -> Iterator[Row]:
         raise DataError(
             f"{path}: {suffix or 'a name without suffix'} is not a format that is read here. "
             f"Expected one of {', '.join(READERS)}; all but Parquet may be gzipped (.gz)."
+            f"{FOREIGN.get(suffix, '')}"
         )
     try:
         if path.stat().st_size == 0:

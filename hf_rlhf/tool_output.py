@@ -4,9 +4,7 @@ Search tools put what they found into `{"results": […]}`, beside the query and
 JSON text, sometimes twice; a document has its text in a field of its own or in a list of snippets.
 """
 
-import html
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,12 +19,11 @@ WRAPPERS = (
     *("matches", "organic", "organic_results", "webPages", "passages", "content", "value"),
 )
 """Keys of an object that wraps what a tool found."""
-_MAIN = (*TITLES, *CONTENTS, *URLS)
-_NOISE = ("kind", "displayLink")
+_REPEATING = ("html", "formattedUrl", "displayLink", "kind")
+"""How fields begin that say the same again, as Google's `htmlSnippet` does."""
 _REQUEST = ("query", "queries", "q", "search_query", "kind", "status", "request_id")
 """Keys beside the results that repeat the request."""
 _DEEPEST = 5
-_TAG = re.compile(r"</?\w+[^<>]*>")
 
 
 def parse_json(text: str) -> Any:
@@ -97,24 +94,17 @@ def _is_empty(value: Any) -> bool:
 def shown_fields(item: Mapping[str, Any], left_out: list[str]) -> Iterator[tuple[str, str]]:
     """Yield the fields of a document that are worth showing, as text.
 
-    Empty fields are not. Beside a text neither are lists and objects, nor what repeats another field,
-    such as the same title in HTML; their names are added to `left_out`.
+    Empty fields are not. Beside a text neither are lists and objects, nor fields that repeat others;
+    their names are added to `left_out`.
     """
     fields = {key: one for key, one in item.items() if not _is_empty(one)}
-    texts = {key: plain_text(one) for key, one in fields.items()}
-    content = next((key for key in CONTENTS if key in fields), None)
-    main = {_words(text) for key, text in texts.items() if key in _MAIN}
-    for key, text in texts.items():
-        nested = isinstance(fields[key], (list, dict))
-        repeats = key in _NOISE or (key not in _MAIN and (nested or _words(text) in main))
-        if content and repeats:
+    has_text = any(key in fields for key in CONTENTS)
+    for key, value in fields.items():
+        nested = isinstance(value, (list, dict)) and key not in CONTENTS
+        if has_text and (nested or key.startswith(_REPEATING)):
             left_out.append(key)
         else:
-            yield key, text
-
-
-def _words(text: str) -> str:
-    return " ".join(html.unescape(_TAG.sub("", text)).split())
+            yield key, plain_text(value)
 
 
 def plain_text(value: Any) -> str:

@@ -360,6 +360,9 @@ def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:
         read_rows(tmp_path / "rows.jsonl", revision="main")
     with pytest.raises(DataError, match="not a format that is read"):
         list(read_rows(write(tmp_path / "rows.xlsx", b"x")).split("train"))
+    for name, said in (("log.eval", "log of inspect_ai"), ("run.traj", "trajectory of SWE-agent")):
+        with pytest.raises(DataError, match=said):
+            list(read_rows(write(tmp_path / name, b"x")).split("train"))
     (tmp_path / "bare").mkdir()
     with pytest.raises(DataError, match="no data files"):
         read_rows(tmp_path / "bare")

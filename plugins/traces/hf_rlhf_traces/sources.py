@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hf_rlhf.errors import DataError
-from hf_rlhf.formats import READERS
+from hf_rlhf.formats import FOREIGN, READERS
 from hf_rlhf.readers import read_rows
 from hf_rlhf_traces.engine import Block, unreadable
 from hf_rlhf_traces.reading import Options, Rejected, rejected
@@ -45,6 +45,7 @@ def files_of(sources: Sequence[str], out: Path, options: Options) -> list[str]:
             raise DataError(
                 f"{source}: {_suffix(path) or 'a name without suffix'} is not read here. Expected "
                 f"one of {', '.join(READERS)}; all but Parquet may be gzipped (.gz)."
+                f"{FOREIGN.get(_suffix(path), '')}"
             )
         elif path.exists():
             found.append(str(path))
@@ -190,6 +191,11 @@ def _first(line: bytes, where: str) -> bytes:
     if line[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{where}: is UTF-16. Convert it: iconv -f UTF-16 -t utf-8 FILE.")
     line = line.removeprefix(b"\xef\xbb\xbf")
+    if line.split(b"{")[0].strip() == b"[":
+        raise DataError(
+            f"{where}: holds a JSON array, and a file of this name has one object a line. Rename it "
+            "to end in .json."
+        )
     return line if line.strip() else b""
 
 
