@@ -6,7 +6,9 @@ from typing import Any
 
 _END = r"(?:(?<![`'\"])</think(?:ing)?>\s*)+"
 _UNOPENED = re.compile(rf"((?:(?!<think).)*?){_END}", re.DOTALL)
-_THOUGHT = re.compile(rf"(?:\A\s*|^[ \t]*)<think(?:ing)?>(.*?)(?:{_END}|\Z)", re.DOTALL | re.MULTILINE)
+_THOUGHT = re.compile(
+    rf"(?:\A\s*|^[ \t]*)<think(?:ing)?>(.*?)(?:{_END}|\Z)", re.DOTALL | re.MULTILINE
+)
 
 
 def prompt_in(row: Mapping[str, Any]) -> Any:

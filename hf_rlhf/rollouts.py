@@ -185,7 +185,9 @@ def rollout_of(where: str, items: Sequence[Step | Other], fields: Mapping[str, A
     that carries a conversation on. Without a call, the last turn of the user is the question.
     """
     acts = next((n for n, item in enumerate(items) if isinstance(item, Call)), len(items))
-    begin = max((n for n, item in enumerate(items[:acts]) if _is_from(item, "user")), default=-1) + 1
+    begin = (
+        max((n for n, item in enumerate(items[:acts]) if _is_from(item, "user")), default=-1) + 1
+    )
     turns = [item for item in items[:begin] if isinstance(item, Message)]
     steps: list[Step] = []
     others: list[Other] = []

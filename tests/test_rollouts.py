@@ -84,13 +84,16 @@ def test_turns_before_the_question_are_its_context_wherever_they_stand() -> None
         assert rollout.question == "Who?"
         assert rollout.earlier_turns == (Message("user", "Hi"), Message("assistant", "Hello!"))
         assert rollout.steps[0] == Call(1, "c1", "search", "{}")
-    without_calls = parsed([said("assistant", "Guido."), *talk[2:], said("assistant", "1991")], "By?")
+    without_calls = parsed(
+        [said("assistant", "Guido."), *talk[2:], said("assistant", "1991")], "By?"
+    )
     assert (without_calls.question, without_calls.answer) == ("Who?", "1991")
     assert without_calls.steps == (Message("assistant", "1991"),)
 
 
 @pytest.mark.parametrize(
-    "ends", [[said("assistant", "Ada.")], [call(2, "submit_answer", answer="Ada."), output(2, "ok")]]
+    "ends",
+    [[said("assistant", "Ada.")], [call(2, "submit_answer", answer="Ada."), output(2, "ok")]],
 )
 def test_a_turn_of_the_user_behind_an_answer_is_a_second_question(ends: list[Any]) -> None:
     again = [said("user", "And when?"), said("assistant", "In 1842.")]

@@ -18,9 +18,17 @@ PAGE = {"title": "Amiga", "url": "http://a", "content": "Sold in 1999."}
         ({"results": json.dumps([PAGE])}, [PAGE], []),
         ({"query": "Amiga", "results": [PAGE, PAGE]}, [PAGE, PAGE], ["query"]),
         ({"query": "Amiga", "results": [PAGE], "took": 0.2}, [PAGE], ["query", "took"]),
-        ({"query": "Amiga", "answer": "1999", "results": [PAGE]}, [PAGE, {"answer": "1999"}], ["query"]),
         (
-            {"search_results": json.dumps({"kind": "search", "context": {"a": 1}, "items": [PAGE]})},
+            {"query": "Amiga", "answer": "1999", "results": [PAGE]},
+            [PAGE, {"answer": "1999"}],
+            ["query"],
+        ),
+        (
+            {
+                "search_results": json.dumps(
+                    {"kind": "search", "context": {"a": 1}, "items": [PAGE]}
+                )
+            },
             [PAGE],
             ["kind", "context"],
         ),

@@ -190,6 +190,27 @@ def test_huge_values_are_cut_in_the_list_only(tmp_path: Path) -> None:
     assert line["values"]["prompt"] == "x" * 1000 + "... (5000 characters)"
 
 
+@pytest.mark.parametrize("adapter", [sft, prompts])
+@pytest.mark.parametrize(
+    ("turns", "said"),
+    [
+        ([U, A, A], r"two_final_answers: 2.*the last two turns are both assistant's.*Join them"),
+        ([{"messages": [U, A]}], "with the keys messages, expected .*write a row for each"),
+        ([[U, A]], "messages is a list of lists: write a row for each conversation"),
+        (str([U, A]), r"messages is a list as Python's str\(\) writes it: write it by json\.dumps"),
+        (
+            {"messages": [U, A]},
+            r"has messages: `columns: {messages: messages\.messages}` reaches it",
+        ),
+    ],
+)
+def test_a_conversation_in_another_form_gets_fitting_advice(
+    tmp_path: Path, adapter: Any, turns: Any, said: str
+) -> None:
+    with pytest.raises(DataError, match=f"(?s){said}"):
+        load(adapter, write_rows(tmp_path, [{"messages": turns}] * 2))
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [

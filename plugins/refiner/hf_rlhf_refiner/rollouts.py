@@ -237,9 +237,7 @@ def _judgement(item: Any, where: str) -> Judgement:
         criterion=criterion.strip(),
         weight=float(weight),
         score=None if failed else _number(item["score"], f"{where}: the score"),
-        votes=tuple(
-            int(_number(vote, f"{where}: a vote")) for vote in votes if vote is not None
-        ),
+        votes=tuple(int(_number(vote, f"{where}: a vote")) for vote in votes if vote is not None),
     )
 
 

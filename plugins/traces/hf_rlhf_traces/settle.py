@@ -60,8 +60,6 @@ def _is_short(result: SearchResult, most: int) -> bool:
 
 def _nothing_known(steps: list[Step]) -> str:
     """Return what a trace has instead of steps that are known."""
-    if not steps:
-        return "there is no step behind the question"
     told = f"{len(steps)} steps, none with a text of a known type"
     nameless = next((s.value for s in steps if isinstance(s, Unknown) and s.kind == NO_TYPE), None)
     if isinstance(nameless, Mapping):

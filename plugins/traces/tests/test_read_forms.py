@@ -331,7 +331,11 @@ FOUND = (Search("Paris"), SearchResult((Document("", "In France."),)), Answer("F
 
 @pytest.mark.parametrize("as_text", [False, True])
 def test_prompt_and_completion_as_trl_and_verifiers_have_them(as_text: bool) -> None:
-    called = {"id": "1", "type": "function", "function": {"name": "search", "arguments": '{"query": "Paris"}'}}
+    called = {
+        "id": "1",
+        "type": "function",
+        "function": {"name": "search", "arguments": '{"query": "Paris"}'},
+    }
     completion = [
         {"role": "assistant", "content": None, "tool_calls": [json.dumps(called) if as_text else called]},
         {"role": "tool", "tool_call_id": "1", "content": "In France."},
@@ -363,7 +367,12 @@ INSPECT = {
             "source": "generate",
             "content": [{"type": "reasoning", "reasoning": "I look."}],
             "tool_calls": [
-                {"id": "1", "function": "search", "arguments": {"query": "Paris"}, "type": "function"}
+                {
+                    "id": "1",
+                    "function": "search",
+                    "arguments": {"query": "Paris"},
+                    "type": "function",
+                }
             ],
         },
         {"role": "tool", "content": "In France.", "tool_call_id": "1", "function": "search"},
@@ -384,7 +393,13 @@ def test_a_sample_of_an_inspect_log_is_read_and_a_whole_log_refused_by_its_name(
 
 
 def test_a_trajectory_of_swe_agent_is_refused_by_its_name() -> None:
-    step = {"action": "ls -F", "observation": "a.py", "response": "x", "thought": "x", "state": "{}"}
+    step = {
+        "action": "ls -F",
+        "observation": "a.py",
+        "response": "x",
+        "thought": "x",
+        "state": "{}",
+    }
     row = {"environment": "main", "trajectory": [step], "history": [], "info": {"submission": ""}}
     reason, detail = reasons(row)
     assert (reason, "a trajectory of SWE-agent" in detail) == ("no_form", True)

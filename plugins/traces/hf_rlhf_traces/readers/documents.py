@@ -121,4 +121,3 @@ def full(found: Sequence[Document], noted: Noted) -> tuple[Document, ...]:
     if len(kept) < len(found):
         noted["documents_empty"] += len(found) - len(kept)
     return kept
-
