@@ -1,7 +1,8 @@
 """File formats: one file to (place, fields), a piece at a time, whatever its size.
 
-Every error is a `DataError` that begins with file and line (or row). One that concerns a single row,
-behind which the file can be read on, stands in the place of that row's fields; others are raised.
+Every error is a `DataError` that begins with file and line (or row). One that concerns a
+single row, behind which the file can be read on, stands in the place of that row's fields; others
+are raised.
 pyarrow is imported when needed.
 """
 
@@ -19,27 +20,23 @@ from typing import IO, Any
 
 from hf_rlhf.arrow_rows import arrow_rows
 from hf_rlhf.errors import DataError
+from hf_rlhf.other_forms import refuse_other_form, what_object
 
 LONGEST_CSV_FIELD = 1 << 28
 """Characters. Python's own limit of 131,072 is less than one page of tool output."""
-
-_LARGEST_OBJECT = 1 << 26
-"""Bytes of a file that is one object which are read to say what it is."""
-
-_ROWS_KEYS = ("data", "rows", "examples", "instances", "train")
 
 PIECE = 1 << 20
 """Bytes of a JSON array that are read at a time."""
 
 Placed = tuple[str, dict[str, Any] | DataError]
-"""The place to name in an error (`rows.jsonl:12`), and the fields of the row there, or why it has none."""
+"""The place to name in an error (`rows.jsonl:12`), and the row's fields, or why it has none."""
 
 _BOM = codecs.BOM_UTF8
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class _Decoder(json.JSONDecoder):
-    """Remembers a key that stands twice in one object, of which `json` keeps the last value only."""
+    """Remembers a key that stands twice in one object: `json` keeps the last value only."""
 
     def __init__(self) -> None:
         super().__init__(object_pairs_hook=self._object)
@@ -55,8 +52,8 @@ class _Decoder(json.JSONDecoder):
         """Raise DataError for what no table can hold, or has no clear meaning."""
         if self.repeated is not None:
             raise DataError(
-                f"{where}: the key {self.repeated!r} stands twice in one object, and only one of the "
-                "values could be read. Remove one of them."
+                f"{where}: the key {self.repeated!r} stands twice in one object, and only one "
+                "of the values could be read. Remove one of them."
             )
         if "\\ud" in text or "\\uD" in text:
             _refuse_half_characters(value, where)
@@ -138,55 +135,9 @@ def _json_lines(path: Path) -> Iterator[Placed]:
             yield where, _object(_parsed(_decoded(data, where), path, number), where)
         except DataError as error:
             if first:
-                _refuse_other_form(data, path)
+                refuse_other_form(data, path, lambda: _binary(path))
             yield where, error
         first = False
-
-
-def _refuse_other_form(line: bytes, path: Path) -> None:
-    """Raise DataError if a first line that holds no object begins JSON that is not one a line."""
-    begin = line.split(b"{")[0].strip()
-    if begin == b"[" and not path.name.lower().removesuffix(".gz").endswith(".json"):
-        name = re.sub(r"\.(jsonl|ndjson)(?=(\.gz)?$)", ".json", path.name, flags=re.IGNORECASE)
-        raise DataError(
-            f"{path}:1: holds a JSON array, and a file of this name has one object a line. Rename it "
-            f"to {name}."
-        )
-    if line.strip() == b"{":
-        raise DataError(f"{path}:1: {_one_object(path)}")
-
-
-def _one_object(path: Path) -> str:
-    """Say what an object that goes on over many lines is, and how to write the rows in it."""
-    cure = "A file of rows is an array of objects, `[{…}, {…}]` (.json), or has one object a line."
-    try:
-        with _binary(path) as file:
-            value = json.loads(file.read(_LARGEST_OBJECT).removeprefix(_BOM))
-    except (ValueError, RecursionError):
-        return f"is not valid JSON: an object begins here that goes on over many lines. {cure}"
-    return f"{_what_object(value) or 'holds one object over many lines.'} {cure}"
-
-
-def _what_object(value: dict[str, Any]) -> str:
-    """Say of an object that holds rows what it is; "" for one that may be a row."""
-    inner = list(value.values())
-    if len(inner) > 1 and all(map(_is_object, inner)):
-        if len({frozenset(one) for one in inner}) == 1:
-            return (
-                f"holds one object of {len(inner)} objects ({', '.join(map(repr, list(value)[:2]))}, "
-                "…): its values look like the rows. Write them as an array, without their keys."
-            )
-    lists = [one for one in inner if isinstance(one, list) and not any(map(_is_object, one))]
-    if len(lists) == len(inner) > 1 and len({len(one) for one in inner}) == 1:
-        return "holds one object of lists, a table by columns. Write an object for each row."
-    for key in _ROWS_KEYS:
-        if isinstance(value.get(key), list) and all(map(_is_object, value[key])):
-            return f"holds one object whose {key!r} looks like the rows. Write that array alone."
-    return ""
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
 
 
 def _parsed(text: str, path: Path, line: int) -> Any:
@@ -244,7 +195,7 @@ def _lines_of_json(path: Path) -> Iterator[Placed]:
         hint = "A .json file holds an array of objects, or one whole object a line."
         raise DataError(f"{first} {hint}") from first
     second = next(rows, None)
-    if second is None and (what := _what_object(first)):
+    if second is None and (what := what_object(first)):
         raise DataError(f"{where}: {what}")
     yield where, first
     if second is not None:
@@ -416,10 +367,3 @@ READERS: Mapping[str, Callable[[Path], Iterator[Placed]]] = {
     ".tsv": lambda path: _delimited(path, "\t"),
 }
 """Suffix -> reader of such a file."""
-
-FOREIGN: Mapping[str, str] = {
-    ".eval": " It is a log of inspect_ai: `inspect log dump FILE` writes it as JSON, of which each entry "
-    "of `samples` is a row (jq -c '.samples[]').",
-    ".traj": " It is a trajectory of SWE-agent, whose actions are commands of a shell, not calls.",
-}
-"""Suffix -> what such a file is, for those that are known and not read."""

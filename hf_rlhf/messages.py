@@ -42,8 +42,9 @@ def _content(content: Any) -> str:
 def split_thoughts(text: str) -> tuple[str, str]:
     """Return what an agent thought in a turn, and the turn without that.
 
-    A thought stands in `<think>…</think>` where a line begins. One that is never opened, as where the
-    chat template opens it, begins with the turn; one that is never closed was cut off, and ends it.
+    A thought stands in `<think>…</think>` where a line begins. One that is never opened, as where
+    the chat template opens it, begins with the turn; one that is never closed was cut
+    off, and ends it.
     """
     unopened = _UNOPENED.match(text)
     thoughts = [unopened[1]] if unopened else []

@@ -16,7 +16,8 @@ from typing import Any
 
 from hf_rlhf.arrow_rows import arrow_rows
 from hf_rlhf.errors import DataError
-from hf_rlhf.formats import FOREIGN, READERS
+from hf_rlhf.formats import READERS
+from hf_rlhf.other_forms import FOREIGN
 from hf_rlhf.places import absent
 
 _SPLIT_WORDS = {

@@ -76,7 +76,7 @@ class Rollout:
 
     where: str
     input: tuple[Message, ...]
-    """System prompts and the conversation up to the question, which is the user's last turn here."""
+    """System prompts and the conversation up to the question: the user's last turn here."""
     steps: tuple[Step, ...]
     """What follows the question. A turn of the user among them is one of `later_turns`."""
     fields: Mapping[str, Any]
@@ -181,8 +181,8 @@ def rollout_of(where: str, items: Sequence[Step | Other], fields: Mapping[str, A
     """Return the rollout that items are, parted at the question.
 
     The question is the last turn of the user before the first call. What was said before it, and
-    what any system prompt says, is `input`; what follows is steps, also where it stands in a request
-    that carries a conversation on. Without a call, the last turn of the user is the question.
+    what any system prompt says, is `input`; what follows is steps, also where it stands in a
+    request that carries a conversation on. Without a call, it is the user's last turn.
     """
     acts = next((n for n, item in enumerate(items) if isinstance(item, Call)), len(items))
     begin = (

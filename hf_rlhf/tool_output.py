@@ -41,8 +41,8 @@ def found_items(
 ) -> tuple[list[Any], list[str]]:
     """Return what a tool found, and the names of the fields around it that are left out.
 
-    An object with a single key that wraps is unwrapped; one with several is where a list of documents
-    stands in one of them: then other texts, such as a summary, are a document behind those.
+    An object with a single key that wraps is unwrapped; one with several is where a list of
+    documents stands in one of them: then other texts, such as a summary, are one more document.
     """
     left_out: list[str] = []
     beside: list[Any] = []
@@ -94,8 +94,8 @@ def _is_empty(value: Any) -> bool:
 def shown_fields(item: Mapping[str, Any], left_out: list[str]) -> Iterator[tuple[str, str]]:
     """Yield the fields of a document that are worth showing, as text.
 
-    Empty fields are not. Beside a text neither are lists and objects, nor fields that repeat others;
-    their names are added to `left_out`.
+    Empty fields are not. Beside a text neither are lists and objects, nor fields that repeat
+    others; their names are added to `left_out`.
     """
     fields = {key: one for key, one in item.items() if not _is_empty(one)}
     has_text = any(key in fields for key in CONTENTS)
@@ -119,5 +119,5 @@ def plain_text(value: Any) -> str:
             for part in value
         ]
         if all(isinstance(text, str) for text in texts):
-            return "\n".join(texts)
+            return "\n".join(map(str, texts))
     return json.dumps(value, ensure_ascii=False)

@@ -257,11 +257,13 @@ def test_one_row_is_not_taken_for_a_table(tmp_path: Path, text: str) -> None:
     assert len(list(read_file(write(tmp_path / "rows.json", text.encode())))) == 1
 
 
+FAULTY_LINES = [b'{"a": bad}', b'{"a": 1, "a": 2}', b'{"a": "\\ud83d"}', b"[1]", b'{"a": "\xff"}']
+FAULTY_ITEMS = [b'{"a": 1, "a": 2}', b'{"a": {"b": 1, "b": 2}}', b'{"a": "\\ud83d"}', b"5"]
 FAULTY_ROWS = {
-    "rows.jsonl": (b'{"a": 0}\n{"a": bad}\n{"a": 1, "a": 2}\n{"a": "\\ud83d"}\n[1]\n{"a": "\xff"}\n{"a": 9}', 5),
-    "rows.json": (b'[{"a": 0}, {"a": 1, "a": 2}, {"a": {"b": 1, "b": 2}}, {"a": "\\ud83d"}, 5, {"a": 9}]', 4),
+    "rows.jsonl": (b"\n".join([b'{"a": 0}', *FAULTY_LINES, b'{"a": 9}']), len(FAULTY_LINES)),
+    "rows.json": (b"[%b]" % b",".join([b'{"a": 0}', *FAULTY_ITEMS, b'{"a": 9}']), 4),
     "rows.csv": (b"a,b\n0,1\n1\n1,2,3\n9,9\n", 2),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FAULTY_ROWS)

@@ -165,8 +165,8 @@ def assemble(
 ) -> Loaded:
     """Convert all rows of a source and return train and test splits with a report.
 
-    A file that cannot be read on stops in any case; `on_bad_row` is about single rows that cannot be
-    read, or not be used.
+    A file that cannot be read on stops in any case; `on_bad_row` is about single rows that cannot
+    be read, or not be used.
     """
     tally = _Tally(convert, on_bad_row, on_long_prompt)
     train_rows, held_rows = splitting.train_rows(source), splitting.held_out_rows(source)

@@ -59,7 +59,8 @@ def judged_rollouts(
     """Load agent rollouts in the OpenAI Responses form as refiner rows.
 
     The question is the last user message before the first call; a rollout in which another one
-    follows an answer is a bad row. The reasoning is what the rollout shows of it; each tool output is one result, cut into snippets, whose ids say the call: `T3`, or `T3-1`, `T3-2` … where
+    follows an answer is a bad row. The reasoning is what the rollout shows of it; each tool
+    output is one result, cut into snippets, whose ids say the call: `T3`, or `T3-1`, `T3-2` … where
     the third call returned several documents or a long text. What the agent handed in as its
     answer is no tool output: it is kept apart, in the column `answer`.
 
@@ -154,8 +155,9 @@ def _converted(row: Row, row_id: str, maker: PromptMaker, longest: int) -> Conve
     if (again := rollout.second_question) is not None:
         raise BadRow(
             "second_question",
-            f"{row.where}: the user asks again behind the agent's answer: {again.text!r:.80}. Expected "
-            "one question a row: part the conversation, or drop such rows (`on_bad_row: drop`).",
+            f"{row.where}: the user asks again behind the agent's answer: {again.text!r:.80}. "
+            "Expected one question a row: part the conversation, or drop such rows "
+            "(`on_bad_row: drop`).",
         )
     results, empty = tool_results(rollout, longest)
     if not results:

@@ -100,9 +100,16 @@ def pins_of(dataset: Mapping[str, Any]) -> dict[str, str]:
 def _rows(path: str, pins: Mapping[str, str] | None) -> Iterator[Row]:
     pins = pins or {}
     found = read_rows(path, revision=pins.get("revision"), subset=pins.get("subset"))
+    fault, readable = None, False
     for split in found.splits.values():
-        # A row that cannot be read is none to train on: the dataset adapter counts it, or stops.
-        yield from (row for row in split.with_faults() if row.fault is None)
+        for row in split.with_faults():
+            # The dataset adapter counts a row that cannot be read, or stops at it.
+            if row.fault is None:
+                readable = True
+                yield row
+            fault = fault or row.fault
+    if fault is not None and not readable:
+        raise fault
 
 
 def kind_of(values: Mapping[str, Any]) -> str:
@@ -121,7 +128,7 @@ def kind_of(values: Mapping[str, Any]) -> str:
 
 
 def _turns(talk: Any) -> list[Any]:
-    """Return the turns of a conversation, which may be JSON text as in CSV; none for what is none."""
+    """Return the turns of a conversation, which may be JSON text; none for what is none."""
     if isinstance(talk, str):
         try:
             talk = json.loads(talk)

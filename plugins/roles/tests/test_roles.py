@@ -156,7 +156,7 @@ def test_init_refuses_what_it_would_overwrite(home, tmp_path):
         ({"prompt": "a"}, "prompts"),
         ({"prompt": "a", "response": None}, "prompts"),
         ({"text": "a"}, "unknown"),
-        ({"messages": "hello"}, "prompts"),
+        ({"messages": "hello"}, "unknown"),
     ],
 )
 def test_kinds_of_rows(row, kind):
@@ -181,8 +181,8 @@ def test_messages_may_be_json_text_and_bad_ones_are_told(tmp_path):
     assert as_text.shares(one.marks) >= 1
     rows = [{"messages": TALK}] * 2 + [{"messages": TALK[:1]}]
     role = read_role(next(iter(shipped().values())))
+    found = inspect_data(write(tmp_path / "c.jsonl", rows))
     with pytest.raises(DataError) as caught:
-        found = inspect_data(write(tmp_path / "c.jsonl", rows))
         check_kind(found, role, "sft", role.stage("sft"))
     assert "c.jsonl:3: the last turn of `messages` is user's" in str(caught.value)
     assert "--stage" not in str(caught.value)

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from hf_rlhf.errors import DataError
-from hf_rlhf.formats import FOREIGN, READERS
+from hf_rlhf.formats import READERS
+from hf_rlhf.other_forms import FOREIGN
 from hf_rlhf.readers import read_rows
 from hf_rlhf_traces.engine import Block, unreadable
 from hf_rlhf_traces.reading import Options, Rejected, rejected
@@ -193,8 +194,8 @@ def _first(line: bytes, where: str) -> bytes:
     line = line.removeprefix(b"\xef\xbb\xbf")
     if line.split(b"{")[0].strip() == b"[":
         raise DataError(
-            f"{where}: holds a JSON array, and a file of this name has one object a line. Rename it "
-            "to end in .json."
+            f"{where}: holds a JSON array, and a file of this name has one object a line. Rename "
+            "it to end in .json."
         )
     return line if line.strip() else b""
 

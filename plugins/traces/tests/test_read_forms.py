@@ -336,8 +336,9 @@ def test_prompt_and_completion_as_trl_and_verifiers_have_them(as_text: bool) -> 
         "type": "function",
         "function": {"name": "search", "arguments": '{"query": "Paris"}'},
     }
+    calls = [json.dumps(called) if as_text else called]
     completion = [
-        {"role": "assistant", "content": None, "tool_calls": [json.dumps(called) if as_text else called]},
+        {"role": "assistant", "content": None, "tool_calls": calls},
         {"role": "tool", "tool_call_id": "1", "content": "In France."},
         {"role": "assistant", "content": "France"},
     ]  # fmt: skip

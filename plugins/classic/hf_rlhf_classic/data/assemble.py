@@ -306,8 +306,8 @@ class _Conversion:
             if why := unfit_for_a_table(row.values[name]):
                 raise BadRow(
                     f"unfit:{name}",
-                    f"{row.where}: field {name!r}: {why}. Write it as text, or leave the column out "
-                    "(`keep`).",
+                    f"{row.where}: field {name!r}: {why}. Write it as text, or leave the "
+                    "column out (`keep`).",
                 )
 
     def _made(self, waiting: Sequence[tuple[Row, Example]]) -> list[SpoolRow]:

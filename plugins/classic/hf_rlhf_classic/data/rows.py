@@ -100,8 +100,8 @@ def without_answer(row: Row, column: str, turns: Sequence[Turn]) -> Sequence[Tur
     if [turn["role"] for turn in turns[-2:]] == ["assistant", "assistant"]:
         raise BadRow(
             "two_final_answers",
-            f"{row.where}: field {column!r}: the last two turns are both assistant's, and which of them "
-            "is the answer, nobody can tell. Join them to one turn, or remove one.",
+            f"{row.where}: field {column!r}: the last two turns are both assistant's, and which "
+            "of them is the answer, nobody can tell. Join them to one turn, or remove one.",
         )
     return turns[:-1]
 

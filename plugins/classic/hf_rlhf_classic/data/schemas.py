@@ -273,7 +273,7 @@ class _Survey:
         )
 
     def hints(self) -> Iterator[str]:
-        """Say of columns what they seem to hold, where that is a column of a schema in a wrapping."""
+        """Say of columns what they seem to hold, where that is a schema's column, wrapped."""
         wanted = {name for schema in self.tried for name in schema.needs}
         for column, value in self.some[0].values.items() if self.some else ():
             if isinstance(value, Mapping):

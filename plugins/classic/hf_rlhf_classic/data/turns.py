@@ -69,8 +69,8 @@ def turn_of(value: Any, where: str) -> Turn:
         has = f" with the keys {', '.join(map(str, spelled))}" if spelled else ""
         raise BadRow(
             "wrong_type:turn",
-            f'{where}: is {said(value)}{has}, expected {{"role", "content"}} or {{"from", "value"}}.'
-            f"{whole}",
+            f'{where}: is {said(value)}{has}, expected {{"role", "content"}} or '
+            f'{{"from", "value"}}.{whole}',
         )
     role, content = value[keys[0]], value.get(keys[1])
     if role in TOOL_ROLES or value.get("tool_calls") or value.get("function_call"):

@@ -15,8 +15,8 @@ from typing import Any
 _FIRST = 4
 """Of the steps looked at: a task and a plan stand before the first action."""
 _AS_CHAT = (
-    "Write each run as `messages` (form chat): the task as the user's, each {said} as the assistant's "
-    "{calls}, each `{found}` as the tool's, and the answer as the assistant's last"
+    "Write each run as `messages` (form chat): the task as the user's, each {said} as the "
+    "assistant's {calls}, each `{found}` as the tool's, and the answer as the assistant's last"
 )
 
 
@@ -49,8 +49,8 @@ def _steps_with(held: Any, *names: str) -> bool:
 _REFUSED: tuple[tuple[Callable[[Mapping[str, Any]], bool], str], ...] = (
     (
         _is_smolagents,
-        "it has the steps of a smolagents agent (`model_output`, `tool_calls`, `observations`), which "
-        "are not read. "
+        "it has the steps of a smolagents agent (`model_output`, `tool_calls`, `observations`), "
+        "which are not read. "
         + _AS_CHAT.format(
             said="`model_output`", calls="with its `tool_calls`", found="observations"
         ),
@@ -64,7 +64,7 @@ _REFUSED: tuple[tuple[Callable[[Mapping[str, Any]], bool], str], ...] = (
     ),
     (
         _is_inspect_log,
-        "it is a whole log of inspect_ai, of which each entry of `samples` is a row (form chat). Write "
-        "them one a line: jq -c '.samples[]' LOG.json > samples.jsonl",
+        "it is a whole log of inspect_ai, of which each entry of `samples` is a row (form chat). "
+        "Write them one a line: jq -c '.samples[]' LOG.json > samples.jsonl",
     ),
 )
