@@ -1,7 +1,9 @@
 """File formats: one file to (place, fields), a piece at a time, whatever its size.
 
-Every error is a `DataError` that begins with file and line (or row). pyarrow is imported when
-needed.
+Every error is a `DataError` that begins with file and line (or row). One that concerns a
+single row, behind which the file can be read on, stands in the place of that row's fields; others
+are raised.
+pyarrow is imported when needed.
 """
 
 import codecs
@@ -10,6 +12,7 @@ import gzip
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +20,7 @@ from typing import IO, Any
 
 from hf_rlhf.arrow_rows import arrow_rows
 from hf_rlhf.errors import DataError
+from hf_rlhf.other_forms import refuse_other_form, what_object
 
 LONGEST_CSV_FIELD = 1 << 28
 """Characters. Python's own limit of 131,072 is less than one page of tool output."""
@@ -24,12 +28,35 @@ LONGEST_CSV_FIELD = 1 << 28
 PIECE = 1 << 20
 """Bytes of a JSON array that are read at a time."""
 
-Placed = tuple[str, dict[str, Any]]
-"""The place to name in an error (`rows.jsonl:12`), and the fields of the row there."""
+Placed = tuple[str, dict[str, Any] | DataError]
+"""The place to name in an error (`rows.jsonl:12`), and the row's fields, or why it has none."""
 
 _BOM = codecs.BOM_UTF8
 _SPACE = re.compile(r"[ \t\n\r]*")
-_DECODER = json.JSONDecoder()
+
+
+class _Decoder(json.JSONDecoder):
+    """Remembers a key that stands twice in one object: `json` keeps the last value only."""
+
+    def __init__(self) -> None:
+        super().__init__(object_pairs_hook=self._object)
+        self.repeated: str | None = None
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            self.repeated = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        return values
+
+    def refuse_odd(self, value: Any, text: str, where: str) -> None:
+        """Raise DataError for what no table can hold, or has no clear meaning."""
+        if self.repeated is not None:
+            raise DataError(
+                f"{where}: the key {self.repeated!r} stands twice in one object, and only one "
+                "of the values could be read. Remove one of them."
+            )
+        if "\\ud" in text or "\\uD" in text:
+            _refuse_half_characters(value, where)
 
 
 def _binary(path: Path) -> IO[bytes] | gzip.GzipFile:
@@ -38,15 +65,25 @@ def _binary(path: Path) -> IO[bytes] | gzip.GzipFile:
     return path.open("rb")
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def repeated_key(text: str) -> str | None:
+    """Return a key that stands twice in one object of a JSON text."""
+    decoder = _Decoder()
+    decoder.decode(text)
+    return decoder.repeated
+
+
+def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     with _whole_gzip(path, lambda: number + 1), _binary(path) as file:
         for number, raw in enumerate(file, start=1):
-            data = raw.removeprefix(_BOM) if number == 1 else raw
-            try:
-                yield number, data.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise _not_utf8(error, f"{path}:{number}", data, error.start) from error
+            yield number, raw.removeprefix(_BOM) if number == 1 else raw
+
+
+def _decoded(data: bytes, where: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _not_utf8(error, where, data, error.start) from error
 
 
 def _pieces(path: Path) -> Iterator[str]:
@@ -89,15 +126,24 @@ def _not_utf8(error: UnicodeDecodeError, where: str, data: bytes, at: int) -> Da
 
 
 def _json_lines(path: Path) -> Iterator[Placed]:
-    for number, text in _lines(path):
-        if text.strip():
-            where = f"{path}:{number}"
-            yield where, _object(_parsed(text, path, number), where)
+    first = True
+    for number, data in _raw_lines(path):
+        if not data.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            yield where, _object(_parsed(_decoded(data, where), path, number), where)
+        except DataError as error:
+            if first:
+                refuse_other_form(data, path, lambda: _binary(path))
+            yield where, error
+        first = False
 
 
 def _parsed(text: str, path: Path, line: int) -> Any:
+    decoder = _Decoder()
     try:
-        value = json.loads(text)
+        value = decoder.decode(text)
     except json.JSONDecodeError as error:
         said = f"{error.msg.removesuffix(' at')} at column {error.colno}"
         cut = "" if text.endswith("\n") else " The last line has no end: was the file cut off?"
@@ -105,8 +151,7 @@ def _parsed(text: str, path: Path, line: int) -> Any:
         raise DataError(f"{where}: is not valid JSON: {said}.{cut} Mend that line.") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}:{line}: is not usable JSON: {error}.") from error
-    if "\\ud" in text or "\\uD" in text:
-        _refuse_half_characters(value, f"{path}:{line}")
+    decoder.refuse_odd(value, text, f"{path}:{line}")
     return value
 
 
@@ -137,17 +182,24 @@ def _json(path: Path) -> Iterator[Placed]:
         return
     for number, value in enumerate(_items(window), start=1):
         where = f"{path}, row {number}"
-        yield where, _object(value, where)
+        try:
+            yield where, value if isinstance(value, DataError) else _object(value, where)
+        except DataError as error:
+            yield where, error
 
 
 def _lines_of_json(path: Path) -> Iterator[Placed]:
     rows = _json_lines(path)
-    try:
-        first = next(rows)
-    except DataError as error:
+    where, first = next(rows)
+    if isinstance(first, DataError):
         hint = "A .json file holds an array of objects, or one whole object a line."
-        raise DataError(f"{error} {hint}") from error
-    yield first
+        raise DataError(f"{first} {hint}") from first
+    second = next(rows, None)
+    if second is None and (what := what_object(first)):
+        raise DataError(f"{where}: {what}")
+    yield where, first
+    if second is not None:
+        yield second
     yield from rows
 
 
@@ -194,11 +246,15 @@ class _Window:
         return character
 
     def value(self) -> Any:
-        """Parse the next value. Raise DataError, with the line, for what is none."""
+        """Parse the next value, which is a DataError if it alone cannot be used.
+
+        Raise DataError, with the line, for what is none.
+        """
         self.next()
         while True:
+            decoder = _Decoder()
             try:
-                value, end = _DECODER.raw_decode(self._text, self._at)
+                value, end = decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
                 # What fails far from the end of the window would fail with more text, too.
                 inside = error.pos < len(self._text) - 16 and not error.msg.startswith("Untermin")
@@ -210,10 +266,12 @@ class _Window:
             number_may_go_on = end == len(self._text) and isinstance(value, (int, float))
             if number_may_go_on and self._more():
                 continue
-            part = self._text[self._at : end]
-            if "\\ud" in part or "\\uD" in part:
-                _refuse_half_characters(value, self._where(0)[0])
+            where, part = self._where(0)[0], self._text[self._at : end]
             self._at = end
+            try:
+                decoder.refuse_odd(value, part, where)
+            except DataError as error:
+                return error
             return value
 
     def fault(self, said: str, offset: int = 0, cut: bool = False) -> DataError:
@@ -251,7 +309,7 @@ class _Window:
 
 def _delimited(path: Path, delimiter: str) -> Iterator[Placed]:
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CSV_FIELD))
-    lines = (text for _, text in _lines(path))
+    lines = (_decoded(data, f"{path}:{number}") for number, data in _raw_lines(path))
     reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
     start = 1
     try:
@@ -264,22 +322,22 @@ def _delimited(path: Path, delimiter: str) -> Iterator[Placed]:
         for values in reader:
             where = f"{path}:{start}"
             start = reader.line_num + 1
-            yield where, _complete(values, where, names)
+            yield where, _incomplete(values, where, names) or values
     except csv.Error as error:
         raise DataError(
             f"{path}:{start}: is not valid CSV: {error}. A quote may be open, or the file cut off."
         ) from error
 
 
-def _complete(values: dict[Any, Any], where: str, names: Iterable[str]) -> dict[str, Any]:
+def _incomplete(values: dict[Any, Any], where: str, names: Iterable[str]) -> DataError | None:
     missing = [name for name in names if values.get(name) is None]
-    if missing or None in values:
-        trouble = f"lacks {', '.join(missing)}" if missing else "has more fields than the header"
-        raise DataError(
-            f"{where}: {trouble}; the header names {', '.join(names)}. "
-            "Quote fields that hold the separator or a line break."
-        )
-    return values
+    if not missing and None not in values:
+        return None
+    trouble = f"lacks {', '.join(missing)}" if missing else "has more fields than the header"
+    return DataError(
+        f"{where}: {trouble}; the header names {', '.join(names)}. "
+        "Quote fields that hold the separator or a line break."
+    )
 
 
 def _parquet(path: Path) -> Iterator[Placed]:

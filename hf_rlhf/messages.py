@@ -1,7 +1,14 @@
 """Prompts and completions as text, whichever of TRL's two shapes they have."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
+
+_END = r"(?:(?<![`'\"])</think(?:ing)?>\s*)+"
+_UNOPENED = re.compile(rf"((?:(?!<think).)*?){_END}", re.DOTALL)
+_THOUGHT = re.compile(
+    rf"(?:\A\s*|^[ \t]*)<think(?:ing)?>(.*?)(?:{_END}|\Z)", re.DOTALL | re.MULTILINE
+)
 
 
 def prompt_in(row: Mapping[str, Any]) -> Any:
@@ -30,3 +37,18 @@ def _content(content: Any) -> str:
     if isinstance(content, str):
         return content
     return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+
+
+def split_thoughts(text: str) -> tuple[str, str]:
+    """Return what an agent thought in a turn, and the turn without that.
+
+    A thought stands in `<think>…</think>` where a line begins. One that is never opened, as where
+    the chat template opens it, begins with the turn; one that is never closed was cut
+    off, and ends it.
+    """
+    unopened = _UNOPENED.match(text)
+    thoughts = [unopened[1]] if unopened else []
+    rest = text[unopened.end() :] if unopened else text
+    thoughts += [thought[1] for thought in _THOUGHT.finditer(rest)]
+    shown = "\n\n".join(thought.strip() for thought in thoughts if thought.strip())
+    return shown, _THOUGHT.sub("", rest)

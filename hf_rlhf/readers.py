@@ -17,6 +17,7 @@ from typing import Any
 from hf_rlhf.arrow_rows import arrow_rows
 from hf_rlhf.errors import DataError
 from hf_rlhf.formats import READERS
+from hf_rlhf.other_forms import FOREIGN
 from hf_rlhf.places import absent
 
 _SPLIT_WORDS = {
@@ -33,6 +34,8 @@ class Row:
 
     values: dict[str, Any]
     where: str
+    fault: DataError | None = None
+    """Why this row alone cannot be read; then it has no values."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +48,20 @@ class Rows:
 
     def __iter__(self) -> Iterator[Row]:
         """Yield rows with their columns renamed. Raise DataError at the first that is unusable."""
-        found = False
-        for row in self.open():
-            found = True
+        for row in self.with_faults():
+            if row.fault is not None:
+                raise row.fault
             yield rename(row, self.columns)
-        if not found:
+
+    def with_faults(self) -> Iterator[Row]:
+        """Yield all rows, those that cannot be read with their fault, before columns are renamed.
+
+        Raise DataError for a file that cannot be read on.
+        """
+        row = None
+        for row in self.open():
+            yield row
+        if row is None:
             raise DataError(f"{self.name}: holds no rows. Expected at least one.")
 
 
@@ -101,22 +113,30 @@ def read_rows(
         )
     if path.is_dir():
         return _folder(path, wanted)
-    return Source(str(path), {"train": Rows(str(path), lambda: read_file(path), wanted)})
+    return Source(str(path), {"train": Rows(str(path), lambda: _file_rows(path), wanted)})
 
 
 def read_file(path: Path) -> Iterator[Row]:
     """Yield the rows of one file, by its suffix. Raise DataError with file and line or row."""
+    for row in _file_rows(path):
+        if row.fault is not None:
+            raise row.fault
+        yield row
+
+
+def _file_rows(path: Path) -> Iterator[Row]:
     suffix = _suffix(path)
     if suffix not in READERS:
         raise DataError(
             f"{path}: {suffix or 'a name without suffix'} is not a format that is read here. "
             f"Expected one of {', '.join(READERS)}; all but Parquet may be gzipped (.gz)."
+            f"{FOREIGN.get(suffix, '')}"
         )
     try:
         if path.stat().st_size == 0:
             raise DataError(f"{path}: is empty (0 bytes). Expected at least one row.")
         for where, values in READERS[suffix](path):
-            yield Row(values, where)
+            yield Row({}, where, values) if isinstance(values, DataError) else Row(values, where)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
 
@@ -189,7 +209,7 @@ def _folder(path: Path, columns: Mapping[str, str]) -> Source:
 
 
 def _chained(files: list[Path]) -> Callable[[], Iterator[Row]]:
-    return lambda: (row for file in files for row in read_file(file))
+    return lambda: (row for file in files for row in _file_rows(file))
 
 
 def _split_of(file: Path) -> str:

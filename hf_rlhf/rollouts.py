@@ -11,11 +11,12 @@ Reference: https://platform.openai.com/docs/api-reference/responses/object
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from hf_rlhf.errors import DataError
+from hf_rlhf.messages import split_thoughts
 from hf_rlhf.readers import Row, near
 
 _ANSWER_TOOL = re.compile(r"(^|_)(submit|final|answer)(_|$)", re.IGNORECASE)
@@ -75,7 +76,9 @@ class Rollout:
 
     where: str
     input: tuple[Message, ...]
+    """System prompts and the conversation up to the question: the user's last turn here."""
     steps: tuple[Step, ...]
+    """What follows the question. A turn of the user among them is one of `later_turns`."""
     fields: Mapping[str, Any]
     """The whole row, for what else it records: rewards, judgements, expected answers."""
     others: tuple[Other, ...] = ()
@@ -88,9 +91,34 @@ class Rollout:
 
     @property
     def question(self) -> str:
-        """The last user message, from behind a line `Question:` if it has one."""
+        """The last of the user's turns in `input`, from behind a line `Question:` if it has one."""
         asked = [message.text for message in self.input if message.role == "user"]
         return _FRAMING.split(asked[-1])[-1].strip() if asked else ""
+
+    @property
+    def earlier_turns(self) -> tuple[Message, ...]:
+        """What user and agent said to each other before the question."""
+        return tuple(turn for turn in self.input if turn.role in ("user", "assistant"))[:-1]
+
+    @property
+    def later_turns(self) -> tuple[Message, ...]:
+        """What the user said after the first call, such as a demand for the final answer."""
+        return tuple(s for s in self.steps if isinstance(s, Message) and s.role == "user")
+
+    @property
+    def second_question(self) -> Message | None:
+        """The first of the later turns that follows an answer: the next answer is to that turn."""
+        answered = False
+        for step in self.steps:
+            if isinstance(step, Message) and step.role == "user":
+                if answered:
+                    return step
+            elif isinstance(step, Message):
+                answered = answered or bool(step.text.strip())
+            elif not isinstance(step, Reasoning):
+                call = step.call if isinstance(step, Output) else step
+                answered = call is not None and bool(_ANSWER_TOOL.search(call.name))
+        return None
 
     @property
     def reasoning(self) -> str:
@@ -99,7 +127,8 @@ class Rollout:
         texts = [
             step.text
             for number, step in enumerate(self.steps)
-            if isinstance(step, Reasoning) or (isinstance(step, Message) and number < last)
+            if isinstance(step, Reasoning)
+            or (isinstance(step, Message) and step.role == "assistant" and number < last)
         ]
         return "\n\n".join(text.strip() for text in texts if text.strip())
 
@@ -145,17 +174,35 @@ def parse_rollout(row: Row) -> Rollout:
         asked = [{"role": "user", "content": asked}]
     given = reader.read(asked, "input")
     done = reader.read(_part(row, "output", "response"), "output")
-    turns = tuple(item for item in given if isinstance(item, Message))
-    # A conversation carried on may have tool steps in its input: they were done before.
-    items = [*(item for item in given if not isinstance(item, Message)), *done]
+    return rollout_of(row.where, [*given, *done], row.values)
+
+
+def rollout_of(where: str, items: Sequence[Step | Other], fields: Mapping[str, Any]) -> Rollout:
+    """Return the rollout that items are, parted at the question.
+
+    The question is the last turn of the user before the first call. What was said before it, and
+    what any system prompt says, is `input`; what follows is steps, also where it stands in a
+    request that carries a conversation on. Without a call, it is the user's last turn.
+    """
+    acts = next((n for n, item in enumerate(items) if isinstance(item, Call)), len(items))
+    begin = (
+        max((n for n, item in enumerate(items[:acts]) if _is_from(item, "user")), default=-1) + 1
+    )
+    turns = [item for item in items[:begin] if isinstance(item, Message)]
     steps: list[Step] = []
     others: list[Other] = []
-    for item in items:
+    for number, item in enumerate(items[begin:], start=begin):
         if isinstance(item, Other):
             others.append(replace(item, before=len(steps)))
+        elif number < acts and _is_from(item, "system", "developer"):
+            turns.append(item)
         else:
             steps.append(item)
-    return Rollout(row.where, turns, tuple(steps), row.values, tuple(others))
+    return Rollout(where, tuple(turns), tuple(steps), fields, tuple(others))
+
+
+def _is_from(item: Step | Other, *roles: str) -> TypeGuard[Message]:
+    return isinstance(item, Message) and item.role in roles
 
 
 def _part(row: Row, name: str, parent: str) -> Any:
@@ -187,14 +234,14 @@ class _Reader:
             place = f"{self.where}: {part} item {number}"
             if not isinstance(item, dict):
                 raise DataError(f"{place}: is {type(item).__name__}, expected an object.")
-            read.append(self._item(item, place))
+            if _kind(item) == "message":
+                read += _message(item, place)
+            else:
+                read.append(self._item(item, place))
         return read
 
     def _item(self, item: dict[str, Any], place: str) -> Step | Other:
-        kind = item.get("type") or ("message" if "role" in item else "without type")
-        if kind == "message":
-            role = item.get("role", "assistant")
-            return Message(str(role), _text(item.get("content"), f"{place}, field 'content'"))
+        kind = _kind(item)
         if kind == "reasoning":
             shown = item.get("content") or item.get("summary")
             return Reasoning(_text(shown, f"{place}, field 'summary'", joint="\n"))
@@ -212,7 +259,21 @@ class _Reader:
         if kind == "function_call_output":
             text = _text(item.get("output"), f"{place}, field 'output'")
             return Output(text, self.calls.get(_required(item, "call_id", place)))
-        return Other(str(kind), item, before=0)
+        return Other(kind, item, before=0)
+
+
+def _kind(item: dict[str, Any]) -> str:
+    return str(item.get("type") or ("message" if "role" in item else "without type"))
+
+
+def _message(item: dict[str, Any], place: str) -> list[Step]:
+    """Return a turn of text, behind the thoughts that the agent wrote into it."""
+    role = str(item.get("role", "assistant"))
+    text = _text(item.get("content"), f"{place}, field 'content'")
+    if role != "assistant":
+        return [Message(role, text)]
+    thought, text = split_thoughts(text)
+    return [*([Reasoning(thought)] if thought else []), Message(role, text)]
 
 
 def _required(item: dict[str, Any], name: str, place: str) -> str:

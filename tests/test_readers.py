@@ -227,6 +227,62 @@ def test_a_fault_in_an_array_is_placed(tmp_path: Path, data: bytes, said: str) -
         list(read_file(path))
 
 
+OBJECTS = '{"a": {"x": 1}, "b": {"x": 2}}'
+OTHER_FORMS = {
+    "array.jsonl": ('[{"a": 1}, {"a": 2}]', r"holds a JSON array, .* Rename it to array\.json\."),
+    "array.JSONL.gz": ('[\n{"a": 1}\n]', r"Rename it to array\.json\.gz\."),
+    "objects.json": (OBJECTS, r"one object of 2 objects \('a', 'b', …\): .* as an array"),
+    "long.json": (OBJECTS.replace("{", "{\n"), r"one object of 2 objects .* as an array"),
+    "long.jsonl": ('{\n"a": 1\n}', r":1: holds one object over many lines\. A file of rows"),
+    "open.jsonl": ('{\n"a": 1\n', r":1: is not valid JSON: an object begins here that goes on"),
+    "columns.json": ('{"a": [1, 2], "b": ["x", "y"]}', "a table by columns"),
+    "data.json": ('{"version": 1, "data": [{"a": 1}]}', "whose 'data' looks like the rows"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FORMS)
+def test_rows_in_another_form_of_json_are_told_what_to_do(tmp_path: Path, name: str) -> None:
+    text, said = OTHER_FORMS[name]
+    path = tmp_path / name
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    with pytest.raises(DataError, match=said):
+        list(read_rows(path).split("train").with_faults())
+
+
+@pytest.mark.parametrize(
+    "text", ['{"chosen": [{"role": "a"}], "rejected": [{"role": "b"}]}', '{"messages": [{}]}']
+)
+def test_one_row_is_not_taken_for_a_table(tmp_path: Path, text: str) -> None:
+    assert len(list(read_file(write(tmp_path / "rows.json", text.encode())))) == 1
+
+
+FAULTY_LINES = [b'{"a": bad}', b'{"a": 1, "a": 2}', b'{"a": "\\ud83d"}', b"[1]", b'{"a": "\xff"}']
+FAULTY_ITEMS = [b'{"a": 1, "a": 2}', b'{"a": {"b": 1, "b": 2}}', b'{"a": "\\ud83d"}', b"5"]
+FAULTY_ROWS = {
+    "rows.jsonl": (b"\n".join([b'{"a": 0}', *FAULTY_LINES, b'{"a": 9}']), len(FAULTY_LINES)),
+    "rows.json": (b"[%b]" % b",".join([b'{"a": 0}', *FAULTY_ITEMS, b'{"a": 9}']), 4),
+    "rows.csv": (b"a,b\n0,1\n1\n1,2,3\n9,9\n", 2),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY_ROWS)
+def test_a_row_that_cannot_be_read_leaves_the_others(tmp_path: Path, name: str) -> None:
+    data, faults = FAULTY_ROWS[name]
+    rows = list(read_rows(write(tmp_path / name, data)).split("train").with_faults())
+    assert [str(row.values.get("a")) for row in (rows[0], rows[-1])] == ["0", "9"]
+    assert [row.fault is None for row in rows] == [True, *[False] * faults, True]
+    with pytest.raises(DataError) as caught:
+        list(read_rows(tmp_path / name).split("train"))
+    assert str(caught.value) == str(rows[1].fault)
+
+
+def test_a_key_that_stands_twice_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", b'{"a": 1}\n{"b": [{"c": 1, "d": 2, "c": 3}]}\n')
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: the key 'c' stands twice"):
+        list(read_file(path))
+
+
 def test_memory_stays_flat_on_an_array_in_one_line(tmp_path: Path) -> None:
     item = json.dumps({"text": "x" * 10_000})
     path = write(tmp_path / "long.json", ("[" + ",".join([item] * 2_000) + "]").encode())  # 20 MB
@@ -306,6 +362,9 @@ def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:
         read_rows(tmp_path / "rows.jsonl", revision="main")
     with pytest.raises(DataError, match="not a format that is read"):
         list(read_rows(write(tmp_path / "rows.xlsx", b"x")).split("train"))
+    for name, said in (("log.eval", "log of inspect_ai"), ("run.traj", "trajectory of SWE-agent")):
+        with pytest.raises(DataError, match=said):
+            list(read_rows(write(tmp_path / name, b"x")).split("train"))
     (tmp_path / "bare").mkdir()
     with pytest.raises(DataError, match="no data files"):
         read_rows(tmp_path / "bare")

@@ -31,6 +31,9 @@ def listed(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in file]
 
 
+DEEP: Any = "x"
+for _ in range(100):
+    DEEP = [DEEP]
 U, A, S = ({"role": role, "content": role} for role in ("user", "assistant", "system"))
 BAD: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "equal": (preference, {"prompt": "q", "chosen": "a", "rejected": "a "}, "chosen_equals_reject"),
@@ -57,6 +60,8 @@ BAD: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
         {"prompt": [{"role": "user", "content": None}], "response": "a"},
         "wrong_type:content",
     ),
+    "deep": (sft, {"prompt": "q", "response": "a", "meta": DEEP}, "unfit:meta"),
+    "64 bits": (sft, {"prompt": "q", "response": "a", "meta": [10**30]}, "unfit:meta"),
     "empty turn": (
         sft,
         {"prompt": [{**U}, {**A, "content": " "}, {**U}], "response": "a"},
@@ -183,6 +188,63 @@ def test_huge_values_are_cut_in_the_list_only(tmp_path: Path) -> None:
     load(sft, path, rejected_rows=rejected, max_rejected_share=0.5)
     (line,) = listed(rejected)
     assert line["values"]["prompt"] == "x" * 1000 + "... (5000 characters)"
+
+
+@pytest.mark.parametrize("adapter", [sft, prompts])
+@pytest.mark.parametrize(
+    ("turns", "said"),
+    [
+        ([U, A, A], r"two_final_answers: 2.*the last two turns are both assistant's.*Join them"),
+        ([{"messages": [U, A]}], "with the keys messages, expected .*write a row for each"),
+        ([[U, A]], "messages is a list of lists: write a row for each conversation"),
+        (str([U, A]), r"messages is a list as Python's str\(\) writes it: write it by json\.dumps"),
+        (
+            {"messages": [U, A]},
+            r"has messages: `columns: {messages: messages\.messages}` reaches it",
+        ),
+    ],
+)
+def test_a_conversation_in_another_form_gets_fitting_advice(
+    tmp_path: Path, adapter: Any, turns: Any, said: str
+) -> None:
+    with pytest.raises(DataError, match=f"(?s){said}"):
+        load(adapter, write_rows(tmp_path, [{"messages": turns}] * 2))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"prompt": bad', "unreadable"),
+        ('{"prompt": "\\ud83d", "chosen": "a", "rejected": "b"}', "unreadable"),
+        ('{"prompt": "q", "prompt": "p", "chosen": "a", "rejected": "b"}', "unreadable"),
+        (f'{{"prompt": "q", "chosen": "a", "rejected": "b", "meta": {"[" * 3000}', "unreadable"),
+        (
+            f'{{"prompt": "q", "chosen": "a", "rejected": "b", "margin": 1{"0" * 400}}}',
+            "not_a_number:margin",
+        ),
+    ],
+)
+def test_one_line_that_cannot_be_used_is_counted_like_any_bad_row(
+    tmp_path: Path, line: str, reason: str, capsys: Any
+) -> None:
+    margin = {"margin": 1} if "margin" in reason else {}
+    rows = [{"prompt": f"q{n}", "chosen": "a", "rejected": "b", **margin} for n in range(30)]
+    path = Path(write_rows(tmp_path, rows))
+    path.write_text(path.read_text(encoding="utf-8") + line + "\n", encoding="utf-8")
+    loaded = load(preference, str(path), rejected_rows=tmp_path / "rejected.jsonl")
+    assert loaded.report["dropped"] == {reason: 1}
+    assert (loaded.report["kept"], loaded.report["rows_read"]) == (30, 31)
+    assert f"{path}:31: " in listed(tmp_path / "rejected.jsonl")[0]["said"]
+    assert f"30 of 31 rows kept; left out: {reason}: 1" in capsys.readouterr().err
+    with pytest.raises(DataError, match="more than `max_rejected_share`"):
+        load(preference, str(path), max_rejected_share=0)
+
+
+def test_a_file_of_which_no_line_can_be_read_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": bad\n{"prompt": bad\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: is not valid JSON"):
+        load(sft, str(path))
 
 
 def test_what_is_left_out_is_said_with_counts(tmp_path: Path, capsys: Any) -> None:

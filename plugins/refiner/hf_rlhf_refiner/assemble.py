@@ -5,6 +5,7 @@ source's own, or cut off by question; and the report says what became of everyth
 """
 
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,8 @@ from typing import Any, Literal, TypedDict
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import DataError
-from hf_rlhf.readers import Row, Rows, Source
+from hf_rlhf.processes import rank
+from hf_rlhf.readers import Row, Rows, Source, rename
 from hf_rlhf_refiner.prompt import BadRow, Prompt
 
 OnBad = Literal["stop", "drop"]
@@ -123,11 +125,21 @@ class _Tally:
     read: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
 
+    @staticmethod
+    def _mapped(row: Row, columns: Mapping[str, str]) -> Row:
+        try:
+            return rename(row, columns)
+        except DataError as error:
+            raise BadRow("lacks_mapped_column", str(error)) from error
+
     def converted(self, rows: Rows, prefix: str) -> list[Converted]:
         before, kept = self.read, []
-        for number, row in enumerate(rows, start=1):
+        for number, row in enumerate(rows.with_faults(), start=1):
             self.read += 1
             try:
+                if row.fault is not None:
+                    raise BadRow("unreadable", str(row.fault))
+                row = self._mapped(row, rows.columns)
                 kept.append(self.convert(row, f"{prefix}-{number}"))
             except BadRow as error:
                 long = error.reason == "prompt_too_long"
@@ -153,8 +165,8 @@ def assemble(
 ) -> Loaded:
     """Convert all rows of a source and return train and test splits with a report.
 
-    A file that cannot be read stops in any case; `on_bad_row` is about rows that can be read and
-    not be used.
+    A file that cannot be read on stops in any case; `on_bad_row` is about single rows that cannot
+    be read, or not be used.
     """
     tally = _Tally(convert, on_bad_row, on_long_prompt)
     train_rows, held_rows = splitting.train_rows(source), splitting.held_out_rows(source)
@@ -175,7 +187,21 @@ def assemble(
         "held_out": origin if test else "nothing",
         "questions_in_both_splits": len({_key(row) for row in train} & {_key(row) for row in test}),
     }
+    _show(report)
     return Loaded(_dataset(train, test), report)
+
+
+def _show(report: Mapping[str, Any]) -> None:
+    """Print what was left out, and how many rows have turns that the prompt does not show."""
+    counts = dict(report["dropped"])
+    line = f"{report['source']}: {report['kept']} of {report['rows_read']} rows kept"
+    if counts:
+        line += f"; left out: {_listed(counts)}"
+    turns = {name: n for name, n in report.items() if name.endswith("_turns") and n}
+    if turns:
+        line += f"; {_listed(turns)} (the prompt has the question alone)"
+    if rank() == 0 and (counts or turns):
+        print(f"{line}.", file=sys.stderr, flush=True)
 
 
 def _prompt_report(rows: Sequence[Converted]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """`judged_rollouts`: agent rollouts, with the rubrics they were judged by, as refiner rows."""
 
 import json
+import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import DataError
 from hf_rlhf.readers import Row, read_rows
 from hf_rlhf.rollouts import Output, Rollout, parse_rollout
+from hf_rlhf.tool_output import found_items, shown_fields
 from hf_rlhf_refiner.answer import Source
 from hf_rlhf_refiner.assemble import (
     Converted,
@@ -22,8 +23,6 @@ from hf_rlhf_refiner.assemble import (
 from hf_rlhf_refiner.prompt import SYSTEM_PROMPT, BadRow, PromptMaker, Result
 from hf_rlhf_refiner.relevance import passages
 
-_WRAPPERS = ("results", "result", "output", "data", "hits", "documents")
-"""Keys that tools put around what they found, where the key stands alone."""
 _BOOKKEEPING = ("id", "score")
 """Left out of what is shown: a tool's own ids would be mistaken for ones that can be cited."""
 
@@ -46,6 +45,7 @@ def judged_rollouts(
     split: str | None = None,
     revision: str | None = None,
     subset: str | None = None,
+    columns: dict[str, str] | None = None,
     max_prompt_tokens: int = 6144,
     max_snippet_chars: int = 600,
     test_rows: int | None = None,
@@ -58,7 +58,8 @@ def judged_rollouts(
 ) -> Loaded:
     """Load agent rollouts in the OpenAI Responses form as refiner rows.
 
-    The question is the last user message; the reasoning is what the rollout shows of it; each tool
+    The question is the last user message before the first call; a rollout in which another one
+    follows an answer is a bad row. The reasoning is what the rollout shows of it; each tool
     output is one result, cut into snippets, whose ids say the call: `T3`, or `T3-1`, `T3-2` … where
     the third call returned several documents or a long text. What the agent handed in as its
     answer is no tool output: it is kept apart, in the column `answer`.
@@ -72,6 +73,8 @@ def judged_rollouts(
         split: the split to train on, unless it is `train` or the only one.
         revision: branch, tag or commit of a Hub dataset.
         subset: configuration name of a Hub dataset.
+        columns: names of a rollout (`responses_create_params`, `response`, `rubric_judgements`,
+            `expected_answer`) -> the names in the data, dotted to reach into an object.
         max_prompt_tokens: over it, tool results are dropped, the least relevant first.
         max_snippet_chars: longest snippet; longer texts are parted between paragraphs or sentences.
         test_rows: how many rows to hold out. By default the source's test split, or a tenth.
@@ -94,7 +97,7 @@ def judged_rollouts(
     if max_snippet_chars < 40:
         raise DataError(f"max_snippet_chars is {max_snippet_chars}, expected at least 40.")
     maker = PromptMaker(tokenizer, max_prompt_tokens, system_prompt, chat_template_kwargs or {})
-    source = read_rows(path, revision=revision, subset=subset)
+    source = read_rows(path, revision=revision, subset=subset, columns=columns)
     return assemble(
         source,
         lambda row, row_id: _converted(row, row_id, maker, max_snippet_chars),
@@ -149,6 +152,13 @@ def _converted(row: Row, row_id: str, maker: PromptMaker, longest: int) -> Conve
     question = rollout.question
     if not question:
         raise BadRow("no_question", f"{row.where}: field 'input': holds no user message.")
+    if (again := rollout.second_question) is not None:
+        raise BadRow(
+            "second_question",
+            f"{row.where}: the user asks again behind the agent's answer: {again.text!r:.80}. "
+            "Expected one question a row: part the conversation, or drop such rows "
+            "(`on_bad_row: drop`).",
+        )
     results, empty = tool_results(rollout, longest)
     if not results:
         raise BadRow(
@@ -160,6 +170,8 @@ def _converted(row: Row, row_id: str, maker: PromptMaker, longest: int) -> Conve
     prompt = maker.make(row.where, question, rollout.reasoning, results)
     counts: Counter[str] = Counter(empty_tool_results=empty)
     counts["outputs_without_call"] = sum(output.call is None for output in rollout.outputs)
+    counts["rows_with_earlier_turns"] = int(bool(rollout.earlier_turns))
+    counts["rows_with_later_turns"] = int(bool(rollout.later_turns))
     counts.update({f"unknown_step:{kind}": n for kind, n in rollout.unknown.items()})
     return Converted(
         RefinerRow(
@@ -217,16 +229,30 @@ def _judgement(item: Any, where: str) -> Judgement:
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < 1e9:
         raise BadRow(
             "wrong_type:rubric_judgements",
-            f"{where}: the severity is {weight!r}, expected a number above 0. {expected}",
+            f"{where}: the severity is {weight!r:.60}, expected a number above 0. {expected}",
         )
     failed = item.get("error") is not None or item.get("score") is None
     votes = item.get("votes") or []
+    if not isinstance(votes, list):
+        raise BadRow("wrong_type:rubric_judgements", f"{where}: the votes are no list. {expected}")
     return Judgement(
         criterion=criterion.strip(),
         weight=float(weight),
-        score=None if failed else float(item["score"]),
-        votes=tuple(int(vote) for vote in votes if vote is not None),
+        score=None if failed else _number(item["score"], f"{where}: the score"),
+        votes=tuple(int(_number(vote, f"{where}: a vote")) for vote in votes if vote is not None),
     )
+
+
+def _number(value: Any, what: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise BadRow(
+            "wrong_type:rubric_judgements", f"{what} is {value!r:.60}, expected a number or null."
+        )
+    return number
 
 
 def _head(output: Output) -> str:
@@ -234,44 +260,16 @@ def _head(output: Output) -> str:
 
 
 def _documents(text: str) -> list[str]:
-    """Part a tool's output into documents: the items of a JSON list, or the text as one.
-
-    Tools often wrap a list, or JSON as text, into an object with one key, sometimes twice.
-    """
-    value: Any = text
-    for _ in range(4):
-        inner = _unwrapped(value)
-        if inner is value:
-            break
-        value = inner
-    items = value if isinstance(value, list) else [value]
-    return [shown for shown in (_shown(item) for item in items) if shown]
-
-
-def _unwrapped(value: Any) -> Any:
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-    if isinstance(value, dict) and len(value) == 1:
-        ((key, inner),) = value.items()
-        return inner if key in _WRAPPERS else value
-    return value
+    """Part a tool's output into documents: the items of a JSON list, or the text as one."""
+    shown = (_shown(item) for item in found_items(text)[0])
+    return [document for document in shown if document]
 
 
 def _shown(item: Any) -> str:
     """Show a document as lines `key: value`, a text as it is, and leave out what is empty."""
     if isinstance(item, dict):
-        return "\n".join(_lines(item))
+        fields = shown_fields(item, [])
+        return "\n".join(f"{key}: {one.strip()}" for key, one in fields if key not in _BOOKKEEPING)
     if item is None or isinstance(item, str):
         return (item or "").strip()
     return json.dumps(item, ensure_ascii=False)
-
-
-def _lines(document: dict[str, Any]) -> Iterator[str]:
-    for key, value in document.items():
-        if key in _BOOKKEEPING or value is None or value in ("", [], {}):
-            continue
-        shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        yield f"{key}: {shown.strip()}"

@@ -248,11 +248,14 @@ def _rubric(item: Any, where: str, name: str) -> Rubric:
 
 
 def _weight(value: Any, where: str, name: str) -> float:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    size = abs(value) if number and name == "negative_rubrics" else value
-    if not number or not math.isfinite(size) or size <= 0:
+    try:
+        size = math.nan if isinstance(value, (bool, str)) else float(value)
+    except (TypeError, OverflowError):
+        size = math.nan
+    size = abs(size) if name == "negative_rubrics" else size
+    if not math.isfinite(size) or size <= 0:
         raise _wrong_rubrics(name, f"{where}: the weight is {_said(value)}")
-    return float(size)
+    return size
 
 
 def _wrong_rubrics(name: str, what: str) -> BadRow:
@@ -267,6 +270,8 @@ def _said(value: Any) -> str:
     """Say what a value is, short enough for a message."""
     if value is None:
         return "null"
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a number of more than 64 bits"
     if isinstance(value, (bool, int, float)):
         return repr(value)
     if isinstance(value, str):

@@ -134,6 +134,21 @@ BAD = [
         "wrong_type:rubric_judgements",
         "the severity is -1",
     ),
+    (
+        {"rubric_judgements": [{"criteria": "x", "score": "yes"}]},
+        "wrong_type:rubric_judgements",
+        "the score is 'yes', expected a number",
+    ),
+    (
+        {"rubric_judgements": [{"criteria": "x", "score": 1, "votes": ["no"]}]},
+        "wrong_type:rubric_judgements",
+        "a vote is 'no', expected a number",
+    ),
+    (
+        {"rubric_judgements": [{"criteria": "x", "score": 10**400}]},
+        "wrong_type:rubric_judgements",
+        "the score is 1000",
+    ),
     ({"response": {"output": [5]}}, "not_a_rollout", "output item 1: is int"),
     ({"response": {"output": []}}, "no_tool_output", "no tool returned anything"),
 ]
@@ -149,6 +164,51 @@ def test_a_bad_rollout_stops_with_its_place_or_is_dropped(
     assert "rows.jsonl:2: " in str(caught.value)
     assert said in str(caught.value)
     assert load(tmp_path, *rows, on_bad_row="drop").report["dropped"] == {reason: 1}
+
+
+def talk(*turns: tuple[str, str]) -> list[dict[str, str]]:
+    return [{"type": "message", "role": role, "content": text} for role, text in turns]
+
+
+def test_turns_of_the_user_are_counted_where_the_user_looks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A demand for the answer is no question; a question behind an answer makes a bad row."""
+    row = rollout("Built in 1900.", "x")
+    asked = talk(("user", "Hi"), ("assistant", "Hello!"), ("user", "When was the tower built?"))
+    steps = row["response"]["output"]
+    nudge = talk(("user", "Provide your final answer now."))
+    row["responses_create_params"]["input"] = [*asked, *steps[:3], *nudge]
+    row["response"]["output"] = steps[3:]
+    again = rollout("y")
+    again["response"]["output"] += talk(("user", "And by whom?"), ("assistant", "By Ben."))
+    with pytest.raises(DataError, match=r"rows.jsonl:2: the user asks again .*And by whom"):
+        load(tmp_path, row, again)
+    loaded = load(tmp_path, row, again, on_bad_row="drop")
+    assert loaded.dataset["train"]["question"][0] == "When was the tower built?"
+    assert "final answer now" not in json.dumps(loaded.dataset["train"]["prompt"][0])
+    assert loaded.report["dropped"] == {"second_question": 1}
+    shown = capsys.readouterr().err
+    assert "1 of 2 rows kept; left out: second_question: 1" in shown
+    assert "rows_with_earlier_turns: 1, rows_with_later_turns: 1" in shown
+
+
+def test_a_line_that_cannot_be_read_is_dropped_or_stops(tmp_path: Path) -> None:
+    path = Path(write_rows(tmp_path, [rollout("x")]))
+    path.write_text(path.read_text(encoding="utf-8") + "{bad\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: is not valid JSON"):
+        judged_rollouts(str(path), tokenizer=TOKENIZER)
+    loaded = judged_rollouts(str(path), tokenizer=TOKENIZER, on_bad_row="drop")
+    assert loaded.report["dropped"] == {"unreadable": 1}
+
+
+def test_columns_are_mapped(tmp_path: Path) -> None:
+    row = rollout("x")
+    row["run"] = {"reply": row.pop("response")}
+    row["gold"] = row.pop("expected_answer")
+    columns = {"response": "run.reply", "expected_answer": "gold"}
+    loaded = load(tmp_path, row, columns=columns)
+    assert loaded.dataset["train"]["expected_answer"][0] == "1900"
 
 
 @real

@@ -209,6 +209,11 @@ BAD_ROWS: list[tuple[dict[str, Any], str, str]] = [
         "the weight is -1",
     ),
     (
+        {"positive_rubrics": [{"criterion": "a", "weight": 10**400}]},
+        "wrong_type:positive_rubrics",
+        "the weight is a number of more than 64 bits",
+    ),
+    (
         {"positive_rubrics": [{"criterion": "a", "weight": True}]},
         "wrong_type:positive_rubrics",
         "the weight is True",
@@ -243,9 +248,9 @@ def test_all_rows_dropped_is_an_error_that_says_why(tmp_path: Path) -> None:
 
 
 def test_a_broken_file_stops_also_where_bad_rows_are_dropped(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps(raw()) + '\n{"question": "cut')
-    with pytest.raises(DataError, match=r"rows\.jsonl:2: is not valid JSON"):
+    path = tmp_path / "rows.json"
+    path.write_text("[" + json.dumps(raw()) + ',\n{"question": "cut')
+    with pytest.raises(DataError, match=r"rows\.json:2: is not valid JSON"):
         load(str(path), on_bad_row="drop")
 
 

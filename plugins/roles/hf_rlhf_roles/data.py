@@ -52,6 +52,9 @@ class Inspected:
     marks: "array[int]"
     """64 bits of a hash of each row, each prompt and each target, without repetition, sorted."""
 
+    first: Mapping[str, str] = field(default_factory=dict)
+    """Kind -> where the first row of it stands, and what it is."""
+
     pins: Mapping[str, str] = field(default_factory=dict)
     """`revision` and `subset` of a Hub dataset, where they are given."""
 
@@ -68,14 +71,17 @@ def inspect_data(path: str, pins: Mapping[str, str] | None = None) -> Inspected:
     digest = hashlib.sha256()
     marks: set[int] = set()
     kinds: Counter[str] = Counter()
+    first: dict[str, str] = {}
     count = 0
     for row in _rows(path, pins):
         count += 1
-        kinds[kind_of(row.values)] += 1
+        kind = kind_of(row.values)
+        kinds[kind] += 1
+        first.setdefault(kind, f"{row.where}: {_shape(row.values)}")
         digest.update(_canonical(row.values))
         marks.update(_marks(row.values))
     found = array("Q", sorted(marks))
-    return Inspected(path, count, dict(kinds), digest.hexdigest(), found, dict(pins or {}))
+    return Inspected(path, count, dict(kinds), digest.hexdigest(), found, first, dict(pins or {}))
 
 
 def first_shared(data: Inspected, marks: "array[int]") -> str | None:
@@ -94,8 +100,16 @@ def pins_of(dataset: Mapping[str, Any]) -> dict[str, str]:
 def _rows(path: str, pins: Mapping[str, str] | None) -> Iterator[Row]:
     pins = pins or {}
     found = read_rows(path, revision=pins.get("revision"), subset=pins.get("subset"))
+    fault, readable = None, False
     for split in found.splits.values():
-        yield from split
+        for row in split.with_faults():
+            # The dataset adapter counts a row that cannot be read, or stops at it.
+            if row.fault is None:
+                readable = True
+                yield row
+            fault = fault or row.fault
+    if fault is not None and not readable:
+        raise fault
 
 
 def kind_of(values: Mapping[str, Any]) -> str:
@@ -104,17 +118,38 @@ def kind_of(values: Mapping[str, Any]) -> str:
     if any(columns >= set(pair) for pair in _PREFERENCE):
         return "preference"
     if columns & set(_TALKS):
-        talk = next(values[name] for name in _TALKS if name in columns)
+        talk = _turns(next(values[name] for name in _TALKS if name in columns))
+        if not talk:
+            return "unknown"
         return "sft" if _ends_with_assistant(talk) else "prompts"
     if columns & set(_PROMPTS):
         return "sft" if columns & set(_TARGETS) else "prompts"
     return "unknown"
 
 
-def _ends_with_assistant(talk: Any) -> bool:
-    if not isinstance(talk, list) or not talk or not isinstance(talk[-1], dict):
-        return False
-    return _SPEAKERS.get(_speaker(talk[-1])) == "target"
+def _turns(talk: Any) -> list[Any]:
+    """Return the turns of a conversation, which may be JSON text; none for what is none."""
+    if isinstance(talk, str):
+        try:
+            talk = json.loads(talk)
+        except (ValueError, RecursionError):
+            return []
+    whole = isinstance(talk, list) and all(isinstance(turn, dict) for turn in talk)
+    return talk if whole else []
+
+
+def _shape(values: Mapping[str, Any]) -> str:
+    """Say what a row's conversation is, by which its kind was found; "" for a row without one."""
+    name = next((name for name in _TALKS if values.get(name) is not None), None)
+    if name is None:
+        return f"columns {', '.join(values) or 'none'}"
+    if not (talk := _turns(values[name])):
+        return f"`{name}` is no list of turns"
+    return f"the last turn of `{name}` is {_speaker(talk[-1])}'s"
+
+
+def _ends_with_assistant(talk: list[Any]) -> bool:
+    return bool(talk) and _SPEAKERS.get(_speaker(talk[-1])) == "target"
 
 
 def check_kind(found: Inspected, role: Role, name: str, stage: Stage) -> None:
@@ -125,7 +160,11 @@ def check_kind(found: Inspected, role: Role, name: str, stage: Stage) -> None:
     said = ", ".join(f"{count} of kind {kind}" for kind, count in sorted(others.items()))
     kind = max(others, key=lambda one: others[one])
     fits = [other for other, one in role.stages.items() if one.data == kind]
-    hint = f" Data of kind {kind} is for --stage {' or '.join(fits)}." if fits else ""
+    # A few odd rows are faults of the file; a file of another kind is for another stage.
+    other = len(others) == 1 and others[kind] == found.rows
+    hint = f" Data of kind {kind} is for --stage {' or '.join(fits)}." if fits and other else ""
+    if kind in found.first:
+        hint = f" The first of kind {kind}: {found.first[kind]}.{hint}"
     raise DataError(
         f"{found.name}: stage {name!r} of role {role.name!r} takes data of kind {stage.data} "
         f"({EXPECTED[stage.data]}), but of {found.rows} rows {said}.{hint}"
@@ -138,7 +177,7 @@ def _marks(values: Mapping[str, Any]) -> Iterator[int]:
     prompt = {key: told[key] for key in _PROMPTS if told.get(key)}
     target = [told[key] for key in told if key in _TARGETS or _is_choice(key)]
     for name in _TALKS:
-        if isinstance(talk := told.get(name), list):
+        if talk := _turns(told.get(name)):
             end = len(talk) - _ends_with_assistant(talk)
             prompt, target = {"prompt": talk[:end]}, talk[end:]
     if prompt:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
-from hf_rlhf_roles.data import inspect_data, kind_of
+from hf_rlhf_roles.data import check_kind, inspect_data, kind_of
 from hf_rlhf_roles.role import KINDS, read_role, shipped
 from hf_rlhf_roles.workspace import find_workspace, make_workspace, read_workspace
 
@@ -156,7 +156,7 @@ def test_init_refuses_what_it_would_overwrite(home, tmp_path):
         ({"prompt": "a"}, "prompts"),
         ({"prompt": "a", "response": None}, "prompts"),
         ({"text": "a"}, "unknown"),
-        ({"messages": "hello"}, "prompts"),
+        ({"messages": "hello"}, "unknown"),
     ],
 )
 def test_kinds_of_rows(row, kind):
@@ -167,6 +167,31 @@ def test_kinds_of_rows(row, kind):
 def write(path: Path, rows) -> str:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
+
+
+TALK = [{"role": "user", "content": "Is it so?"}, {"role": "assistant", "content": "Yes."}]
+
+
+def test_messages_may_be_json_text_and_bad_ones_are_told(tmp_path):
+    assert kind_of({"messages": json.dumps(TALK)}) == "sft"
+    assert kind_of({"messages": TALK[:1]}) == "prompts"
+    assert kind_of({"messages": [TALK]}) == kind_of({"messages": "[cut"}) == "unknown"
+    as_text = inspect_data(write(tmp_path / "a.jsonl", [{"messages": json.dumps(TALK)}]))
+    one = inspect_data(write(tmp_path / "b.jsonl", [{"prompt": "Is it so?", "response": "No."}]))
+    assert as_text.shares(one.marks) >= 1
+    rows = [{"messages": TALK}] * 2 + [{"messages": TALK[:1]}]
+    role = read_role(next(iter(shipped().values())))
+    found = inspect_data(write(tmp_path / "c.jsonl", rows))
+    with pytest.raises(DataError) as caught:
+        check_kind(found, role, "sft", role.stage("sft"))
+    assert "c.jsonl:3: the last turn of `messages` is user's" in str(caught.value)
+    assert "--stage" not in str(caught.value)
+
+
+def test_a_row_that_cannot_be_read_is_left_to_the_adapter(tmp_path):
+    path = Path(write(tmp_path / "a.jsonl", [{"prompt": "q", "response": "a"}]))
+    path.write_text(path.read_text() + "{bad\n")
+    assert inspect_data(str(path)).rows == 1
 
 
 def test_a_row_is_known_again_however_it_is_written(tmp_path):

@@ -46,6 +46,7 @@ NOTED = {
     "half_characters": "halves of surrogate pairs replaced by U+FFFD",
     "not_a_number": "NaN and infinity in other fields, made null",
     "earlier_turns": "turns before the question, kept in `fields` only",
+    "later_turns": "turns of the user after the first call that follow no answer: unknown steps",
     "answer_echoes": "tool outputs that repeat a handed-in answer, left out",
     "renamed": "different rows with an id that was read before: they get a suffix",
     "blank_lines": "lines without anything",

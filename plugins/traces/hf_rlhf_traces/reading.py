@@ -19,10 +19,13 @@ from msgspec.structs import replace
 from xxhash import xxh3_128_hexdigest
 
 from hf_rlhf.errors import DataError
+from hf_rlhf.formats import repeated_key
 from hf_rlhf_traces.decontamination import evaluation_set
 from hf_rlhf_traces.readers import FORMS, form_of, without_question
 from hf_rlhf_traces.readers.clean import clean, json_in
-from hf_rlhf_traces.readers.rough import BadRow, Noted, kind_of
+from hf_rlhf_traces.readers.messages import MESSAGES
+from hf_rlhf_traces.readers.rough import QUESTION_KEYS, BadRow, Noted, kind_of
+from hf_rlhf_traces.readers.search import TRACE_KEYS
 from hf_rlhf_traces.settle import settle
 from hf_rlhf_traces.trace import (
     Answer,
@@ -44,6 +47,7 @@ PACKED = (
     *("responses_create_params", "full_traces", "fields", "conversations"),
 )
 """Columns that may hold JSON as text."""
+_READ = {*QUESTION_KEYS, *TRACE_KEYS, *MESSAGES, "response", "responses_create_params"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,7 @@ def read_line(raw: bytes, where: str, options: Options) -> Read | Rejected:
         values, suspect = _parsed(raw)
         if not isinstance(values, dict):
             raise BadRow("not_object", f"the row is {kind_of(values)}, expected an object")
+        _refuse_repeated(values, raw)
         if suspect:
             values = clean(values, noted)
         return _read(values, where, options, noted)
@@ -165,6 +170,21 @@ def _parsed(raw: bytes) -> tuple[Any, bool]:
         raise BadRow("not_json", said) from error
     except (ValueError, RecursionError) as error:
         raise BadRow("not_json", str(error)) from error
+
+
+def _refuse_repeated(values: Mapping[str, Any], raw: bytes) -> None:
+    """Refuse a row in which a column that is read stands twice: orjson keeps the last one.
+
+    The whole row is only looked through where the name stands there twice, which is rare.
+    """
+    held = [key for key in _READ if key in values]
+    if any(raw.count(b'"%b"' % key.encode()) > 1 for key in held):
+        try:
+            again = repeated_key(raw.decode("utf-8"))
+        except (ValueError, RecursionError):  # it was parsed leniently
+            return
+        if again is not None:
+            raise BadRow("malformed", f"the key {again!r} stands twice in one object")
 
 
 def _suspect(raw: bytes) -> bool:

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from hf_rlhf.errors import DataError
 from hf_rlhf.formats import READERS
+from hf_rlhf.other_forms import FOREIGN
 from hf_rlhf.readers import read_rows
 from hf_rlhf_traces.engine import Block, unreadable
 from hf_rlhf_traces.reading import Options, Rejected, rejected
@@ -45,6 +46,7 @@ def files_of(sources: Sequence[str], out: Path, options: Options) -> list[str]:
             raise DataError(
                 f"{source}: {_suffix(path) or 'a name without suffix'} is not read here. Expected "
                 f"one of {', '.join(READERS)}; all but Parquet may be gzipped (.gz)."
+                f"{FOREIGN.get(_suffix(path), '')}"
             )
         elif path.exists():
             found.append(str(path))
@@ -190,6 +192,11 @@ def _first(line: bytes, where: str) -> bytes:
     if line[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{where}: is UTF-16. Convert it: iconv -f UTF-16 -t utf-8 FILE.")
     line = line.removeprefix(b"\xef\xbb\xbf")
+    if line.split(b"{")[0].strip() == b"[":
+        raise DataError(
+            f"{where}: holds a JSON array, and a file of this name has one object a line. Rename "
+            "it to end in .json."
+        )
     return line if line.strip() else b""
 
 
@@ -212,7 +219,10 @@ def _parsed(path: Path) -> Iterator[tuple[str, Item]]:
     try:
         for where, values in READERS[_suffix(path)](path):
             number += 1
-            yield where, values
+            if isinstance(values, DataError):
+                yield where, rejected(where, "malformed", str(values))
+            else:
+                yield where, values
     except DataError as error:
         where = f"{path}, row {number + 1}"
         yield where, rejected(where, "file_damaged", f"{error} What follows is lost")

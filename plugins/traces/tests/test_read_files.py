@@ -266,6 +266,14 @@ def test_an_empty_or_utf16_file_is_an_error(tmp_path: Path) -> None:
             done(file, tmp_path / "out")
 
 
+@pytest.mark.parametrize("text", ['[{"question": "q"}]', '[\n{"question": "q"}\n]'])
+def test_an_array_in_a_file_of_lines_is_to_be_renamed(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"in\.jsonl:1: holds a JSON array, .*Rename it"):
+        done(path, tmp_path / "work")
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     file, out = tmp_path / "t.jsonl", tmp_path / "out"
     file.write_bytes(lines(1))

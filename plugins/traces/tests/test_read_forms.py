@@ -196,6 +196,29 @@ def test_responses_rollouts_with_parallel_calls_and_hidden_reasoning() -> None:
     assert len(turns(found.trace.steps)[0].results) == 2
 
 
+def test_a_rollout_carried_on_has_the_question_before_its_first_call() -> None:
+    turns_of_user = [{"role": "user", "content": text} for text in ("Hi", "Where is Paris?")]
+    demand = {"role": "user", "content": "Research is complete. Provide your final answer now."}
+    said = {"role": "assistant", "content": "<think>In France.</think>France"}
+    asked = [*turns_of_user, call(1, "find", '{"q": "Paris"}'), output(1, "In France."), demand]
+    row = {"responses_create_params": {"input": asked}, "response": {"output": [said]}}
+    found = read(row)
+    assert found.trace.question == "Where is Paris?"
+    assert found.trace.steps == (
+        Search("Paris", "find"),
+        SearchResult((Document("", "In France."),)),
+        Unknown("message of user", demand),
+        Reasoning("In France."),
+        Answer("France", "answer"),
+    )
+    assert (found.noted["earlier_turns"], found.noted["later_turns"]) == (1, 1)
+    again = [said, {"role": "user", "content": "And Rome?"}, said]
+    assert reasons({**row, "response": {"output": again}})[0] == "user_turn_in_the_middle"
+    before = [said, demand, call(2, "find", "{}"), output(2, "x"), said]
+    row = {"input": turns_of_user, "output": before}
+    assert read(row).trace.question == demand["content"], "without a call before it"
+
+
 def test_the_last_message_of_a_rollout_is_its_answer() -> None:
     said = {"type": "message", "role": "assistant", "content": "France"}
     steps = steps_of(responses(call(1, "calc", "{}"), output(1, '{"result": 3.5}'), said))
@@ -300,7 +323,121 @@ def test_question_and_items_in_one_list_as_the_agents_sdk_has_them(column: str) 
     )
     assert found.trace.fields == {"reward": 1}
     reason, detail = reasons({column: [*items, {"role": "user", "content": "And Rome?"}]})
-    assert (reason, f"{column}[5]" in detail) == ("user_turn_in_the_middle", True)
+    assert (reason, "And Rome?" in detail) == ("user_turn_in_the_middle", True)
+
+
+FOUND = (Search("Paris"), SearchResult((Document("", "In France."),)), Answer("France", "answer"))
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_prompt_and_completion_as_trl_and_verifiers_have_them(as_text: bool) -> None:
+    called = {
+        "id": "1",
+        "type": "function",
+        "function": {"name": "search", "arguments": '{"query": "Paris"}'},
+    }
+    calls = [json.dumps(called) if as_text else called]
+    completion = [
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "1", "content": "In France."},
+        {"role": "assistant", "content": "France"},
+    ]  # fmt: skip
+    prompt = CHAT[1]["content"] if as_text else CHAT
+    found = read({"prompt": prompt, "completion": completion, "answer": "France", "reward": 1.0})
+    assert (found.form, found.trace.question, found.trace.steps) == (
+        "chat",
+        "Where is Paris?",
+        FOUND,
+    )
+    kept = {} if as_text else {"input": CHAT[:1]}
+    assert found.trace.fields == {"answer": "France", "reward": 1.0, **kept}
+    reason, detail = reasons({"prompt": CHAT, "completion": [*completion, CHAT[1]]})
+    assert (reason, "prompt + completion[5]" in detail) == ("user_turn_in_the_middle", True)
+
+
+INSPECT = {
+    "id": 7,
+    "epoch": 1,
+    "input": "Where is Paris?",
+    "target": "France",
+    "messages": [
+        {"id": "m0", "role": "user", "content": "Where is Paris?", "source": "input"},
+        {
+            "id": "m1",
+            "role": "assistant",
+            "source": "generate",
+            "content": [{"type": "reasoning", "reasoning": "I look."}],
+            "tool_calls": [
+                {
+                    "id": "1",
+                    "function": "search",
+                    "arguments": {"query": "Paris"},
+                    "type": "function",
+                }
+            ],
+        },
+        {"role": "tool", "content": "In France.", "tool_call_id": "1", "function": "search"},
+        {"role": "assistant", "content": "France", "source": "generate"},
+    ],
+    "output": {"model": "m", "choices": [{"message": {"role": "assistant", "content": "France"}}]},
+    "scores": {"match": {"value": "C", "answer": "France"}},
+}
+
+
+def test_a_sample_of_an_inspect_log_is_read_and_a_whole_log_refused_by_its_name() -> None:
+    found = read(INSPECT)
+    assert (found.form, found.trace.id) == ("chat", "7")
+    assert found.trace.steps == (Reasoning("I look."), *FOUND)
+    log = {"version": 2, "status": "success", "eval": {"task": "t"}, "samples": [INSPECT]}
+    reason, detail = reasons(log)
+    assert (reason, "a whole log of inspect_ai" in detail) == ("no_form", True)
+
+
+def test_a_trajectory_of_swe_agent_is_refused_by_its_name() -> None:
+    step = {
+        "action": "ls -F",
+        "observation": "a.py",
+        "response": "x",
+        "thought": "x",
+        "state": "{}",
+    }
+    row = {"environment": "main", "trajectory": [step], "history": [], "info": {"submission": ""}}
+    reason, detail = reasons(row)
+    assert (reason, "a trajectory of SWE-agent" in detail) == ("no_form", True)
+
+
+WEBDANCER = """A conversation between User and Assistant. The assistant calls these tools.
+<tools>
+{"name": "search", "parameters": {}}
+</tools>
+Example response:
+<think> thinking process here </think>
+<tool_call>
+{"name": "tool name here", "arguments": {}}
+</tool_call>
+<tool_response>
+tool_response here
+</tool_response>
+<think> thinking process here </think>
+<answer> answer here </answer>
+
+User: Where is Paris?"""
+
+
+def test_the_question_of_webdancer_stands_behind_its_tools_and_an_example() -> None:
+    call = '<tool_call>\n{"name": "search", "arguments": {"query": ["Paris"]}}\n</tool_call>'
+    messages = [
+        {"role": "user", "content": WEBDANCER},
+        {"role": "assistant", "content": f"<think> I look. </think>\n{call}"},
+        {"role": "user", "content": "<tool_response>\nIn France.\n</tool_response>"},
+        {"role": "assistant", "content": "<answer> France </answer>"},
+    ]
+    found = read({"messages": messages})
+    assert (found.form, found.trace.question) == ("tagged", "Where is Paris?")
+    assert found.trace.steps == (Reasoning("I look."), *FOUND)
+    assert found.trace.fields["input"] == messages[:1]
+    found = read({"prompt": messages[:1], "completion": messages[1:]})
+    assert (found.form, found.trace.question) == ("tagged", "Where is Paris?")
 
 
 def test_turns_before_the_question_are_kept_beside_the_trace() -> None:

@@ -29,7 +29,7 @@ from hf_rlhf_classic.data.spool import (
     write_split,
 )
 from hf_rlhf_classic.data.turns import left_out_keys, tools_of
-from hf_rlhf_classic.data.values import BadRow
+from hf_rlhf_classic.data.values import BadRow, unfit_for_a_table
 from hf_rlhf_classic.data.workplace import workplace
 
 HELD_OUT_SPLITS = ("test", "validation")
@@ -124,7 +124,7 @@ def assemble(form: str, table: Sequence[Schema], settings: Settings) -> Loaded:
     sides = [train] if held is None else [train, held]
     chosen = choose(
         table,
-        sides,
+        [rows.with_faults() for rows in sides],
         name=source.name,
         schema=settings.schema,
         columns=settings.columns or {},
@@ -252,11 +252,14 @@ class _Conversion:
     def _batches(self, rows: Rows) -> Iterator[list[SpoolRow]]:
         waiting: list[tuple[Row, Example]] = []
         size = 0
-        for number, raw in enumerate(rows, start=1):
+        for number, raw in enumerate(rows.with_faults(), start=1):
             self.read += 1
             try:
+                if raw.fault is not None:
+                    raise BadRow("unreadable", str(raw.fault))
                 row = self._with_tools(mapped(raw, self.settings.columns or {}))
                 example = self._checked(row, self.chosen.make(row))
+                self._check_kept(row)
             except BadRow as bad:
                 self.rejected.add(raw, number, bad)
                 continue
@@ -295,6 +298,17 @@ class _Conversion:
             turn = {"role": "system", "content": self.settings.system}
             return Example([turn, *example.history], example.answers, example.margin, example.skip)
         return example
+
+    def _check_kept(self, row: Row) -> None:
+        """Raise BadRow for a value of a column to keep that no table can hold."""
+        keep = row.values.keys() - self.chosen.schema.columns
+        for name in keep if self.settings.keep is None else keep & set(self.settings.keep):
+            if why := unfit_for_a_table(row.values[name]):
+                raise BadRow(
+                    f"unfit:{name}",
+                    f"{row.where}: field {name!r}: {why}. Write it as text, or leave the "
+                    "column out (`keep`).",
+                )
 
     def _made(self, waiting: Sequence[tuple[Row, Example]]) -> list[SpoolRow]:
         made: list[SpoolRow] = []

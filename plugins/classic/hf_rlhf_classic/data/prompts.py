@@ -7,7 +7,14 @@ from typing import Any, Literal
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.readers import Row
 from hf_rlhf_classic.data.assemble import Settings, assemble
-from hf_rlhf_classic.data.rows import ALPACA, PROMPT, history_of, instruction_of, ordered
+from hf_rlhf_classic.data.rows import (
+    ALPACA,
+    PROMPT,
+    history_of,
+    instruction_of,
+    ordered,
+    without_answer,
+)
 from hf_rlhf_classic.data.schemas import Example, Schema
 from hf_rlhf_classic.data.turns import split_pair, turns_of
 from hf_rlhf_classic.data.values import TEXT, TRANSCRIPT, TURNS
@@ -25,7 +32,9 @@ def _conversation(column: str) -> Callable[[Row], Example]:
     def make(row: Row) -> Example:
         turns = turns_of(row.values[column], row.where, column)
         answered = bool(turns) and turns[-1]["role"] == "assistant"
-        return Example(ordered(row, column, turns[:-1] if answered else turns))
+        return Example(
+            ordered(row, column, without_answer(row, column, turns) if answered else turns)
+        )
 
     return make
 

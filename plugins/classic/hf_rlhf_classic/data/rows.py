@@ -95,6 +95,17 @@ def ordered(row: Row, column: str, turns: Sequence[Turn]) -> list[Turn]:
     return whole
 
 
+def without_answer(row: Row, column: str, turns: Sequence[Turn]) -> Sequence[Turn]:
+    """Return a conversation without the answer that it ends with. Raises BadRow for two of them."""
+    if [turn["role"] for turn in turns[-2:]] == ["assistant", "assistant"]:
+        raise BadRow(
+            "two_final_answers",
+            f"{row.where}: field {column!r}: the last two turns are both assistant's, and which "
+            "of them is the answer, nobody can tell. Join them to one turn, or remove one.",
+        )
+    return turns[:-1]
+
+
 def with_system(row: Row, turns: Sequence[Turn]) -> list[Turn]:
     """Return the turns with the row's `system` text before them, if it has one. Raises BadRow."""
     given = row.values.get("system")
@@ -144,7 +155,7 @@ def number_of(row: Row, column: str) -> float:
     value = row.values.get(column)
     try:
         number = float(value) if isinstance(value, (int, float, str)) else math.nan
-    except ValueError:
+    except (ValueError, OverflowError):
         number = math.nan
     if isinstance(value, bool) or not math.isfinite(number):
         raise BadRow(

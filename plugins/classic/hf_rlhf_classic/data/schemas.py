@@ -4,8 +4,9 @@ A table of schemas is data: a name, the columns needed with what their values ar
 is made an `Example`. Detection looks at many rows, not the first, and never guesses between two.
 """
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -19,6 +20,7 @@ SAMPLE = 1000
 """Rows of each split that detection looks at."""
 SOME = 5
 """Rows that are shown to the tables of other adapters, where none fits."""
+_PYTHON = re.compile(r"\s*\[\s*\{\s*'")
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 """What a file's only column may be full of, if it was read by another separator."""
 
@@ -159,7 +161,8 @@ def choose(
         for row in islice(rows, SAMPLE):
             survey.see(row, columns)
     if not survey.votes:
-        raise DataError(survey.fault or survey.nothing_fits(name, elsewhere()))
+        fault = survey.fault if survey.rows else survey.unreadable
+        raise DataError(fault or survey.nothing_fits(name, elsewhere()))
     (best, count), *rivals = survey.votes.most_common()
     if rivals and (rivals[0][1] == count or rivals[0][1] > tolerance * survey.rows):
         raise DataError(survey.several_fit(name))
@@ -187,9 +190,13 @@ class _Survey:
         self.votes: Counter[str] = Counter()
         self.first: dict[tuple[str, ...], str] = {}
         self.fault = ""
+        self.unreadable = ""
         self.some: list[Row] = []
 
     def see(self, raw: Row, columns: Mapping[str, str]) -> None:
+        if raw.fault is not None:
+            self.unreadable = self.unreadable or str(raw.fault)
+            return
         self.rows += 1
         try:
             row = mapped(raw, columns)
@@ -260,9 +267,25 @@ class _Survey:
                 f"{self._unseparated()}",
                 "Schemas tried:",
                 *lines,
+                *self.hints(),
                 "Map the columns (`columns: {prompt: NAME_IN_THE_FILE, ...}`), or rename them.",
             ]
         )
+
+    def hints(self) -> Iterator[str]:
+        """Say of columns what they seem to hold, where that is a schema's column, wrapped."""
+        wanted = {name for schema in self.tried for name in schema.needs}
+        for column, value in self.some[0].values.items() if self.some else ():
+            if isinstance(value, Mapping):
+                for inner in (name for name in value if name in wanted):
+                    yield (
+                        f"{column} is an object that has {inner}: `columns: {{{inner}: "
+                        f"{column}.{inner}}}` reaches it."
+                    )
+            elif isinstance(value, list) and value and all(isinstance(x, list) for x in value):
+                yield f"{column} is a list of lists: write a row for each conversation in it."
+            elif isinstance(value, str) and _PYTHON.match(value):
+                yield f"{column} is a list as Python's str() writes it: write it by json.dumps."
 
     def several_fit(self, name: str) -> str:
         both = {names: where for names, where in self.first.items() if len(names) > 1}

@@ -17,6 +17,7 @@ from hf_rlhf_classic.data.rows import (
     history_of,
     instruction_of,
     ordered,
+    without_answer,
 )
 from hf_rlhf_classic.data.schemas import Example, Schema
 from hf_rlhf_classic.data.turns import turns_of
@@ -53,7 +54,8 @@ def _conversation(column: str) -> Callable[[Row], Example]:
                 f"{row.where}: field {column!r}: the last turn is {role}'s, expected assistant's: "
                 "there is no response to learn.",
             )
-        return Example(ordered(row, column, turns[:-1]), (turns[-1]["content"],))
+        history = ordered(row, column, without_answer(row, column, turns))
+        return Example(history, (turns[-1]["content"],))
 
     return make
 

@@ -64,9 +64,13 @@ def turn_of(value: Any, where: str) -> Turn:
     spelled = value if isinstance(value, Mapping) else {}
     keys = next((keys for keys in SPELLINGS if spelled.get(keys[0]) is not None), None)
     if keys is None:
+        nested = isinstance(value, list) or any(isinstance(one, list) for one in spelled.values())
+        whole = " A row holds one conversation: write a row for each." if nested else ""
+        has = f" with the keys {', '.join(map(str, spelled))}" if spelled else ""
         raise BadRow(
             "wrong_type:turn",
-            f'{where}: is {said(value)}, expected {{"role", "content"}} or {{"from", "value"}}.',
+            f'{where}: is {said(value)}{has}, expected {{"role", "content"}} or '
+            f'{{"from", "value"}}.{whole}',
         )
     role, content = value[keys[0]], value.get(keys[1])
     if role in TOOL_ROLES or value.get("tool_calls") or value.get("function_call"):

@@ -2,11 +2,14 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 TEXT, TRANSCRIPT, TURNS, TURN = "a text", "a transcript", "a list of turns", "a turn"
 FLAG, NUMBER, NOTHING = "true or false", "a number", "null"
+
+DEEPEST = 50
+"""Of lists and objects within each other; Arrow writes 64 levels, of which some are the table's."""
 
 _TRANSCRIPT = re.compile(r"\s*Human:.*(?:\n\n|\r\n\r\n)Assistant:", re.DOTALL)
 _JSON_TURNS = re.compile(r'\s*\[\s*\{\s*"(?:role|from|content|value)"\s*:')
@@ -38,6 +41,18 @@ def kind_of(value: Any) -> str:
     return NUMBER if isinstance(value, (int, float)) else said(value)
 
 
+def unfit_for_a_table(value: Any, depth: int = 0) -> str:
+    """Return why a value has no place in a column of Arrow; "" if it has one."""
+    if depth > DEEPEST:
+        return f"lists and objects lie more than {DEEPEST} deep within each other"
+    if isinstance(value, int) and value.bit_length() > 63:
+        return "holds a whole number of more than 64 bits"
+    inner = value.values() if isinstance(value, Mapping) else value
+    if isinstance(inner, str) or not isinstance(inner, Iterable):
+        return ""
+    return next(filter(None, (unfit_for_a_table(one, depth + 1) for one in inner)), "")
+
+
 def unpacked(value: Any) -> Any:
     """Return what JSON text holds, as a table without lists has them; anything else as it is."""
     if not isinstance(value, str):
@@ -52,6 +67,8 @@ def said(value: Any) -> str:
     """Say what a value is, short enough for a message."""
     if value is None:
         return NOTHING
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a number of more than 64 bits"
     if isinstance(value, (bool, int, float)):
         return repr(value)
     if isinstance(value, str):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_rlhf.readers import near
-from hf_rlhf_traces.readers import chat, responses, search, smolagents, tagged
+from hf_rlhf_traces.readers import chat, responses, search, tagged
+from hf_rlhf_traces.readers.foreign import why_refused
 from hf_rlhf_traces.readers.messages import MESSAGES
 from hf_rlhf_traces.readers.rough import (
     QUESTION_KEYS,
@@ -56,8 +57,8 @@ FORMS: dict[str, Form] = {
 def form_of(values: Mapping[str, Any]) -> str:
     """Return the one form that fits a row. Raises BadRow, naming what fits, otherwise."""
     fitting = [name for name, form in FORMS.items() if form.fits(values)]
-    if fitting in ([], ["search"]) and smolagents.fits(values):
-        raise BadRow("no_form", smolagents.WHY)
+    if fitting in ([], ["search"]) and (why := why_refused(values)):
+        raise BadRow("no_form", why)
     if len(fitting) == 1:
         return fitting[0]
     if fitting:

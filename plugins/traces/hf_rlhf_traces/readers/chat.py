@@ -5,18 +5,19 @@
 `function_call` with the role `function` is read, too, and messages as LangGraph dumps them (`type`
 `human` and `ai`, calls with `args`), content in the blocks of Anthropic (`hf_rlhf_traces.readers
 .blocks`), and ShareGPT's `conversations` of `from` and `value`, in which LLaMA-Factory's
-`function_call` and `observation` are a call, written as JSON, and what came back.
+`function_call` and `observation` are a call, written as JSON, and what came back. The samples of
+inspect_ai's logs are read alike, and `prompt` with `completion`, as TRL and verifiers have them.
 
 References: https://platform.openai.com/docs/api-reference/chat/create,
 https://github.com/hiyouga/LLaMA-Factory/blob/main/data/README.md
 """
 
 import json
-import re
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from hf_rlhf.messages import split_thoughts
 from hf_rlhf.rollouts import Call, Message, Other, Output, Reasoning, Rollout, Step
 from hf_rlhf_traces.readers import tagged
 from hf_rlhf_traces.readers.blocks import (
@@ -33,6 +34,7 @@ from hf_rlhf_traces.readers.clean import json_in
 from hf_rlhf_traces.readers.messages import (
     ASKED,
     CALLED,
+    COMPLETION,
     messages_of,
     placed,
     second_question,
@@ -51,7 +53,6 @@ from hf_rlhf_traces.readers.rough import (
 )
 
 REASONING = ("reasoning_content", "reasoning", "thinking")
-_THINKS = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
 
 
 def fits(values: Mapping[str, Any]) -> bool:
@@ -71,7 +72,8 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
     rollout = reader.rollout(where, values)
     before = messages[: reader.asked]
     noted["earlier_turns"] += turns(before)
-    fields = rest(values, (held, "id"))
+    used = (held, "prompt", "id") if held == COMPLETION else (held, "id")
+    fields = rest(values, used)
     if before:
         fields.setdefault("input", [dict(message) for message in before])
     return Rough(rollout.question, steps_of(rollout, noted), fields, own_id(values))
@@ -193,11 +195,10 @@ class _Messages:
             self.steps.append(Message("assistant", text))
 
     def _without_thoughts(self, text: str) -> str:
-        thinks = _THINKS.match(text)
-        if thinks is None:
-            return text
-        self.steps.append(Reasoning(thinks[1].strip()))
-        return text[thinks.end() :]
+        thought, text = split_thoughts(text)
+        if thought:
+            self.steps.append(Reasoning(thought))
+        return text
 
     def _written_calls(self, message: Mapping[str, Any], path: str) -> None:
         text = self._without_thoughts(self._text(message.get("content"), path)).strip()
@@ -211,7 +212,11 @@ class _Messages:
             self._call(call, f"{path}, call {at + 1}")
 
     def _call(self, call: Any, path: str) -> None:
+        if isinstance(call, str):  # as verifiers keeps it
+            call = json_in(call, self.noted)
         function = call.get("function") or call if isinstance(call, Mapping) else None
+        if isinstance(function, str):  # inspect_ai has the name there
+            function = {**call, "name": function}
         name = function.get("name") if isinstance(function, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
             raise BadRow("malformed", f"{path} names no function")

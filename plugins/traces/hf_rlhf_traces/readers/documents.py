@@ -1,19 +1,14 @@
 """What a search or a tool returned, as documents: lists of objects, texts, JSON in texts."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hf_rlhf.tool_output import CONTENTS, SNIPPETS, TITLES, found_items, plain_text, shown_fields
 from hf_rlhf_traces.readers.clean import json_in
 from hf_rlhf_traces.readers.rough import BadRow, Noted, first_held, kind_of, text_of
 from hf_rlhf_traces.trace import Document
 
-TITLES = ("title", "name", "heading", "headline")
-CONTENTS = ("content", "contents", "text", "snippet", "body", "passage", "page_content")
-LISTS = ("results", "result", "documents", "output", "data", "items", "passages", "content")
-"""Keys of an object that wraps what a tool returned, when it has no other."""
-_DEEPEST = 4
 _NUMBERED = re.compile(
     r'^Doc\s*\d+\s*\(Title:\s*(?:"([^\n]*?)"|((?:[^()\n]|\([^()\n]*\))*))\)[ \t]*\n?',
     re.MULTILINE | re.IGNORECASE,
@@ -55,9 +50,10 @@ def _document(one: Any, path: str, noted: Noted) -> Document | None:
     for key in one:
         if key not in (title, content) and one[key] is not None:
             noted[f"document_fields_left_out.{key}"] += 1
+    text = one.get(content)
     return Document(
         text_of(one.get(title), f"{path}.{title}", noted),
-        text_of(one.get(content), f"{path}.{content}", noted),
+        text_of(plain_text(text) if content in SNIPPETS else text, f"{path}.{content}", noted),
     )
 
 
@@ -65,37 +61,25 @@ def documents_said(text: str, noted: Noted) -> tuple[Document, ...]:
     """Return the documents of what a tool returned as text.
 
     JSON lists become a document each, with the fields beside title and content as lines, since the
-    agent saw them; any other text is one document.
+    agent saw them; any other text is one document. What is left out is counted by its name.
     """
-    value: Any = text
-    for _ in range(_DEEPEST):
-        if isinstance(value, str):
-            parsed = json_in(value, noted)
-            if parsed is value:
-                break
-            value = parsed
-        elif isinstance(value, dict) and len(value) == 1 and (key := next(iter(value))) in LISTS:
-            value = value[key]
-        else:
-            break
-    if isinstance(value, list) and all(isinstance(one, (dict, str)) for one in value):
-        return full([_seen(one) for one in value], noted)
-    if isinstance(value, dict):
-        return full([_seen(value)], noted)
-    return full([Document("", _plain(value))], noted)
+    items, left_out = found_items(text, lambda inner: json_in(inner, noted))
+    if not all(isinstance(one, (dict, str)) for one in items):
+        value = items[0] if len(items) == 1 else items
+        return full([Document("", plain_text(value))], noted)
+    documents = [_seen(one, left_out) for one in items]
+    noted.update(f"document_fields_left_out.{key}" for key in left_out)
+    return full(documents, noted)
 
 
-def _seen(one: dict[str, Any] | str) -> Document:
+def _seen(one: dict[str, Any] | str, left_out: list[str]) -> Document:
     if isinstance(one, str):
         return Document("", one)
     title, content = first_held(one, TITLES), first_held(one, CONTENTS)
-    shown = [
-        f"{key}: {_plain(value)}"
-        for key, value in one.items()
-        if key not in (title, content) and value not in (None, "", [], {})
-    ]
-    body = [_plain(one[content])] if one.get(content) else []
-    return Document(_plain(one[title]) if one.get(title) else "", "\n".join([*shown, *body]))
+    fields = dict(shown_fields(one, left_out))
+    shown = [f"{key}: {text}" for key, text in fields.items() if key not in (title, content)]
+    body = [fields[content]] if content in fields else []
+    return Document(fields.get(title, ""), "\n".join([*shown, *body]))
 
 
 def documents_tagged(text: str, noted: Noted) -> tuple[Document, ...]:
@@ -137,7 +121,3 @@ def full(found: Sequence[Document], noted: Noted) -> tuple[Document, ...]:
     if len(kept) < len(found):
         noted["documents_empty"] += len(found) - len(kept)
     return kept
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -6,6 +6,8 @@ from typing import Any
 from hf_rlhf_traces.readers.rough import BadRow, kind_of
 
 MESSAGES = ("messages", "conversation", "conversations")
+COMPLETION = "completion"
+"""Where TRL and verifiers have the messages that follow those of `prompt`."""
 ASKED = ("system", "developer", "user")
 """Roles that speak before the agent does."""
 CALLED = "function_call"
@@ -32,7 +34,19 @@ def messages_of(values: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
             messages = [_with_role(one) for one in held]
             if any(isinstance(one, Mapping) and "role" in one for one in messages):
                 return key, messages
-    return "", ()
+    return _prompt_and_completion(values)
+
+
+def _prompt_and_completion(values: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
+    prompt, completion = values.get("prompt"), values.get(COMPLETION)
+    if isinstance(prompt, str):
+        prompt = [{"role": "user", "content": prompt}]
+    if not (isinstance(prompt, list) and isinstance(completion, list)):
+        return "", ()
+    messages = [_with_role(one) for one in (*prompt, *completion)]
+    if not messages or not all(isinstance(one, Mapping) and "role" in one for one in messages):
+        return "", ()
+    return COMPLETION, messages
 
 
 def has_items(held: Any) -> bool:
@@ -58,8 +72,9 @@ def _with_role(message: Any) -> Any:
 
 def placed(held: str, messages: Sequence[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each message behind its path. Raises BadRow for what is no object."""
+    named = f"prompt + {COMPLETION}" if held == COMPLETION else held
     for at, message in enumerate(messages):
-        path = f"{held}[{at}]"
+        path = f"{named}[{at}]"
         if not isinstance(message, Mapping):
             raise BadRow("step_not_object", f"{path} is {kind_of(message)}, expected an object")
         yield path, message

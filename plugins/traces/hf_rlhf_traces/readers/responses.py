@@ -1,12 +1,11 @@
 """Rollouts in the OpenAI Responses form, read by `hf_rlhf.rollouts` as the refiner does."""
 
 from collections.abc import Mapping
-from itertools import takewhile
 from typing import Any
 
 from hf_rlhf.readers import Row
 from hf_rlhf.rollouts import parse_rollout
-from hf_rlhf_traces.readers.messages import ASKED, has_items, second_question, turns
+from hf_rlhf_traces.readers.messages import has_items, second_question
 from hf_rlhf_traces.readers.rollout_steps import steps_of
 from hf_rlhf_traces.readers.rough import Noted, Rough, own_id, rest
 
@@ -29,31 +28,21 @@ def _one_list(values: Mapping[str, Any]) -> str:
     return next((key for key in _LISTS if has_items(values.get(key))), "")
 
 
-def _asks(item: Any) -> bool:
-    return isinstance(item, Mapping) and item.get("role") in ASKED
-
-
-def _is_users(item: Any) -> bool:
-    return isinstance(item, Mapping) and item.get("role") == "user"
-
-
 def _parted(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Part one list of items behind the messages that it begins with: the agent comes next."""
+    """Return a row of one list of items with that as its output, in which the question is found."""
     held = _one_list(values)
     if not held or "response" in values or "output" in values:
         return values
-    items = values[held]
-    asked = len(list(takewhile(_asks, items)))
-    if (again := next(filter(_is_users, items[asked:]), None)) is not None:
-        raise second_question(f"{held}[{items.index(again)}]", "")
     others = {key: one for key, one in values.items() if key != held}
-    return {**others, "input": items[:asked], "output": items[asked:]}
+    return {**others, "input": [], "output": values[held]}
 
 
 def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
     """Return question and steps. Raises DataError, naming the item, for what is none."""
     values = _parted(values)
     rollout = parse_rollout(Row(dict(values), where))
+    if (again := rollout.second_question) is not None:
+        raise second_question("input or output", again.text)
     fields = rest(values, _USED)
     response = values.get("response")
     name = own_id(values)
@@ -64,5 +53,6 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
     asked = [{"role": one.role, "content": one.text} for one in rollout.input]
     if [one["content"] for one in asked] != [rollout.question]:
         fields.setdefault("input", asked)
-    noted["earlier_turns"] += turns(asked[:-1])
+    noted["earlier_turns"] += len(rollout.earlier_turns)
+    noted["later_turns"] += len(rollout.later_turns)
     return Rough(rollout.question, steps_of(rollout, noted), fields, name)

@@ -60,6 +60,7 @@ _FEEDBACK = re.compile(
     r"Let me try again\."
 )
 _ASKED = re.compile(r"(?:^|\s)Question:\s*")
+_USERS = re.compile(r"(?:^|\n)User:[ \t]*(?=\S)")
 _HERMES = re.compile(r"<tool_call>", re.IGNORECASE)
 _ENDED = re.compile(rf".*</(think|{'|'.join(SEARCHES + RESULTS)})>", re.IGNORECASE | re.DOTALL)
 _plain = Format().unescape
@@ -177,6 +178,10 @@ def _question(values: Mapping[str, Any], noted: Noted) -> str:
 
 def _unframed(prompt: str) -> str:
     """Return the question without the instructions of a prompt, which may stand on both sides."""
+    turns = list(_USERS.finditer(prompt))
+    if turns and _OPEN.search(prompt, 0, turns[-1].start()):
+        # Behind the tools and an example reply, as WebDancer and WebSailor have it.
+        return prompt[turns[-1].end() :].strip()
     asked = _ASKED.split(prompt)[-1].strip()
     if asked != prompt.strip() and _OPEN.search(asked):
         return asked.partition("\n\n")[0].strip()

@@ -1,0 +1,69 @@
+"""Files that hold something else than rows: what they are, and how to write the rows in them."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from gzip import GzipFile
+from pathlib import Path
+from typing import IO, Any
+
+from hf_rlhf.errors import DataError
+
+_LARGEST_OBJECT = 1 << 26
+"""Bytes of a file that is one object which are read to say what it is."""
+
+_ROWS_KEYS = ("data", "rows", "examples", "instances", "train")
+
+FOREIGN: Mapping[str, str] = {
+    ".eval": " It is a log of inspect_ai: `inspect log dump FILE` writes it as JSON, of which each "
+    "entry of `samples` is a row (jq -c '.samples[]').",
+    ".traj": " It is a trajectory of SWE-agent, whose actions are commands of a shell, not calls.",
+}
+"""Suffix -> what such a file is, for those that are known and not read."""
+
+
+def refuse_other_form(line: bytes, path: Path, opened: Callable[[], IO[bytes] | GzipFile]) -> None:
+    """Raise DataError if a first line that holds no object begins JSON that is not one a line."""
+    begin = line.split(b"{")[0].strip()
+    if begin == b"[" and not path.name.lower().removesuffix(".gz").endswith(".json"):
+        name = re.sub(r"\.(jsonl|ndjson)(?=(\.gz)?$)", ".json", path.name, flags=re.IGNORECASE)
+        raise DataError(
+            f"{path}:1: holds a JSON array, and a file of this name has one object a line. Rename "
+            f"it to {name}."
+        )
+    if line.strip() == b"{":
+        raise DataError(f"{path}:1: {_one_object(opened)}")
+
+
+def _one_object(opened: Callable[[], IO[bytes] | GzipFile]) -> str:
+    """Say what an object that goes on over many lines is, and how to write the rows in it."""
+    cure = "A file of rows is an array of objects, `[{…}, {…}]` (.json), or has one object a line."
+    try:
+        with opened() as file:
+            value = json.loads(file.read(_LARGEST_OBJECT).removeprefix(b"\xef\xbb\xbf"))
+    except (ValueError, RecursionError):
+        return f"is not valid JSON: an object begins here that goes on over many lines. {cure}"
+    return f"{what_object(value) or 'holds one object over many lines.'} {cure}"
+
+
+def what_object(value: dict[str, Any]) -> str:
+    """Say of an object that holds rows what it is; "" for one that may be a row."""
+    inner = list(value.values())
+    alike = len(inner) > 1 and all(map(_is_object, inner))
+    if alike and len({frozenset(one) for one in inner}) == 1:
+        keys = ", ".join(map(repr, list(value)[:2]))
+        return (
+            f"holds one object of {len(inner)} objects ({keys}, …): "
+            "its values look like the rows. Write them as an array, without their keys."
+        )
+    lists = [one for one in inner if isinstance(one, list) and not any(map(_is_object, one))]
+    if len(lists) == len(inner) > 1 and len({len(one) for one in inner}) == 1:
+        return "holds one object of lists, a table by columns. Write an object for each row."
+    for key in _ROWS_KEYS:
+        if isinstance(value.get(key), list) and all(map(_is_object, value[key])):
+            return f"holds one object whose {key!r} looks like the rows. Write that array alone."
+    return ""
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
