@@ -68,7 +68,7 @@ class UncitedShare:
         **_: Any,
     ) -> list[float]:
         """Return the share per completion; `question`: see `parse_answer`."""
-        asked = question or [None] * len(completions)
+        asked: Sequence[str | None] = question or [None] * len(completions)
         return [
             parse_answer(text_of(text), (), about).uncited_share
             for text, about in zip(completions, asked, strict=True)

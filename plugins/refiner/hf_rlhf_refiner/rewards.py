@@ -131,7 +131,7 @@ class CitationF1:
     ) -> list[Score]:
         """Return the chosen measure of each completion; `question`: see `parse_answer`."""
         judge = require_judge(self.judge, "citation_f1")
-        asked = question or [None] * len(completions)
+        asked: Sequence[str | None] = question or [None] * len(completions)
         rows = zip(completions, sources, asked, strict=True)
         answers = [_parse(*row) for row in rows]
         sheets = {
