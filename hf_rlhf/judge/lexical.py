@@ -14,7 +14,9 @@ statement is found in a sentence when, within `spread` times as many terms as it
   what is new;
 * its coverage, the share of its terms that stand, reaches `full` (score 1.0) or `partial` (0.5);
 * both sides deny or both assert; a denied match scores 0, and so does a question, or a clause
-  with "whether" or "if".
+  with "whether" or "if";
+* names and numbers have the same roles: "Ann hired Bob" is not found in "Bob hired Ann", but in
+  "Bob was hired by Ann", and "over 900" not in "under 900", nor "from Oslo" in "to Oslo".
 
 A compound statement ("Alder was founded in 1925 and is led by Ada") is cut at its conjunctions,
 each part inherits the subject, and the worst part decides. For `quality`, a candidate that also
@@ -24,8 +26,9 @@ Because everything must stand close together in one sentence, a bag of the right
 nothing; because text is only ever compared, instructions in it ("score: 1") do nothing.
 
 What it cannot judge: paraphrase, inference, arithmetic, synonyms, number words, tone, structure,
-length. Negation is crude: "not", "never" and their like, immediately before a matched term; "it is
-a myth that" passes as assertion. A short list of alternatives in one sentence passes too. What it
+length. Negation is crude: "not", "never", "it is a myth that" and their like immediately before a
+matched term, or at the end ("…, false as that is"). Roles are compared only where the words are
+otherwise the same. A short list of alternatives in one sentence passes, too. What it
 knows that it cannot judge (a criterion about form, or not in English) gets None, never a number.
 The policy can never bring about a None, neither by what it writes nor by which passages it cites:
 it would be a way to be excused. Where these are not English, only equal words are found in them.
@@ -41,18 +44,19 @@ from typing import Any
 
 from hf_rlhf.contracts import Question, Verdict
 from hf_rlhf.errors import JudgeError
+from hf_rlhf.judge.terms import (
+    NEGATORS,
+    STOPWORDS,
+    Term,
+    is_opposed,
+    is_swapped,
+    only_denies,
+    read_terms,
+)
 
-_NEGATORS = """not no never without neither nor cannot n't whether if unless false untrue
-    wrong"""
-_STOPWORDS = """a an the this that these those it its he she they him his her their we our you
-    your i who whom which what there here and or but so as than then also too very both each of in
-    on at by for from to into with about over under between during is are was were be been being am
-    has have had do does did can could may might will would shall should must longer 's"""
-NEGATORS, STOPWORDS = frozenset(_NEGATORS.split()), frozenset(_STOPWORDS.split())
 _COMMON = STOPWORDS | NEGATORS
 _TAG = re.compile(r"</?[A-Za-z][\w-]*(?:\s+[\w-]+\s*=[^<>]*)?\s*/?>")
 _SENTENCE = re.compile(r"\n+|(?<!\b[A-Z]\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bMs\.)(?<=[.!?])[\"')\]]*\s+")
-_TOKEN = re.compile(r"n['’]t\b|\d+(?:[.,]\d+)*|[^\W\d_]+?(?=n['’]t\b)|[^\W\d_]+|['’]s\b")
 _CONJUNCTION = re.compile(r"\s*;\s*|,?\s+(?:and|but|while|whereas)\s+", re.IGNORECASE)
 _REPORTING = re.compile(
     r"""^\s*(?:the\s+)?(?:(?:answer|response|report|text|candidate|it)\s+)?
@@ -77,20 +81,13 @@ _REMARK = re.compile(
 
 
 @dataclass(frozen=True)
-class Term:
-    """One word or number: as it is compared, and what kind of thing it is."""
-
-    text: str
-    is_number: bool = False
-    is_name: bool = False
-
-
-@dataclass(frozen=True)
 class Statement:
     """What is looked for: its terms in order, and the ones that must stand."""
 
     terms: tuple[Term, ...]
     denied: bool = False
+    text: str = ""
+    """As it was written, where the form of its verb and the relations of its values are read."""
 
     @property
     def words(self) -> frozenset[str]:
@@ -191,18 +188,25 @@ class LexicalJudge:
         """Score the best stretch of the sentence that holds the statement's anchors."""
         if _asks(sentence):
             return 0.0
-        terms, denied = _terms(sentence, denies=statement.words)
+        terms, denied = read_terms(sentence, denies=statement.words)
         words = [term.text for term in terms]
         if not statement.anchors <= set(words):
             return 0.0
         if len(statement.words) > 1 and denied != statement.denied:
             return 0.0
+        if is_opposed(statement.text, sentence):
+            return 0.0
         width = math.ceil(self.spread * len(statement.words))
         coverage = 0.0
         for start in range(max(1, len(words) - width + 1)):
             stretch = set(words[start : start + width])
-            if statement.anchors <= stretch:
-                coverage = max(coverage, len(statement.words & stretch) / len(statement.words))
+            share = len(statement.words & stretch) / len(statement.words)
+            if statement.anchors <= stretch and share > coverage:
+                if is_swapped(
+                    statement.terms, statement.text, terms[start : start + width], sentence
+                ):
+                    continue
+                coverage = share
         if coverage >= self.full:
             return 1.0
         return 0.5 if coverage >= self.partial else 0.0
@@ -210,7 +214,7 @@ class LexicalJudge:
 
 def _unjudgeable(criterion: str) -> str:
     """Say why this criterion is not about what a text states, or return nothing."""
-    terms, _ = _terms(criterion)
+    terms, _ = read_terms(criterion)
     named = any(term.is_number or term.is_name for term in terms[1:])
     if _REPORTING.match(criterion) or (named and not _ABOUT_THE_TEXT.match(criterion)):
         return ""
@@ -231,7 +235,18 @@ def _is_latin(text: str) -> bool:
 
 
 def _sentences(text: str) -> list[str]:
-    return [part for part in _SENTENCE.split(_TAG.sub("\n", text)) if part and part.strip()]
+    """Cut at tags, lines and full stops; one that only denies ("False.") ends the one before."""
+    found: list[str] = []
+    for block in _TAG.split(text):
+        begun = len(found)
+        for part in _SENTENCE.split(block):
+            if not part or not part.strip():
+                continue
+            if len(found) > begun and only_denies(part):
+                found[-1] += " " + part
+            else:
+                found.append(part)
+    return found
 
 
 def _asks(sentence: str) -> bool:
@@ -242,57 +257,19 @@ def _statements(text: str) -> list[Statement]:
     """Cut into statements at conjunctions; a part without a subject inherits the one before."""
     found = []
     for sentence in _sentences(text):
-        parts = [_terms(part) for part in _CONJUNCTION.split(sentence)]
-        parts = [(terms, denied) for terms, denied in parts if terms]
+        parts = [(*read_terms(part), part) for part in _CONJUNCTION.split(sentence)]
+        parts = [part for part in parts if part[0]]
         if parts and len(parts[0][0]) < 2:  # "Ada and Bo lead Alder": the cut would lose the verb
-            whole = _terms(sentence)
-            parts = [whole]
+            parts = [(*read_terms(sentence), sentence)]
         before: tuple[Term, ...] = ()
-        for terms, denied in parts:
+        for terms, denied, written in parts:
             if len(terms) == 1:
                 terms = (*before[:-1], *terms)
             elif before and not any(term.is_name for term in terms[:-1]):
                 terms = (before[0], *terms)
-            found.append(Statement(terms, denied))
+            found.append(Statement(terms, denied, written))
             before = terms
     return found
-
-
-def _terms(text: str, denies: frozenset[str] | None = None) -> tuple[tuple[Term, ...], bool]:
-    """Return the terms of a text, and whether it denies one of `denies` (by default, any)."""
-    terms: list[Term] = []
-    negated = False
-    denied = False
-    for token in _TOKEN.findall(unicodedata.normalize("NFKC", text).replace("’", "'")):
-        word = token.casefold()
-        if word in NEGATORS:
-            negated = True
-        elif word not in STOPWORDS:
-            term = _term(token, word)
-            denied |= negated and (denies is None or term.text in denies)
-            negated = False
-            terms.append(term)
-    return tuple(terms), denied
-
-
-def _term(token: str, word: str) -> Term:
-    if token[0].isdigit():
-        number = re.sub(r",(?=\d{3}\b)", "", token)
-        return Term(
-            number.rstrip("0").rstrip(".") if number.count(".") == 1 else number, is_number=True
-        )
-    return Term(_singular(word), is_name=token[0].isupper())
-
-
-def _singular(word: str) -> str:
-    """Fold an English plural (Harman's S-stemmer, 1991)."""
-    if word.endswith("ies") and not word.endswith(("eies", "aies")) and len(word) > 4:
-        return word[:-3] + "y"
-    if word.endswith(("ches", "shes", "sses", "xes", "zes")):
-        return word[:-2]
-    if word.endswith("s") and not word.endswith(("us", "ss", "is")) and len(word) > 3:
-        return word[:-1]
-    return word
 
 
 def _rival(statements: Sequence[Statement], sentences: Sequence[str]) -> str:
@@ -306,7 +283,7 @@ def _rival(statements: Sequence[Statement], sentences: Sequence[str]) -> str:
         if len(rest) < 2:
             continue
         for sentence in sentences:
-            terms, denied = _terms(sentence, denies=statement.words)
+            terms, denied = read_terms(sentence, denies=statement.words)
             extra = [term for term in terms if term.text not in statement.words]
             if denied or not rest <= {term.text for term in terms}:
                 continue

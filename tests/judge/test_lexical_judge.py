@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+import time
 
 import pytest
 from hypothesis import given
@@ -110,6 +111,35 @@ def test_presence(criterion, candidate, score):
         ("Alder was founded in 1925", "", 0.0),
         ("optics steel paper bread", "Alder is known for optics.", 0.0),
         ("Costs grew by 5 < 7 units", "Costs grew by 5 < 7 units.", 1.0),
+        # Taken back.
+        ("Alder was founded in 1925, false as that is.", "Alder was founded in 1925.", 0.0),
+        ("It is a myth that Alder was founded in 1925.", "Alder was founded in 1925.", 0.0),
+        ("That Alder was founded in 1925 is a lie.", "Alder was founded in 1925.", 0.0),
+        ("Alder was founded in 1925 (wrong).", "Alder was founded in 1925.", 0.0),
+        ("Alder was founded in 1925. That is not true.", "Alder was founded in 1925.", 0.0),
+        ("It is a myth that Alder is old.", "It is a myth that Alder is old.", 1.0),
+        # Roles.
+        ("Ann hired Bob", "Ann hired Bob.", 1.0),
+        ("Ann hired Bob", "Bob hired Ann.", 0.0),
+        ("ann hired bob", "Bob hired Ann.", 0.0),
+        ("Ann hired Bob", "Bob was hired by Ann.", 1.0),
+        ("Ann hired Bob", "Ann was hired by Bob.", 0.0),
+        ("Ann Lee hired Bob Roy in Oslo", "In 2019 Bob Roy hired Ann Lee in Oslo.", 0.0),
+        ("Ann Lee hired Bob Roy in Oslo", "In 2019 Ann Lee hired Bob Roy in Oslo.", 1.0),
+        ("Led by Ada", "Alder is led by Ada.", 1.0),
+        ("Bob and Ann met Cy", "Ann and Bob met Cy.", 1.0),
+        ("Oslo is the capital of Norway", "Norway's capital is Oslo.", 1.0),
+        ("Norway is the capital of Oslo", "Oslo is the capital of Norway.", 0.0),
+        ("In 1925 Alder was founded in Oslo", "Alder was founded in Oslo in 1925.", 1.0),
+        # Relations of a value.
+        ("Alder has over 900 staff", "Alder has under 900 staff.", 0.0),
+        ("Alder has more than 900 staff", "Alder has less than 900 staff.", 0.0),
+        ("Alder has no more than 900 staff", "Alder has over 900 staff.", 0.0),
+        ("Alder has over 900 staff", "Alder has over 900 staff.", 1.0),
+        ("Alder moved from Oslo to Lima", "Alder moved from Lima to Oslo.", 0.0),
+        ("Alder moved to Lima from Oslo", "Alder moved from Oslo to Lima.", 1.0),
+        ("Sales rose from 5 to 10", "Sales rose from 10 to 5.", 0.0),
+        ("Ada led Alder after 1990", "Ada led Alder before 1990.", 0.0),
     ],
 )
 def test_support(claim, passages, score):
@@ -187,6 +217,17 @@ def test_it_is_a_judge():
     assert (judge.usage()["calls"], judge.usage()["failed"]) == (2, 1)
     assert judge.describe()["judge"] == "lexical"
     assert "no server" in asyncio.run(judge.ping())
+
+
+@pytest.mark.parametrize(
+    "unit", ["Bob hired Ann x x x x ", "is ", "no   ", "from ", "is a myth ", "incorrect "]
+)
+def test_time_does_not_explode_with_length(unit):
+    text = unit * (200_000 // len(unit))
+    began = time.process_time()
+    ask("presence", text, "States that Ann hired Bob.")
+    ask("support", text, context="Ann hired Bob.")
+    assert time.process_time() - began < 20.0
 
 
 @pytest.mark.parametrize("fields", [{"full": 2.0}, {"partial": 0.0}, {"spread": float("nan")}])

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Literal, TypedDict
 
 from hf_rlhf.errors import DataError
-from hf_rlhf.judge.lexical import STOPWORDS
 from hf_rlhf_refiner.statements import abstains, count_words, statements
 
 Malformation = Literal[
@@ -61,11 +60,9 @@ class Claim:
         return tuple(identifier for identifier in self.ids if identifier not in unknown)
 
     @property
-    def said(self) -> tuple[str, ...]:
-        """The words that say something, in order, without case and width; all if none does."""
-        folded = unicodedata.normalize("NFKC", self.text).casefold()
-        words = re.findall(r"\w+", folded)
-        return tuple(word for word in words if word not in STOPWORDS) or tuple(words)
+    def words(self) -> tuple[str, ...]:
+        """Its words and signs, in order, without case, width and the punctuation of sentences."""
+        return tuple(_WORDS_AND_SIGNS.findall(unicodedata.normalize("NFKC", self.text).casefold()))
 
     @property
     def asks(self) -> bool:
@@ -120,26 +117,12 @@ class Answer:
 
     @property
     def repeats(self) -> frozenset[int]:
-        """Numbers of the claims that say again what another one says; function words apart.
-
-        That is the words of an earlier claim in any order, or some of another claim's in its order.
-        """
-        said = [claim.said for claim in self.claims]
-        holding: dict[str, set[int]] = {}
-        for index, words in enumerate(said):
-            for word in words:
-                holding.setdefault(word, set()).add(index)
-
-        def covers(other: int, index: int) -> bool:
-            if set(said[other]) == set(said[index]):
-                return other < index
-            rest = iter(said[other])
-            return all(word in rest for word in said[index])
-
+        """Numbers of the claims that say word for word what an earlier one says."""
+        first: dict[tuple[str, ...], int] = {}
         return frozenset(
             index
-            for index, words in enumerate(said)
-            if any(covers(o, index) for o in min((holding[w] for w in words), key=len, default=()))
+            for index, claim in enumerate(self.claims)
+            if first.setdefault(claim.words, index) != index
         )
 
     def grounded_text(self, claims: Iterable[Claim]) -> str:
@@ -156,15 +139,25 @@ _TAG = re.compile(r"<\s*+/?+\s*+(?:answer|snippet)\b[^<>]*+>?+", re.IGNORECASE)
 _OPENING = re.compile(r"<snippet(?:\s++([^<>]*+))?+>")
 _ID_LIST = re.compile(r"id\s*+=\s*+([^<>]*+)")
 _SOURCE_ID = re.compile(r"(?<!\S)id\s*+=\s*+(\"[^\"]*+\"|'[^']*+'|[^\s\"']++)")
+# "1.5" is one word; "<" and "%" are signs, which tell claims apart; "." and "," are neither.
+_WORDS_AND_SIGNS = re.compile(r"\w+(?:[.,]\w+)*|[^\w\s.,;:!?\"'`“”‘’„«»()\u200b]")
 _QUOTES = "\"'`“”‘’„«»"
+_WORD = re.compile(r"[^\W_]+")
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 
 
-def parse_answer(text: str, valid_ids: Iterable[str] = ()) -> Answer:
-    """Parse one completion; `valid_ids` are the ids of the row's sources. Never raises."""
+def parse_answer(text: str, valid_ids: Iterable[str] = (), question: str | None = None) -> Answer:
+    """Parse one completion; `valid_ids` are the ids of the row's sources. Never raises.
+
+    With the row's `question`, an abstention that holds a name or number which is not in it is an
+    uncited statement.
+    """
     text = _without_thinking(text)
     known = {identifier for raw in valid_ids for identifier in split_ids(raw)}
-    reader = _Reader(known)
+    asked = None
+    if question is not None:
+        asked = frozenset(_WORD.findall(" ".join([question, *known]).casefold()))
+    reader = _Reader(known, asked)
     position = 0
     for tag in _TAG.finditer(text):
         reader.read_text(text[position : tag.start()])
@@ -189,6 +182,8 @@ class _Reader:
     """Takes tags and texts in turn, and keeps what an `Answer` needs."""
 
     known: set[str]
+    asked: frozenset[str] | None = None
+    """The words of the question and the ids; None: not known."""
     depth: int = 0
     blocks: int = 0
     body: list[str] = field(default_factory=list)
@@ -235,8 +230,8 @@ class _Reader:
             self.wrong.add("missing_answer")
         elif not self.words:
             self.wrong.add("empty_answer")
-        stated = [statement for gap in self.gaps for statement in statements(gap)]
-        marked = [(sentence, abstains(sentence)) for sentence in stated]
+        stated = [one for gap in self.gaps for one in statements(gap, self.asked or ())]
+        marked = [(sentence, abstains(sentence, self.asked)) for sentence in stated]
         return Answer(
             text=text,
             body="".join(self.body).strip(),

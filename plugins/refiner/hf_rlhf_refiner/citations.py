@@ -8,9 +8,10 @@ After ALCE (Gao et al., 2023, arXiv:2305.14627), with these decisions of our own
 * Precision: the mean over citations. A citation earns the claim's support if its source alone
   gives that much, or if leaving it out leaves less; else nothing. Ids that name no source stay
   in the denominator (in ALCE they escape it). So citing everything dilutes, as it should.
-* A claim that says again what another one says (`Answer.repeats`) and a question are counted and
-  earn nothing: they are not merged (that would hide them) and not paid
-  (that would dilute an unsupported claim).
+* A claim that says word for word what an earlier one says (`Answer.repeats`) and a question are
+  counted and earn nothing: they are not merged (that would hide them) and not paid (that would
+  dilute an unsupported claim). No more than that is a repetition: the same words in another order
+  ("Ann hired Bob", "Bob hired Ann"), or fewer or more of them, may say something else.
 * F1 is taken of the whole answer's precision and recall: no mean over claims, so the number of
   claims does not matter.
 * Nothing cited is 0, also when the answer only says that the sources do not tell; `abstained`
@@ -57,6 +58,8 @@ class CitationSheet:
     """Normalised id -> text, as `answer.source_texts` gives it."""
     label: str = "citations"
     max_questions: int = 64
+    discount_repeats: bool = True
+    """Repetitions are counted and earn nothing; else they are claims like any other."""
     _levels: dict[_Key, float | None] = field(default_factory=dict)
     _pending: list[_Key] = field(default_factory=list)
     _unchecked: set[int] = field(default_factory=set)
@@ -64,7 +67,7 @@ class CitationSheet:
 
     @cached_property
     def _repeats(self) -> frozenset[int]:
-        return self.answer.repeats
+        return self.answer.repeats if self.discount_repeats else frozenset()
 
     @property
     def settled(self) -> bool:
@@ -128,7 +131,7 @@ class CitationSheet:
         )
 
     def _counted(self) -> list[int]:
-        """Claims that cite a real source and state something that no other one does."""
+        """Claims that cite a real source, state something and repeat none."""
         return [
             index
             for index, claim in enumerate(self.answer.claims)

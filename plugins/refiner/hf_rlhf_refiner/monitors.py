@@ -60,9 +60,19 @@ class HallucinatedIds:
 class UncitedShare:
     """Share of the statements that cite nothing; 0 when nothing is stated."""
 
-    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
-        """Return the share per completion."""
-        return [answer.uncited_share for answer in _answers(completions)]
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        question: Sequence[str] | None = None,
+        **_: Any,
+    ) -> list[float]:
+        """Return the share per completion; `question`: see `parse_answer`."""
+        asked: Sequence[str | None] = question or [None] * len(completions)
+        return [
+            parse_answer(text_of(text), (), about).uncited_share
+            for text, about in zip(completions, asked, strict=True)
+        ]
 
 
 def _answers(completions: Sequence[Any]) -> Iterator[Answer]:

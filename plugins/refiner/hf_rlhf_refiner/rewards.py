@@ -64,7 +64,7 @@ class RubricJudge:
         judge = require_judge(self.judge, "rubric_judge")
         rows = zip(completions, question, sources, positive_rubrics, negative_rubrics, strict=True)
         sheets = [
-            self.sheet(_parse(completion, given), asked, given, positive, negative, judge)
+            self.sheet(_parse(completion, given, asked), asked, given, positive, negative, judge)
             for completion, asked, given, positive, negative in rows
         ]
         tally = await consult(judge, sheets)
@@ -112,6 +112,8 @@ class CitationF1:
     """A malformed answer gets 0, and the judge is not asked."""
     max_questions: int = 64
     """Support questions asked about one answer; claims beyond earn nothing."""
+    discount_repeats: bool = True
+    """A claim that says word for word what an earlier one says is counted and earns nothing."""
 
     def __post_init__(self) -> None:
         if self.measure not in ("f1", "precision", "recall"):
@@ -123,15 +125,23 @@ class CitationF1:
         prompts: Sequence[Any],
         completions: Sequence[Any],
         sources: SourceColumn,
+        question: Sequence[str] | None = None,
         log_metric: LogMetric | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return the chosen measure of each completion."""
+        """Return the chosen measure of each completion; `question`: see `parse_answer`."""
         judge = require_judge(self.judge, "citation_f1")
-        pairs = zip(completions, sources, strict=True)
-        answers = [_parse(completion, given) for completion, given in pairs]
+        asked: Sequence[str | None] = question or [None] * len(completions)
+        rows = zip(completions, sources, asked, strict=True)
+        answers = [_parse(*row) for row in rows]
         sheets = {
-            index: CitationSheet(answer, source_texts(given), "citation_f1", self.max_questions)
+            index: CitationSheet(
+                answer,
+                source_texts(given),
+                "citation_f1",
+                self.max_questions,
+                self.discount_repeats,
+            )
             for index, (answer, given) in enumerate(zip(answers, sources, strict=True))
             if answer.well_formed or not self.require_well_formed
         }
@@ -168,6 +178,8 @@ class Settings:
     """Subtracted, times the share of citations that name no source."""
     excuse_abstention: bool
     """An answer that only says that the sources do not tell has its rubric score for F1."""
+    discount_repeats: bool
+    """See `CitationF1`."""
 
 
 PRESETS: Mapping[str, Settings] = {
@@ -181,6 +193,7 @@ PRESETS: Mapping[str, Settings] = {
         conjunctive=True,
         hallucination_penalty=0.5,
         excuse_abstention=True,
+        discount_repeats=True,
     ),
     "card_faithful": Settings(
         citation_weight=0.2,
@@ -192,6 +205,7 @@ PRESETS: Mapping[str, Settings] = {
         conjunctive=False,
         hallucination_penalty=0.0,
         excuse_abstention=False,
+        discount_repeats=False,
     ),
 }
 
@@ -234,6 +248,9 @@ class RefinerReward:
     """Subtracted, times the share of citations that name no source. `hardened`: 0.5; card: 0."""
     excuse_abstention: bool | None = None
     """A pure abstention has its rubric score for F1. `hardened`: yes; card: no."""
+    discount_repeats: bool | None = None
+    """A claim that says word for word what an earlier one says earns nothing in F1.
+    `hardened`: yes; card: no."""
 
     def __post_init__(self) -> None:
         name = "refiner_reward"
@@ -273,7 +290,8 @@ class RefinerReward:
     ) -> list[Score]:
         """Return the composed score of each completion."""
         judge = require_judge(self.judge, "refiner_reward")
-        answers = [_parse(text, given) for text, given in zip(completions, sources, strict=True)]
+        texts = zip(completions, sources, question, strict=True)
+        answers = [_parse(*text) for text in texts]
         rows = zip(answers, question, sources, positive_rubrics, negative_rubrics, strict=True)
         pairs = [self._sheets(*row, judge) for row in rows]
         tally = await consult(judge, [sheet for pair in pairs if pair for sheet in reversed(pair)])
@@ -314,7 +332,8 @@ class RefinerReward:
             conjunctive=settings.conjunctive,
         )
         texts = source_texts(sources)
-        citations = CitationSheet(answer, texts, "refiner_reward", self.max_questions)
+        repeats = settings.discount_repeats
+        citations = CitationSheet(answer, texts, "refiner_reward", self.max_questions, repeats)
         row = (answer, question, sources, positive, negative, judge, citations)
         return rubrics.sheet(*row), citations
 
@@ -357,8 +376,8 @@ def _log_mean(name: str, values: Sequence[float], log_metric: LogMetric) -> None
         log_metric(name, sum(values) / len(values))
 
 
-def _parse(completion: Any, sources: Sequence[Source]) -> Answer:
-    return parse_answer(text_of(completion), [source["id"] for source in sources])
+def _parse(completion: Any, sources: Sequence[Source], question: str | None) -> Answer:
+    return parse_answer(text_of(completion), [source["id"] for source in sources], question)
 
 
 def _check_share(reward: str, name: str, value: float) -> None:

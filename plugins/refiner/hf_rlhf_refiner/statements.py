@@ -1,7 +1,9 @@
 """Cut text into statements, and say which of them state something and which abstain."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+
+from hf_rlhf.judge.terms import STOPWORDS
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
 _WORD = re.compile(
@@ -45,7 +47,38 @@ _SILENCE = (
     ),
 )
 _LIST_NUMBER = re.compile(r"\(?\d{1,2}[.)]")
-_ADDS_MORE = re.compile(r"\b(?:but|however|although|though|yet|nevertheless|still)\b|[;:—]")
+_ADDS_MORE = re.compile(
+    r"""\b(?:but|however|although|though|yet|nevertheless|still|because|whereas
+    |(?:now|given|seeing)\ that
+    |(?:since|as|after|before|while|once|until)\ (?:it|he|she|they|this|these|there))\b|[;:—]""",
+    re.VERBOSE,
+)
+_CONNECTIVES = frozenset(
+    """also however moreover furthermore additionally besides further finally lastly first firstly
+    second secondly third thirdly next thus therefore hence accordingly consequently overall short
+    sum summary conclusion brief meanwhile similarly likewise instead conversely specifically
+    notably namely example instance addition contrast result fact yes no not key findings finding
+    answer overview background details note notes sources source""".split()  # noqa: SIM905 - shorter so
+)
+_AUXILIARY = (
+    r"(?:is|are|was|were|be|been|has|have|had|does|did|will|would|can|could|may|might|shall|should"
+    r"|became|becomes)\b"
+)
+_ASSERTS = re.compile(rf"^(?:it|he|she|they|we|this|these|those|there)\b|\b{_AUXILIARY}")
+_INTERROGATIVE = re.compile(r"^(?:who|whom|whose|when|where|what|which|how|why|whether|if)\b")
+_RELATIVE = re.compile(rf"^(?:who|which|whose|where)\s+(?:\w+\s+)?{_AUXILIARY}")
+_REMARK = re.compile(rf"\b(\w++)\s+(?:who|which|where)\s+{_AUXILIARY}")
+_BEFORE_QUESTION = re.compile(
+    rf"{_TELL}\w*|determine\w*|find|found|know\w*|sure|about|of|on|to|as|in|or|nor|and|not|information"
+    r"|evidence"
+)
+_BRACKETS = re.compile(r"\(([^()]*)\)?|\[([^][]*)\]?|\{([^{}]*)\}?")
+_JOINT = re.compile(r"(,\s*(?:and|or|nor|so)\b|,|\b(?:and|or|nor|so)\b|\s[-–]\s)")
+_LEAD = re.compile(
+    r"^(?:based|according|from|given|in|on|for|of|as|to|after|regarding|about|concerning|with"
+    r"|unfortunately|among|within|across)\b"
+)
+_ACRONYM_LETTERS = 3
 
 
 def count_words(text: str) -> int:
@@ -62,11 +95,13 @@ def sentences(text: str) -> Iterator[str]:
                 yield collapsed
 
 
-def statements(text: str) -> Iterator[str]:
+def statements(text: str, known: Container[str] = ()) -> Iterator[str]:
     """Yield the sentences that state something: three words, or a digit that numbers no list.
 
-    Connectives state nothing. Shorter sentences and lines are counted together, or prose could be
-    written two words to a line.
+    Shorter sentences and lines are counted together, or prose could be written two words to a
+    line; they state something if there are three words of them, or a name or other content word
+    that is not in `known`. Connectives ("In short:"), headings of one word ("Leadership:") and
+    "Unknown." have none.
     """
     short: list[str] = []
     for sentence in sentences(text):
@@ -77,8 +112,19 @@ def statements(text: str) -> Iterator[str]:
         else:
             short.append(sentence)
     together = " ".join(short)
-    if count_words(together) >= _FACTUAL_WORDS:
+    if count_words(together) >= _FACTUAL_WORDS or any(_adds(scrap, known) for scrap in short):
         yield together
+
+
+def _adds(scrap: str, known: Container[str]) -> bool:
+    """Whether a sentence of one or two words says something."""
+    words = re.findall(r"[^\W_]+", scrap.casefold())
+    if len(words) == 1 and scrap.endswith(":") or _is_silent(scrap.casefold()):
+        return False
+    return any(
+        len(word) > 1 and word not in known and word not in _CONNECTIVES and word not in STOPWORDS
+        for word in words
+    )
 
 
 def asks_for_silence(criterion: str) -> bool:
@@ -87,11 +133,75 @@ def asks_for_silence(criterion: str) -> bool:
     return any(pattern.search(lowered) for pattern in (*_ABSTENTION, *_SILENCE))
 
 
-def abstains(sentence: str) -> bool:
-    """Whether a sentence only says that the sources do not tell; one that adds more does not."""
+def abstains(sentence: str, known: Container[str] | None = None) -> bool:
+    """Whether a sentence only says that the sources do not tell; one that adds more does not.
+
+    More is: a clause ("but …", "because …", "…, it is …", "…, which is …"), an apposition, words in
+    brackets, and a name or number that is not in `known` (casefolded words; None: any may stand).
+    """
     if count_words(sentence) > _ABSTENTION_WORDS:
         return False
     lowered = sentence.casefold()
-    if _ADDS_MORE.search(lowered):
+    if _ADDS_MORE.search(lowered) or not any(p.search(lowered) for p in _ABSTENTION):
         return False
-    return any(pattern.search(lowered) for pattern in _ABSTENTION)
+    if known is not None and not all(name in known for name in _names(sentence)):
+        return False
+    inside = ["".join(filter(None, parts)) for parts in _BRACKETS.findall(lowered)]
+    if not all(_is_reference(text, known or ()) for text in inside):
+        return False
+    return _is_one_clause(" ".join(_BRACKETS.sub(" ", lowered).split()))
+
+
+def _names(sentence: str) -> set[str]:
+    """The numbers and capitalised words, the first word and short acronyms (CEO) apart."""
+    words = re.findall(r"[^\W_]+", sentence)
+    return {
+        word.casefold()
+        for position, word in enumerate(words)
+        if any(map(str.isdigit, word))
+        or (
+            position
+            and word[0].isupper()
+            and not (word.isupper() and len(word) <= _ACRONYM_LETTERS)
+            and not re.fullmatch(_SOURCE_WORD, word.casefold())
+        )
+    }
+
+
+def _is_reference(inside: str, known: Container[str]) -> bool:
+    """Whether what stands in brackets repeats the question, names a source, or abstains, too."""
+    words = re.findall(r"[^\W_]+", inside)
+    return _is_silent(inside) or all(word in known or word in STOPWORDS for word in words)
+
+
+def _is_silent(part: str) -> bool:
+    return any(pattern.search(part) for pattern in (*_ABSTENTION, *_SILENCE[:2]))
+
+
+def _is_one_clause(lowered: str) -> bool:
+    """Whether an abstention without brackets holds nothing but itself and a list of what is asked.
+
+    It is cut at commas and conjunctions. A part may abstain itself, lead up to it ("In short"),
+    ask ("when it was founded"), or name something without asserting it.
+    """
+    pieces = _JOINT.split(lowered.rstrip(" .!?"))
+    parts = [("", pieces[0].strip())]
+    parts += [(j.strip(), p.strip()) for j, p in zip(pieces[1::2], pieces[2::2], strict=True)]
+    listed = any(joint.rstrip("-–,") for joint, _ in parts)
+    begun = False
+    for joint, part in parts:
+        if not part:
+            continue
+        if _is_silent(part):
+            begun = True
+            if any(not _BEFORE_QUESTION.fullmatch(word) for word in _REMARK.findall(part)):
+                return False
+        elif not begun:
+            if _ASSERTS.search(part) or not (_LEAD.search(part) or count_words(part) < 3):
+                return False
+        elif _INTERROGATIVE.search(part):
+            if _RELATIVE.search(part) and joint == ",":
+                return False
+        elif _ASSERTS.search(part) or not listed:
+            return False
+    return True

@@ -183,6 +183,79 @@ def test_an_abstention_only_says_that_the_sources_do_not_tell(sentence, abstains
     assert bool(answer.uncited) is not abstains
 
 
+ASKED = "Who leads Alder, and when was it founded?"
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "The sources do not say who leads Alder, when it was founded, or where it is based.",
+        "The sources do not state the founding year, the leader, or the location of Alder.",
+        "The sources (S1, S2) do not say who leads Alder.",
+        "Based on the search results, I cannot determine the year.",
+        "I cannot determine who leads Alder, as the sources do not say.",
+        "The sources do not say who founded and leads Alder, so it is unclear.",
+        "Regarding the leader of Alder, the sources do not say.",
+        "Unfortunately, the provided snippets do not mention the CEO of Alder.",
+        "The sources do not say who is the leader of Alder or which year it was founded.",
+    ],
+)
+def test_an_abstention_may_list_what_was_asked_and_lead_up_to_it(sentence):
+    answer = parse_answer(f"<answer>{sentence}</answer>", ["S1", "S2"], ASKED)
+    assert (answer.uncited, len(answer.abstentions)) == ((), 1)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        " (it is led by a fraud)",
+        " (Ben Marsh)",
+        " [now bankrupt]",
+        ", it is led by a fraud",
+        ", which is led by a fraud",
+        ", who was jailed",
+        " which was a fraud",
+        ", a bankrupt maker of arms",
+        ", now bankrupt",
+        " because it is bankrupt",
+        " since it was closed",
+        " and it is bankrupt",
+        " - it is bankrupt",
+        " after Ben Marsh left",
+        " after 1990",
+    ],
+)
+def test_an_abstention_that_adds_a_remark_name_or_number_is_an_uncited_statement(more):
+    sentence = f"The sources do not say who leads Alder{more}."
+    answer = parse_answer(f"<answer>{sentence}</answer>", ["S1"], ASKED)
+    assert (answer.uncited, answer.abstentions) == ((sentence,), ())
+
+
+def test_without_the_question_an_abstention_may_hold_any_name():
+    sentence = "The sources do not say when Ben Marsh left."
+    assert parse_answer(f"<answer>{sentence}</answer>").abstentions == (sentence,)
+    assert parse_answer(f"<answer>{sentence}</answer>", question=ASKED).abstentions == ()
+
+
+@pytest.mark.parametrize(
+    ("scrap", "uncited"),
+    [
+        ("Ben Marsh.", ("Ben Marsh.",)),
+        ("Bankrupt.", ("Bankrupt.",)),
+        ("Ben Marsh:", ("Ben Marsh:",)),
+        ("In short:", ()),
+        ("Also,", ()),
+        ("Leadership:", ()),
+        ("Unknown.", ()),
+        ("Alder:", ()),
+        ("And Alder", ()),
+    ],
+)
+def test_a_scrap_between_tags_states_something_unless_it_only_connects(scrap, uncited):
+    cited = "<snippet id=a>Alder is old.</snippet>"
+    assert parse_answer(f"<answer>{cited} {scrap} {cited}</answer>", "a", ASKED).uncited == uncited
+
+
 @pytest.mark.parametrize("opening", ["<think>", "\n<think>\n", ""])
 def test_thinking_is_no_part_of_the_answer(opening):
     answer = parse_answer(f"{opening}<snippet id=z>hm</snippet></think>\n{GOOD}", ["a", "b"])
@@ -263,7 +336,7 @@ def test_any_text_is_parsed_the_same_twice_and_in_bounds(pieces):
     assert answer == parse_answer(text, ["a", "b"])
     assert 0.0 <= answer.hallucinated_id_rate <= 1.0
     assert 0.0 <= answer.uncited_share <= 1.0
-    assert all(claim.said or claim.text for claim in answer.claims)
+    assert all(claim.words for claim in answer.claims)
     assert answer.well_formed is not bool(answer.malformations)
 
 
@@ -333,10 +406,31 @@ def test_prose_two_words_to_a_line_is_prose_and_a_list_number_is_none(body, unci
     assert parse_answer(f"<answer>{body}</answer>", ["a"]).uncited == uncited
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "repeats"),
+    [
+        ("Alder was founded in 1925.", "ALDER was founded in 1925!", True),
+        ("Alder is old.", " alder\u200b is  old", True),
+        ("Ann hired Bob.", "Bob hired Ann.", False),
+        ("Ann hired Bob.", "Ann is hired by Bob.", False),
+        ("Metformin lowers mortality.", "Metformin lowers mortality by 20%.", False),
+        ("Metformin lowers mortality by 20%.", "Metformin lowers mortality.", False),
+        ("Alder is old.", "Alder is not old.", False),
+        ("p < 0.05", "p > 0.05", False),
+        ("It grew by 1.5.", "It grew by 15.", False),
+        ("It fell by 5 %.", "It fell by 5.", False),
+    ],
+)
+def test_only_the_same_words_in_the_same_order_repeat_a_claim(first, second, repeats):
+    body = f"<snippet id=a>{first}</snippet><snippet id=b>{second}</snippet>"
+    answer = parse_answer(f"<answer>{body}</answer>", ["a", "b"])
+    assert answer.repeats == ({1} if repeats else set())
+
+
 def test_repeats_of_any_text_are_found_in_little_time():
     claims = "".join(f"<snippet id=a>Alder has {i} staff.</snippet>" for i in range(3000))
     odd = "<snippet id=a>\ufe70</snippet>"
     answer = parse_answer(f"<answer>{claims}{odd}{odd}</answer>", ["a"])
     started = time.process_time()
-    assert answer.repeats <= {3001}
+    assert answer.repeats == {3001}
     assert time.process_time() - started < 10.0

@@ -81,12 +81,17 @@ def cite(ids, claim):
         (cite("a", "X.") * 2, {"X.": {"a": 1.0}}, 1 / 2, 1 / 2),
         (cite("a", "X.") + cite("a", " x! "), {"X.": {"a": 1.0}}, 1 / 2, 1 / 2),
         (
-            cite("a", "Elm is old.") + cite("a", "Old is the Elm."),
-            {"Elm is old.": {"a": 1.0}},
-            1 / 2,
-            1 / 2,
+            cite("a", "Ann hired Bob.") + cite("a", "Bob hired Ann."),
+            {"Ann hired Bob.": {"a": 1.0}, "Bob hired Ann.": {"a": 1.0}},
+            1,
+            1,
         ),
-        (cite("a", "Elm.") + cite("a", "Elm is old."), {"Elm is old.": {"a": 1.0}}, 1 / 2, 1 / 2),
+        (
+            cite("a", "It lowers it.") + cite("a", "It lowers it by 20%."),
+            {"It lowers it.": {"a": 1.0}, "It lowers it by 20%.": {"a": 1.0}},
+            1,
+            1,
+        ),
         (
             cite("a", "X old.") + cite("b", "Y like old X."),
             {"X old.": {"a": 1.0}, "Y like old X.": {"b": 1.0}},

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hf_rlhf.judge.lexical import LexicalJudge
 from hf_rlhf_refiner import hacks
-from hf_rlhf_refiner.hack_cases import CASES, HONEST
+from hf_rlhf_refiner.hack_cases import CASES, HONEST, OPEN
 from hf_rlhf_refiner.hacks import ID_GRAMMARS, hack_table, respell, summary
 from hf_rlhf_refiner.rewards import RefinerReward
 
@@ -32,9 +32,15 @@ def test_hardened_pays_every_honest_answer_more_than_any_hack(rows, case, hack):
     honest = [row.hardened for row in rows if row.case == case and row.hack == HONEST]
     cheats = [row for row in rows if row.case == case and row.hack == hack]
     assert cheats
-    least = min(honest)
-    paid_too_much = [row for row in cheats if row.hardened is None or row.hardened >= least - 0.01]
+    limit = min(honest) if hack in OPEN else min(honest) - 0.01
+    paid_too_much = [row for row in cheats if row.hardened is None or row.hardened > limit]
     assert paid_too_much == []
+
+
+def test_classes_that_are_called_open_are_paid_in_full(rows):
+    """What is closed by a change of the rewards is not to be called open any longer."""
+    best = {hack: hardened for _, hack, _, hardened, _ in summary(rows)}
+    assert {hack: best[hack] for hack in OPEN} == dict.fromkeys(OPEN, 1.0)
 
 
 def test_hardened_pays_honest_answers_in_full_in_every_grammar(rows):

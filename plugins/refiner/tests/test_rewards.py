@@ -259,6 +259,26 @@ def test_card_faithful_is_ten_times_rubrics_plus_a_fifth_of_f1():
     assert pay(reward, "Hi! " + GOOD) == pay(reward, GOOD)
 
 
+def test_repetitions_are_discounted_by_default_and_not_by_the_card():
+    claim = "<snippet id=a>Alder is old.</snippet>"
+    twice = f"<answer>{claim}{claim}</answer>"
+    assert pay(CitationF1(Fixed()), twice) == [0.5]
+    assert pay(CitationF1(Fixed(), discount_repeats=False), twice) == [1.0]
+    card = RefinerReward(Fixed(), preset="card_faithful")
+    assert pay(card, twice) == pay(card, GOOD)
+    assert pay(replace(card, discount_repeats=True), twice) == [pytest.approx(10 * (1 + 0.2 / 2))]
+    assert pay(RefinerReward(Fixed()), twice) == [pytest.approx((1 + 0.5 / 2) / 1.5)]
+
+
+@pytest.mark.parametrize("reward", [RefinerReward(Fixed()), CitationF1(Fixed()), UncitedShare()])
+def test_a_name_that_was_not_asked_about_makes_an_abstention_a_statement(reward):
+    """Every reward that reads abstentions reads them beside the row's question."""
+    about = GOOD.replace("</answer>", " The sources do not say when {} came.</answer>")
+    asked, invented = pay(reward, about.format("Alder"), about.format("Elm"))
+    assert asked != invented
+    assert [asked] == pay(reward, GOOD)
+
+
 def test_hardened_is_the_default_and_a_perfect_answer_gets_1():
     reward = RefinerReward(Fixed())
     assert reward.settings == PRESETS["hardened"]

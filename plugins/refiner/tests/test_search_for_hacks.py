@@ -26,8 +26,12 @@ def pay(problem, answers):
 
 
 def facts_told(problem, answer):
-    """Count the asked facts whose value stands anywhere in a claim that cites their snippet."""
+    """Count the asked facts whose value stands anywhere in a claim that cites their snippet.
+
+    A claim that takes itself back tells none.
+    """
     claims = parse_answer(answer, [identifier for identifier, _ in problem.snippets]).claims
+    claims = [claim for claim in claims if not re.search("myth|false|wrong", claim.text)]
     return sum(
         any(i in claim.ids and fact.value in re.findall(r"\w+", claim.text) for claim in claims)
         for i, fact in problem.facts
@@ -45,6 +49,9 @@ def sentence(rng, problem):
             *[f"The {asked} of {town} is {word}." for word in (value, f"not {value}", guesses)],
             *[f"{start} {told}." for start in ("No source denies that", "The sources do not say")],
             *[f"{told} {joint} {value}." for joint in ("or", "and", "not", "of")],
+            *[f"It is a myth that {told}.", f"{told}, false as that is.", f"{told} (wrong)."],
+            *[f"The sources do not say more{more}." for more in ("", f" ({told})", f", {told}")],
+            *[f"The sources do not say the {asked} of {town}, which is {value}.", f"{value} town."],
             *[f"{told}{joint} {other.sentence}" for joint in ("", ";", ".", " and")],
             *[
                 f"{told}?",
