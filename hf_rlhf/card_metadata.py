@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from hf_rlhf import plain_yaml
+from hf_rlhf.errors import ConfigError
 from hf_rlhf.scrub import scrub
 
 TAG = "hf-rlhf"
@@ -197,6 +199,17 @@ def validate_card(text: str) -> list[str]:
     if scrub(text) != text:
         problems.append("text: it holds a secret.")
     return problems
+
+
+def card_tags(text: str) -> frozenset[str]:
+    """Return the tags in the head of a card; none if the head cannot be read, as anybody's may."""
+    head = _HEAD.match(text)
+    try:
+        data = plain_yaml.load(head.group(2), "README.md").value if head else None
+    except ConfigError:
+        data = None
+    tags = data.get("tags") if isinstance(data, dict) else None
+    return frozenset(tag for tag in _listed(tags) if isinstance(tag, str))
 
 
 def _listed(value: Any) -> list[Any]:
