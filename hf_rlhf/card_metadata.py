@@ -192,7 +192,8 @@ def validate_card(text: str) -> list[str]:
         for one in _listed(data.get("language"))
         if not (isinstance(one, str) and _LANGUAGE.fullmatch(one))
     ]
-    if (task := data.get("pipeline_tag")) is not None and task not in hub_rules("pipeline_tags"):
+    task = data.get("pipeline_tag")
+    if task is not None and not (isinstance(task, str) and task in hub_rules("pipeline_tags")):
         problems.append(f"pipeline_tag: {task!r} is not a task of the Hub.")
     if not all(isinstance(tag, str) for tag in _listed(data.get("tags"))):
         problems.append("tags: expected texts; quote those that YAML reads as something else.")
@@ -233,7 +234,7 @@ def _bad_license(data: Mapping[str, Any]) -> list[str]:
     license_id, name, link = (data.get(f"license{end}") for end in ("", "_name", "_link"))
     if license_id is None:
         return []
-    if license_id not in hub_rules("licenses"):
+    if not (isinstance(license_id, str) and license_id in hub_rules("licenses")):
         return [
             f"license: {license_id!r} is not one of the Hub's identifiers. Use `license: other` "
             "with a `license_name`."
