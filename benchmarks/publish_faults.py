@@ -53,7 +53,16 @@ FAULTS: dict[str, dict[str, Any]] = {
     "lands, then 504": {"status": 504, "after": True},
     "500, 20 times": {"status": 500, "times": 20},
     FOR_EVER: {"status": 403, "times": EVER},
+    "200, {}": {"status": 200, "body": "{}", "times": EVER},
+    "200, []": {"status": 200, "body": "[]", "times": EVER},
+    "503, Retry-After without a zone": {
+        "status": 503,
+        "retry_after": "Wed, 21 Oct 2015 07:28:00",
+    },
+    "a byte a second": {"status": None, "drip": 1.0, "times": EVER},
 }
+_ON_EACH = ("503 twice", "dropped connection", "lands, then 504", FOR_EVER)
+_ON_EACH += ("200, {}", "200, []", "503, Retry-After without a zone", "a byte a second")
 REQUESTS = {
     "everything": ".",
     "whoami": "GET /api/whoami",
@@ -283,13 +292,13 @@ def cases(arguments: argparse.Namespace) -> list[Case]:
         for way in arguments.way
     ]
     if arguments.every_request:
-        short = ("503 twice", "dropped connection", "lands, then 504", FOR_EVER)
         chosen += [
             Case(HF_RLHF, transport, fault, request)
             for transport in arguments.transport
             for request in {**REQUESTS, **TRANSPORTS[transport]}
             if request != "everything"
-            for fault in short
+            for fault in _ON_EACH
+            if fault in arguments.fault
             if request != "commit" or fault == FOR_EVER
         ]
     return chosen

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from hf_rlhf import plain_yaml
+from hf_rlhf.errors import ConfigError
 from hf_rlhf.scrub import scrub
 
 TAG = "hf-rlhf"
@@ -190,13 +192,25 @@ def validate_card(text: str) -> list[str]:
         for one in _listed(data.get("language"))
         if not (isinstance(one, str) and _LANGUAGE.fullmatch(one))
     ]
-    if (task := data.get("pipeline_tag")) is not None and task not in hub_rules("pipeline_tags"):
+    task = data.get("pipeline_tag")
+    if task is not None and not (isinstance(task, str) and task in hub_rules("pipeline_tags")):
         problems.append(f"pipeline_tag: {task!r} is not a task of the Hub.")
     if not all(isinstance(tag, str) for tag in _listed(data.get("tags"))):
         problems.append("tags: expected texts; quote those that YAML reads as something else.")
     if scrub(text) != text:
         problems.append("text: it holds a secret.")
     return problems
+
+
+def card_tags(text: str) -> frozenset[str]:
+    """Return the tags in the head of a card; none if the head cannot be read, as anybody's may."""
+    head = _HEAD.match(text)
+    try:
+        data = plain_yaml.load(head.group(2), "README.md").value if head else None
+    except ConfigError:
+        data = None
+    tags = data.get("tags") if isinstance(data, dict) else None
+    return frozenset(tag for tag in _listed(tags) if isinstance(tag, str))
 
 
 def _listed(value: Any) -> list[Any]:
@@ -220,7 +234,7 @@ def _bad_license(data: Mapping[str, Any]) -> list[str]:
     license_id, name, link = (data.get(f"license{end}") for end in ("", "_name", "_link"))
     if license_id is None:
         return []
-    if license_id not in hub_rules("licenses"):
+    if not (isinstance(license_id, str) and license_id in hub_rules("licenses")):
         return [
             f"license: {license_id!r} is not one of the Hub's identifiers. Use `license: other` "
             "with a `license_name`."

@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint
 
 from hf_rlhf import __version__, registry
-from hf_rlhf.errors import HfRlhfError, UnknownPlugin
+from hf_rlhf.errors import HfRlhfError, PublishError, UnknownPlugin
 
 BUILT_IN = {
     "list": ("hf_rlhf.describe", "list_main", "what is installed, and which package brings it"),
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from hf_rlhf.scrub import scrub
 
         print(scrub(f"error: {error}"), file=sys.stderr)
-        return 2
+        return 3 if isinstance(error, PublishError) else 2
     except KeyboardInterrupt as stopped:
         print("\n".join(["interrupted.", *getattr(stopped, "__notes__", ())]), file=sys.stderr)
         return 130

@@ -15,11 +15,14 @@ from hf_rlhf.errors import RunFolderError
 _UNFINISHED = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.(?P<kind>tmp|old)")
 
 
-def atomic_write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+def atomic_write_bytes(
+    path: str | os.PathLike[str], content: bytes, *, mode: int | None = None
+) -> None:
     """Write `content` so that a reader, or a crash, sees the old file or the new one, never less.
 
-    Missing parent folders are made. Raises RunFolderError, naming the path and the cause, when
-    the file cannot be written; the old content then stands.
+    Missing parent folders are made. Without `mode`, the file keeps the permissions that it had, or
+    gets those that the process gives to new files. Raises RunFolderError, naming the path and the
+    cause, when the file cannot be written; the old content then stands.
     """
     target = Path(path)
     # In the same folder, because os.replace is atomic only within one filesystem.
@@ -27,8 +30,8 @@ def atomic_write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _write_new(temporary, content)
-            if target.exists():
+            _write_new(temporary, content, 0o666 if mode is None else mode)
+            if mode is None and target.exists():
                 shutil.copymode(target, temporary)
             os.replace(temporary, target)
         finally:
@@ -41,25 +44,25 @@ def atomic_write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
         ) from error
 
 
-def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:
+def atomic_write_text(path: str | os.PathLike[str], text: str, *, mode: int | None = None) -> None:
     """Write `text` as UTF-8, as `atomic_write_bytes` does."""
     # A completion may hold half of a surrogate pair, which is text to Python but not to UTF-8.
-    atomic_write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
+    atomic_write_bytes(path, text.encode("utf-8", errors="backslashreplace"), mode=mode)
 
 
-def atomic_write_json(path: str | os.PathLike[str], value: Any) -> None:
+def atomic_write_json(path: str | os.PathLike[str], value: Any, *, mode: int | None = None) -> None:
     """Write `value` as indented JSON, as `atomic_write_bytes` does.
 
     Raises ValueError for NaN or infinity and TypeError for what is not JSON, before any file is
     touched; `hf_rlhf.record.as_json` makes JSON of everything else.
     """
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    atomic_write_text(path, text + "\n")
+    atomic_write_text(path, text + "\n", mode=mode)
 
 
-def _write_new(path: Path, content: bytes) -> None:
+def _write_new(path: Path, content: bytes, mode: int) -> None:
     # Not tempfile: its files are private (0600), and a run folder is often shared.
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

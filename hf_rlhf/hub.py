@@ -4,6 +4,7 @@ Every question is asked with patience (`hf_rlhf.patience`): the client itself re
 """
 
 import json
+import operator
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hf_rlhf.bundle import Bundle, PushedFile
 from hf_rlhf.errors import PublishError
-from hf_rlhf.patience import Patience
+from hf_rlhf.patience import Patience, UnexpectedAnswer, content_s
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 MANIFEST = "run.json"
 """Pushed with every run: the record, and under `publish.files` what the revision contains."""
 NOT_CONTENT = (".gitattributes",)
+LARGEST_READ = 100 * 2**20
+"""Bytes of a card, a record or an index."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class RemoteFile:
 
     digest: str
     in_lfs: bool
+    size: int
 
     def holds(self, sha256: str, git: str) -> bool:
         """Say whether its content is the one with these hashes."""
@@ -67,9 +71,9 @@ class Hub:
         return str(self.api.endpoint)
 
     @cached_property
-    def _me(self) -> dict[str, Any]:
+    def _me(self) -> "_Account":
         # The Hub allows few of these, so a run asks once for all its pushes.
-        return self.patience.call("asking who we are", self.api.whoami)
+        return self.patience.call("asking who we are", lambda: _account(self.api.whoami()))
 
     def writable_repo(self, repo_id: str) -> str:
         """Return `repo_id` with its namespace, if the token may write there; else PublishError.
@@ -114,12 +118,16 @@ class Hub:
         from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
         try:
-            commit = str(self._info(repo_id, revision).sha)
+            commit = _text(self._info(repo_id, revision).sha)
             tree = self.api.list_repo_tree(
                 repo_id, recursive=True, revision=commit, repo_type=self.kind
             )
             files = {
-                item.path: RemoteFile(item.lfs.sha256 if item.lfs else item.blob_id, bool(item.lfs))
+                _text(item.path): RemoteFile(
+                    _text(item.lfs.sha256 if item.lfs else item.blob_id),
+                    bool(item.lfs),
+                    operator.index(item.size),
+                )
                 for item in tree
                 if isinstance(item, RepoFile)
             }
@@ -159,17 +167,31 @@ class Hub:
         )
         return True
 
-    def read(self, repo_id: str, path: str, commit: str) -> bytes:
-        """Return one small file of a commit."""
+    def read(self, repo_id: str, path: str, state: RemoteState) -> bytes:
+        """Return one small file of a revision; ValueError if it is not small."""
+        size = state.files[path].size
+        if size > LARGEST_READ:
+            raise ValueError(f"{path} of {repo_id} has {size} bytes; up to {LARGEST_READ} are read")
+        with TemporaryDirectory() as scratch:
+            return self.download(repo_id, path, state, Path(scratch)).read_bytes()
 
-        def download() -> bytes:
-            with TemporaryDirectory() as scratch:
-                file = self.api.hf_hub_download(
-                    repo_id, path, revision=commit, local_dir=scratch, repo_type=self.kind
-                )
-                return Path(file).read_bytes()
-
-        return self.patience.call(f"reading {path} of {repo_id}", download)
+    def download(self, repo_id: str, path: str, state: RemoteState, folder: Path) -> Path:
+        """Download a file of a revision into `folder`; ValueError if more comes than is listed."""
+        size = state.files[path].size
+        return Path(
+            self.patience.call(
+                f"download of {path} of {repo_id}",
+                lambda: self.api.hf_hub_download(
+                    repo_id,
+                    path,
+                    revision=state.commit,
+                    local_dir=folder,
+                    repo_type=self.kind,
+                    tqdm_class=_bar_of_at_most(size, path),
+                ),
+                content_s=content_s(size),
+            )
+        )
 
     def _info(self, repo_id: str, revision: str | None = None) -> Any:
         return self.api.repo_info(repo_id, revision=revision, repo_type=self.kind)
@@ -179,9 +201,9 @@ class Hub:
         if MANIFEST not in found.files:
             return {}
         try:
-            record = json.loads(self.read(repo_id, MANIFEST, found.commit))
+            record = json.loads(self.read(repo_id, MANIFEST, found))
             stated = listed(record)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return record if stated else {}
 
@@ -201,6 +223,36 @@ def connect(
     return Hub(HfApi(endpoint=endpoint, token=token), patience or Patience(), kind)
 
 
+def _bar_of_at_most(size: int, path: str) -> Any:
+    """Return a class of progress bars that raises ValueError when more than `size` bytes come.
+
+    The client itself takes whatever is sent, and looks at the size afterwards.
+    """
+    from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
+
+    class Bar(tqdm):  # type: ignore[misc, no-any-unimported]
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            # By Xet a second bar counts what travels, which is not the file.
+            self.bounded = not str(settings.get("name")).endswith(".transfer")
+            self.bytes: float = settings.get("initial") or 0
+            self._check(settings.get("total") or 0)
+            super().__init__(*args, **settings)
+
+        def update(self, n: float | None = 1) -> bool | None:
+            self.bytes += n or 0
+            self._check(self.bytes)
+            return super().update(n)  # type: ignore[no-any-return]
+
+        def _check(self, count: float) -> None:
+            if self.bounded and count > size:
+                raise ValueError(
+                    f"{path} is listed with {size} bytes, and more of it came: the download was "
+                    "stopped"
+                )
+
+    return Bar
+
+
 def listed(record: Any) -> dict[str, dict[str, Any]]:
     """Return the files that a published record lists (path -> sha256, git, size); else nothing."""
     try:
@@ -214,23 +266,42 @@ def listed(record: Any) -> dict[str, dict[str, Any]]:
     return stated
 
 
-def _allowed(endpoint: str, me: Mapping[str, Any], repo_id: str) -> str:
-    name = str(me["name"])
+@dataclass(frozen=True)
+class _Account:
+    name: str
+    role: str | None
+    orgs: Mapping[str, str | None]
+    """Organisation -> the role there."""
+
+
+def _account(me: Mapping[str, Any]) -> _Account:
     role = ((me.get("auth") or {}).get("accessToken") or {}).get("role")
-    if role == "read":
+    orgs = {_text(org["name"]): org.get("roleInOrg") for org in me.get("orgs") or []}
+    return _Account(_text(me["name"]), role, orgs)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise UnexpectedAnswer(f"the Hub answered {value!r} where a name or an id stands")
+    return value
+
+
+def _allowed(endpoint: str, me: _Account, repo_id: str) -> str:
+    if me.role == "read":
         raise PublishError(
-            f"The token of {name!r} at {endpoint} has the role 'read', so nothing can be "
+            f"The token of {me.name!r} at {endpoint} has the role 'read', so nothing can be "
             "pushed. Make one with the write role, and set HF_TOKEN to it."
         )
     namespace, slash, _ = repo_id.rpartition("/")
     if not slash:
-        return f"{name}/{repo_id}"
-    roles = {str(org["name"]): org.get("roleInOrg") for org in me.get("orgs") or []}
-    if namespace != name and namespace not in roles:
+        return f"{me.name}/{repo_id}"
+    if namespace != me.name and namespace not in me.orgs:
         raise PublishError(
-            f"{name!r} may not write to {repo_id!r}: at {endpoint} it is not a member of an "
-            f"organisation {namespace!r} (member of: {', '.join(sorted(roles)) or 'none'})."
+            f"{me.name!r} may not write to {repo_id!r}: at {endpoint} it is not a member of an "
+            f"organisation {namespace!r} (member of: {', '.join(sorted(me.orgs)) or 'none'})."
         )
-    if namespace != name and roles[namespace] == "read":
-        raise PublishError(f"{name!r} has only the role 'read' in the organisation {namespace!r}.")
+    if namespace != me.name and me.orgs[namespace] == "read":
+        raise PublishError(
+            f"{me.name!r} has only the role 'read' in the organisation {namespace!r}."
+        )
     return repo_id

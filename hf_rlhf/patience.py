@@ -10,7 +10,10 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -20,13 +23,16 @@ from hf_rlhf.errors import PublishError
 from hf_rlhf.scrub import scrub
 
 PATIENCE_NAME = "HF_RLHF_PATIENCE"
-"""Environment variable: for how many seconds a step that fails is tried again."""
-PATIENCE_S = 180.0
+"""Environment variable: how many seconds a push may spend, in all, on anything but its content."""
+PATIENCE_S = 330.0
+"""Longer than the five minutes of the windows in which the Hub counts requests."""
 FIRST_WAIT_S = 0.5
 """Before the second try; then twice as long each time, or what the Hub asks for."""
 LONGEST_WAIT_S = 10.0
-LONGEST_ASKED_S = 600.0
-"""The Hub counts requests in windows of five minutes; who asks for more is not waited for."""
+ONE_TRY_S = 10.0
+"""What a step may take when nothing is left, so that a Hub that does answer is heard."""
+SLOWEST_BYTES_S = 50_000
+"""Content that moves more slowly has stalled."""
 SILENCE_S = 600.0
 """For how long a connection may be silent. The client itself would wait for ever."""
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524)
@@ -35,6 +41,14 @@ _XET_STATUS = re.compile(r"HTTP status (?:client|server) error \((\d{3})")
 """hf_xet raises ConnectionError for every answer that it does not like, and tells which in text."""
 
 T = TypeVar("T")
+
+
+class UnexpectedAnswer(ValueError):
+    """An answer is JSON, but not what the Hub's API says it is."""
+
+
+class Stalled(TimeoutError):
+    """A step was given up because it took longer than it may."""
 
 
 def failures() -> tuple[type[Exception], ...]:
@@ -141,51 +155,120 @@ class Patience:
     seconds: float = field(default_factory=lambda: patience_s())
     given_up: threading.Event = field(default_factory=threading.Event)
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
+    _spent: list[float] = field(default_factory=lambda: [0.0], init=False, repr=False)
 
-    def call(self, what: str, step: Callable[[], T]) -> T:
-        """Return `step()`, tried again while what fails may pass, for `seconds` after it first did.
+    @property
+    def left(self) -> float:
+        """The seconds that are left: of `seconds`, less what steps took since `restart`."""
+        return self.seconds - self._spent[0]
 
-        Raises the last error. `step` must be safe to repeat, even when it took effect unheard.
+    def restart(self) -> None:
+        """Begin to count anew, for another push."""
+        self._spent[0] = 0.0
+
+    def call(self, what: str, step: Callable[[], T], *, content_s: float = 0.0) -> T:
+        """Return `step()`, tried again while what fails may pass and patience is left.
+
+        Waits and tries count, but not the `content_s` seconds that a step may take because it moves
+        content (of the first try, or of the one that succeeds). Raises the last error,
+        UnexpectedAnswer, or Stalled. `step` must be safe to repeat, even when it took effect
+        unheard. It runs in a thread of its own, which is left behind when it stalls.
         """
         from tenacity import Retrying, retry_if_exception
 
-        failed_at: list[float] = []
+        tries = 0
+
+        def attempt() -> T:
+            nonlocal tries
+            tries += 1
+            began, free = time.monotonic(), content_s
+            _bound_silence()
+            try:
+                return _in_time(step, max(self.left, ONE_TRY_S) + content_s)
+            except BaseException:
+                free = content_s if tries == 1 else 0.0
+                raise
+            finally:
+                self._spend(time.monotonic() - began - free)
 
         def stop(state: Any) -> bool:
-            failed_at.append(state.seconds_since_start)
-            asked = _asked_wait(state.outcome.exception())
-            spent = failed_at[-1] - failed_at[0]
-            return (
-                self.given_up.is_set()
-                or spent >= self.seconds
-                or (asked is not None and asked > LONGEST_ASKED_S)
-            )
+            error = state.outcome.exception()
+            asked = _asked_wait(error) or 0.0
+            return self.given_up.is_set() or isinstance(error, Stalled) or asked >= self.left
 
         def tell(state: Any) -> None:
-            error, wait = state.outcome.exception(), state.next_action.sleep
-            left = self.seconds - (failed_at[-1] - failed_at[0])
+            error, pause = state.outcome.exception(), state.next_action.sleep
             told, server = in_words(error), _server(error)
             at = f" ({server})" if server and server not in told else ""
             self.say(
-                f"{what}: {told}{at}; trying again in {wait:.1f} s, "
-                f"for {left:.0f} s more ({PATIENCE_NAME})"
+                f"{what}: {told}{at}; trying again in {pause:.1f} s, "
+                f"for {self.left:.0f} s more ({PATIENCE_NAME})"
             )
 
-        def attempt() -> T:
-            _bound_silence()
-            return step()
+        def sleep(seconds: float) -> None:
+            self._sleep(seconds)
+            self._spend(seconds)
 
         return Retrying(
             retry=retry_if_exception(is_transient),
             stop=stop,
-            wait=_wait,
-            sleep=self._sleep,
+            wait=lambda state: min(_wait(state), self.left),
+            sleep=sleep,
             before_sleep=tell,
             reraise=True,
         )(attempt)
 
+    def once(self, step: Callable[[], T]) -> T:
+        """Return `step()`, tried once, in what is left and a little more: for a last look."""
+        began = time.monotonic()
+        try:
+            return _in_time(step, max(self.left + ONE_TRY_S, 1.0))
+        finally:
+            self._spend(time.monotonic() - began)
+
+    def _spend(self, seconds: float) -> None:
+        self._spent[0] += max(seconds, 0.0)
+
     def _sleep(self, seconds: float) -> None:
         self.given_up.wait(seconds)
+
+
+def content_s(size: int, bytes_s: float = SLOWEST_BYTES_S) -> float:
+    """Return how long it may take to move `size` bytes."""
+    return size / bytes_s
+
+
+def _in_time(step: Callable[[], T], seconds: float) -> T:
+    """Return `step()`; Stalled if it takes longer than `seconds`.
+
+    In a thread, because no timeout of the client's bounds an answer that comes byte by byte, nor
+    how long the client sleeps between tries of its own. A daemon: a process need not wait for it.
+    """
+    outcome: Future[T] = Future()
+    context = copy_context()
+
+    def work() -> None:
+        try:
+            outcome.set_result(context.run(_understood, step))
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            outcome.set_exception(error)
+
+    threading.Thread(target=work, name="hub-request", daemon=True).start()
+    if not wait([outcome], seconds).done:
+        raise Stalled(f"not done within {seconds:.0f} s ({PATIENCE_NAME} bounds it)")
+    return outcome.result()
+
+
+def _understood(step: Callable[[], T]) -> T:
+    """Return `step()`; UnexpectedAnswer for what the client raises when JSON has another form."""
+    try:
+        return step()
+    except (LookupError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
+        raise UnexpectedAnswer(
+            f"the answer is not what the Hub's API says ({type(error).__name__}: {error}): a proxy "
+            "or a server of another kind answered instead of the Hub, or one of another version. "
+            "Check HF_ENDPOINT and the proxy settings"
+        ) from error
 
 
 def patience_s() -> float:
@@ -239,10 +322,12 @@ def _asked_wait(error: BaseException) -> float | None:
 
 
 def _seconds_until(said: str) -> float | None:
-    if said.isdigit():
+    if said.isascii() and said.isdigit():
         return float(said)
     try:
         when = email.utils.parsedate_to_datetime(said)
-    except ValueError:
+    except (ValueError, TypeError, LookupError, OverflowError):
         return None
+    if when.tzinfo is None:  # without a zone it is UTC, as every date of HTTP is
+        when = when.replace(tzinfo=UTC)
     return max(0.0, (when - datetime.now(UTC)).total_seconds())

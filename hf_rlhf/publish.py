@@ -18,7 +18,7 @@ from hf_rlhf.hub import MANIFEST, NOT_CONTENT, Hub, RemoteState, connect, listed
 from hf_rlhf.layout import Part, names, parts, weights_of
 from hf_rlhf.outbox import complete_steps, note_step, published_steps
 from hf_rlhf.patience import Patience, failures, in_words, is_transient, status_of
-from hf_rlhf.push import push
+from hf_rlhf.push import Overtaken, push
 from hf_rlhf.record import RECORD_NAME, load_record, write_record
 from hf_rlhf.specs import PublishSpec
 
@@ -138,13 +138,14 @@ def push_run(
     Returns what stands on the Hub, the card there, and `asked` with the full names. Raises as
     `publish_run` does.
     """
+    hub.patience.restart()
     finish = finish_command(run, asked, step, endpoint, overwrite=overwrite)
     if step is not None and asked.revision is None:
         asked = replace(asked, revision=f"step-{step}")
     try:
         asked = replace(asked, repo_id=hub.writable_repo(str(asked.repo_id)))
         asked = with_base(hub, asked, record["model"])
-    except failures() as error:
+    except (*failures(), Overtaken) as error:
         missing = [f"{repo}/{path}" for repo, path in names(run, record, asked, step)]
         raise PublishError(_unfinished(hub, error, missing, finish)) from error
     with weights_of(run, record, asked, step) as weights:
@@ -216,7 +217,7 @@ def _push_all(
                 hub, part.repo_id, revision, part.bundle,
                 found=found, delete=stale, message=f"hf-rlhf: {part.what} of run {run_id[:8]}",
             )  # fmt: skip
-        except failures() as error:
+        except (*failures(), Overtaken) as error:
             missing = _missing(hub, prepared[index:], revision)
             raise PublishError(_unfinished(hub, error, missing, finish)) from error
         commits[part.repo_id] = after.commit
@@ -252,7 +253,7 @@ def _missing(hub: Hub, rest: list[Part], revision: str) -> list[str]:
     missing = []
     for part in rest:
         try:
-            found = hub.look(part.repo_id, revision)
+            found = hub.patience.once(lambda part=part: hub.look(part.repo_id, revision))  # type: ignore[misc]
         except failures():
             found = None
         lacking = found.lacks(part.bundle) if found else list(part.bundle.files)

@@ -5,10 +5,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from yaml import YAMLError
-
 from hf_rlhf.bundle import ALLOWED, PushedFile, is_pickle
-from hf_rlhf.card_metadata import OF_NO_RUN, TAG
+from hf_rlhf.card_metadata import OF_NO_RUN, TAG, card_tags
 from hf_rlhf.errors import ModelError
 from hf_rlhf.files import whole_folder
 from hf_rlhf.hub import MANIFEST, Hub, RemoteFile, RemoteState, connect, listed
@@ -58,7 +56,7 @@ def pull(
         if out.is_dir() and not _differing(out, wanted):
             return out
         with whole_folder(out, overwrite=overwrite) as folder:
-            _fetch(hub, repo_id, found.commit, sorted(wanted), folder)
+            _fetch(hub, repo_id, found, sorted(wanted), folder)
             _verify(folder, repo_id, wanted)
     except failures() as error:
         raise ModelError(
@@ -98,7 +96,7 @@ def _refuse_half(hub: Hub, repo_id: str, found: RemoteState) -> None:
         )
     for path in sorted(path for path in found.files if path.endswith(_INDEX)):
         folder = PurePosixPath(path).parent
-        for shard in _shards(hub.read(repo_id, path, found.commit), f"{repo_id}/{path}"):
+        for shard in _shards(hub.read(repo_id, path, found), f"{repo_id}/{path}"):
             if str(folder / shard) not in found.files:
                 raise ModelError(
                     f"{repo_id} is half published: {path} names {shard}, which is not there. {cure}"
@@ -106,20 +104,14 @@ def _refuse_half(hub: Hub, repo_id: str, found: RemoteState) -> None:
 
 
 def _is_of_a_run(hub: Hub, repo_id: str, found: RemoteState) -> bool:
-    from huggingface_hub import ModelCard
-
-    text = hub.read(repo_id, "README.md", found.commit).decode("utf-8", "replace")
-    try:
-        tags = getattr(ModelCard(text).data, "tags", None) or []
-    except (ValueError, YAMLError):
-        return False  # not a card of ours: those are valid
+    tags = card_tags(hub.read(repo_id, "README.md", found).decode("utf-8", "replace"))
     return TAG in tags and OF_NO_RUN.isdisjoint(tags)
 
 
 def _shards(index: bytes, name: str) -> set[str]:
     try:
         return {str(shard) for shard in json.loads(index)["weight_map"].values()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"{name} is no index of safetensors files: {error!r}.") from error
 
 
@@ -157,14 +149,9 @@ def _fits(path: Path, remote: RemoteFile) -> bool:
     return remote.holds(file.sha256, file.git)
 
 
-def _fetch(hub: Hub, repo_id: str, commit: str, paths: list[str], folder: Path) -> None:
+def _fetch(hub: Hub, repo_id: str, found: RemoteState, paths: list[str], folder: Path) -> None:
     for path in paths:
-        hub.patience.call(
-            f"download of {path}",
-            lambda path=path: hub.api.hf_hub_download(  # type: ignore[misc]
-                repo_id, path, revision=commit, local_dir=folder
-            ),
-        )
+        hub.download(repo_id, path, found, folder)
     # The client's bookkeeping, with the address of this machine's cache.
     shutil.rmtree(folder / ".cache", ignore_errors=True)
 

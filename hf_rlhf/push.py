@@ -12,12 +12,18 @@ from typing import Any
 from hf_rlhf.bundle import Bundle
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub import Hub, RemoteState
-from hf_rlhf.patience import failures, is_transient, status_of
+from hf_rlhf.patience import UnexpectedAnswer, content_s, failures, is_transient, status_of
 
 MOST_FILES = 25_000
 """Of one commit; the Hub's limit (docstring of `HfApi.create_commit`)."""
 BATCH_FILES, BATCH_BYTES = 64, 5 * 10**9
 """Uploaded at once. What a batch has uploaded is not sent again, in this process or the next."""
+_READ_BACK_BYTES_S = 50_000_000
+"""A Hub may read what was uploaded once more before it answers to the commit."""
+
+
+class Overtaken(PublishError):
+    """Another commit came first."""
 
 
 def push(
@@ -46,8 +52,10 @@ def push(
 
     def landed() -> RemoteState | None:
         now = hub.look(repo_id, revision)
-        whole = now is not None and not now.lacks(bundle) and not set(gone) & set(now.files)
-        return now if whole else None
+        return now if now and _holds(now, bundle, gone) else None
+
+    def commit() -> RemoteState:
+        return _commit(hub, repo_id, revision, operations, found.commit, message, landed)
 
     operations = _operations(bundle, found, gone)
     try:
@@ -61,16 +69,21 @@ def push(
                     free_memory=False,
                     repo_type=hub.kind,
                 ),
+                content_s=content_s(sum(one.upload_info.size for one in batch)),
             )
+        size = sum(file.size for file in bundle.files.values())
         return hub.patience.call(
-            f"commit to {repo_id}",
-            lambda: _commit(hub, repo_id, revision, operations, found.commit, message, landed),
+            f"commit to {repo_id}", commit, content_s=content_s(size, _READ_BACK_BYTES_S)
         )
     except failures():
         # The last try may have landed too.
-        if (after := _look_again(landed)) is not None:
+        if (after := _look_again(hub, landed)) is not None:
             return after
         raise
+
+
+def _holds(now: RemoteState, bundle: Bundle, gone: Iterable[str]) -> bool:
+    return not now.lacks(bundle) and not set(gone) & set(now.files)
 
 
 def _commit(
@@ -85,7 +98,7 @@ def _commit(
     if (now := landed()) is not None:
         return now
     try:
-        hub.api.create_commit(
+        made = hub.api.create_commit(
             repo_id,
             operations,
             commit_message=message,
@@ -96,28 +109,33 @@ def _commit(
     except failures() as error:
         if is_transient(error):
             raise  # the next try looks first
-        if (after := _look_again(landed)) is not None:
+        if (after := _look_again(hub, landed)) is not None:
             return after
         if status_of(error) == 412:
             raise _overtaken(repo_id, parent) from error
         raise
     after = landed()
-    if after is None:
-        raise _overtaken(repo_id, parent)
-    return after
+    if after is not None:
+        return after
+    now = hub.look(repo_id, revision)
+    if now is not None and now.commit == made.oid:
+        raise UnexpectedAnswer(
+            f"{repo_id} took the commit {made.oid[:8]}, but does not list all that is in it"
+        )
+    raise _overtaken(repo_id, parent)
 
 
-def _look_again(landed: Callable[[], RemoteState | None]) -> RemoteState | None:
+def _look_again(hub: Hub, landed: Callable[[], RemoteState | None]) -> RemoteState | None:
     try:
-        return landed()
+        return hub.patience.once(landed)
     except failures():
         return None  # what failed before says more
 
 
-def _overtaken(repo_id: str, parent: str) -> PublishError:
-    return PublishError(
+def _overtaken(repo_id: str, parent: str) -> Overtaken:
+    return Overtaken(
         f"{repo_id} was changed by another commit since {parent[:8]}, while this one was made. "
-        "Look at what changed, then run the same command again."
+        "Look at what changed, then run the same command again"
     )
 
 

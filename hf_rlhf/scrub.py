@@ -47,7 +47,8 @@ _TOKENS = (
 _PATTERNS = (
     *((pattern, REDACTED) for pattern, _ in _TOKENS),
     (re.compile(r"(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{16,}"), rf"\1{REDACTED}"),
-    (re.compile(r"(?i)(\b[a-z][a-z0-9+.-]*://)[^/\s?#@\"'<>]+@"), rf"\1{REDACTED}@"),
+    # Up to the last @: a password may hold one.
+    (re.compile(r"(?i)(\b[a-z][a-z0-9+.-]*://)[^/\s?#\"'<>]+@"), rf"\1{REDACTED}@"),
     (
         re.compile(
             r"(?i)([?&](?:[a-z0-9_.-]*(?:token|api[_-]?key|secret|password|signature|credential)"

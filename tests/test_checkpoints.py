@@ -1,5 +1,6 @@
 """Which checkpoints are trusted, which are kept, and that training ends where it was to end."""
 
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,6 +46,22 @@ def test_a_checkpoint_is_valid_only_whole_and_sealed(tmp_path):
     assert not is_valid(checkpoint)
     (checkpoint / "global_step" / "optim.pt").unlink()
     assert not is_valid(checkpoint)
+
+
+def test_what_is_sealed_is_on_the_disk_before_the_manifest_says_so(tmp_path, monkeypatch):
+    """Else a power cut could leave a manifest that stands beside files without content."""
+    checkpoint = made(tmp_path, 1, sealed=False)
+    done = []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: done.append(os.fstat(fd).st_ino) or sync(fd))
+    monkeypatch.setattr(os, "replace", lambda *a: done.append("named") or replace(*a))
+    seal(checkpoint)
+    named = done.index("named")
+    content = [path.stat().st_ino for path in checkpoint.rglob("*") if path.name != "manifest.json"]
+    assert len(content) == 3
+    assert {*content, checkpoint.stat().st_ino} <= set(done[:named])
+    assert (checkpoint / "manifest.json").stat().st_ino in done[:named]
+    assert {checkpoint.stat().st_ino, tmp_path.stat().st_ino} <= set(done[named:])
 
 
 @pytest.mark.parametrize(

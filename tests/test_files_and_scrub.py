@@ -1,13 +1,19 @@
 import json
 import os
 import stat
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.files import atomic_write_bytes, atomic_write_json, atomic_write_text
+from hf_rlhf.files import (
+    atomic_write_bytes,
+    atomic_write_json,
+    atomic_write_text,
+    whole_folder,
+)
 from hf_rlhf.scrub import REDACTED, find_secrets, scrub
 
 TOKEN = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7cF0hL"
@@ -33,6 +39,60 @@ class TestAtomicWrite:
             atomic_write_text(path, "new")
         assert path.read_text() == "old"
         assert os.listdir(tmp_path) == ["run.json"]
+
+    def test_the_new_file_takes_the_place_of_the_old_one_at_once(self, tmp_path, monkeypatch):
+        """By a rename: who reads the old one reads it to its end, and nobody half of the new."""
+        path = tmp_path / "run.json"
+        atomic_write_text(path, "old")
+        done = []
+        for name in ("fsync", "replace"):
+            real = getattr(os, name)
+            monkeypatch.setattr(os, name, lambda *a, n=name, r=real: done.append(n) or r(*a))
+        with path.open() as reader:
+            atomic_write_text(path, "new")
+            assert reader.read() == "old"
+        assert path.read_text() == "new"
+        assert done == ["fsync", "replace", "fsync"], "the content, the name, the folder"
+
+    def test_a_folder_takes_the_place_of_another_at_once_or_not_at_all(self, tmp_path, monkeypatch):
+        out = tmp_path / "model"
+        with whole_folder(out) as folder:
+            (folder / "a").write_text("old")
+        with whole_folder(out, overwrite=True) as folder:
+            (folder / "a").write_text("new")
+            made = folder.stat().st_ino
+            assert (out / "a").read_text() == "old"
+        assert out.stat().st_ino == made
+        real = Path.rename
+
+        def full(path, target):
+            if path.suffix == ".tmp":
+                raise OSError(28, "No space left on device")
+            return real(path, target)
+
+        monkeypatch.setattr(Path, "rename", full)
+        with (
+            pytest.raises(RunFolderError, match="No space left"),
+            whole_folder(out, overwrite=True),
+        ):
+            pass
+        assert (out / "a").read_text() == "new"
+        assert os.listdir(tmp_path) == ["model"]
+
+    def test_a_private_file_is_private_from_the_start(self, tmp_path, monkeypatch):
+        path, modes = tmp_path / "key", []
+        real = os.replace
+
+        def look(source, target):
+            modes.append(stat.S_IMODE(os.stat(source).st_mode))
+            return real(source, target)
+
+        monkeypatch.setattr(os, "replace", look)
+        path.write_text("")
+        path.chmod(0o644)
+        atomic_write_text(path, "k", mode=0o600)
+        assert modes == [0o600]
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
     def test_a_file_in_the_way_of_the_folder_is_named(self, tmp_path):
         (tmp_path / "taken").write_text("")
@@ -69,6 +129,9 @@ class TestScrub:
             ("id AKIA" + "IOSFODNN7EXAMPLE,", f"id {REDACTED},"),
             ("Authorization: Bearer abcdefghijklmnop1234", f"Authorization: Bearer {REDACTED}"),
             ("https://joe:pa55@judge.example/v1", f"https://{REDACTED}@judge.example/v1"),
+            ("https://joe:pa55@host", f"https://{REDACTED}@host"),
+            ("via http://joe:p@55@host:3128.", f"via http://{REDACTED}@host:3128."),
+            ("postgres://joe@host/db", f"postgres://{REDACTED}@host/db"),
             ("http://h/v1?api_key=abc&model=m", f"http://h/v1?api_key={REDACTED}&model=m"),
             ("s3://b/k?X-Amz-Signature=00ff", f"s3://b/k?X-Amz-Signature={REDACTED}"),
         ],
@@ -116,6 +179,15 @@ class TestScrub:
             f"a {REDACTED} b": [{"deep": [f"x {REDACTED} y", 3, None, True]}],
             "plain": "short harmless-value",
         }
+
+    def test_removes_the_password_of_an_address_in_the_environment_wherever_it_stands(
+        self, monkeypatch
+    ):
+        monkeypatch.setenv("HTTPS_PROXY", "http://joe:p%40ss-w0rd@proxy:3128")
+        for bare in ("p@ss-w0rd", "p%40ss-w0rd"):
+            assert scrub(f"login as joe with {bare}!") == f"login as joe with {REDACTED}!"
+            assert find_secrets(f"with {bare}".encode()) == ["HTTPS_PROXY"]
+        assert scrub("proxy:3128 of joe") == "proxy:3128 of joe"
 
     def test_removes_fields_and_flags_that_are_secret_by_name(self):
         config = {

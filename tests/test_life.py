@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
+from trl.trainer.utils import RepeatSampler
 
 from hf_rlhf import stopping
 from hf_rlhf.cycle import Boundary, Cycle
@@ -257,6 +259,27 @@ def test_a_request_during_a_save_stops_after_it():
     stop.cause = "of a test"
     steps.tell("on_save")
     assert steps.control.should_training_stop
+
+
+@pytest.mark.parametrize("epoch", [0.0, 1.0, 2.4])
+def test_a_resumed_run_gets_its_rows_in_the_order_of_its_epoch(epoch):
+    """TRL's sampler draws the order of each epoch from a generator that begins anew."""
+
+    def loader():
+        return DataLoader(range(16), batch_size=4, sampler=RepeatSampler(range(16), 1, seed=3))
+
+    def order(rows):
+        return [int(row) for batch in rows for row in batch]
+
+    straight = loader()
+    epochs = [order(straight) for _ in range(4)]
+    assert epochs[0] != epochs[1] != epochs[2]
+    resumed = loader()
+    cycle = Cycle(SimpleNamespace(), Stopping(0.0))
+    state = SimpleNamespace(epoch=epoch)
+    cycle.on_train_begin(None, state, None, train_dataloader=resumed)
+    assert order(resumed) == epochs[int(epoch)]
+    assert order(resumed) == epochs[int(epoch) + 1]
 
 
 def test_random_states_are_put_back():

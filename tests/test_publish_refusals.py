@@ -1,5 +1,6 @@
 """What is not pushed, what is not pulled, and what is tried again."""
 
+import contextlib
 import email.utils
 import http.server
 import json
@@ -13,14 +14,16 @@ import httpx2
 import numpy as np
 import pytest
 from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.file_download import http_get
 from safetensors.numpy import save_file
 
 from hf_rlhf import patience as patience_module
 from hf_rlhf.adapter_check import check_adapter, check_tensors
 from hf_rlhf.base_push import with_base
+from hf_rlhf.card_metadata import card_tags
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ModelError, PublishError
-from hf_rlhf.hub import connect
+from hf_rlhf.hub import Hub, RemoteFile, RemoteState, _bar_of_at_most, connect
 from hf_rlhf.patience import Patience, is_transient, patience_s
 from hf_rlhf.pull import pull
 from hf_rlhf.specs import PublishSpec
@@ -202,6 +205,92 @@ def test_a_repository_of_others_needs_no_list(hub: Any, tmp_path: Path) -> None:
     assert pull(upload(README__md=card, config__json=b"{}"), tmp_path / "out").is_dir()
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        *("tags: 5", "tags: null", "tags: {a: b}", "tags: [[hf-rlhf]]", "- tags", "5", "tags: ["),
+        *("5: x\n? [a]\n: b", "model-index: 5", "tags: &a [*a]", "[" * 5000, "\x00"),
+    ],
+)
+def test_the_head_of_anybodys_card_can_be_anything(head: str) -> None:
+    assert card_tags(f"---\n{head}\n---\n# A model\n") == frozenset()
+
+
+def test_tags_of_a_card() -> None:
+    assert card_tags("---\ntags:\n- hf-rlhf\n- 5\n- grpo\n---\n") == {"hf-rlhf", "grpo"}
+    assert card_tags("---\ntags: hf-rlhf\n---\n") == {"hf-rlhf"}
+    assert card_tags("no head") == frozenset()
+
+
+def test_pull_reads_a_card_whose_tags_are_a_number(
+    hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo_id = upload(README__md=b"# Mine\n", config__json=b"{}")
+    monkeypatch.setattr(Hub, "read", lambda *_: b"---\ntags: 5\n---\n# Mine\n")
+    assert (pull(repo_id, tmp_path / "out") / "config.json").exists()
+
+
+def test_pull_compares_what_came_with_the_hashes(hub: Any, tmp_path: Path) -> None:
+    repo_id = upload(config__json=b"{}")
+    hub.faults.add(Fault("GET .*/resolve/.*config.json", 200, body="[]"))
+    with pytest.raises(ModelError, match=r"config\.json \(1 files\) did not arrive as the Hub"):
+        pull(repo_id, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_pull_stops_at_the_size_that_is_listed(hub: Any, tmp_path: Path) -> None:
+    repo_id = upload(config__json=b"{}")
+    hub.faults.add(Fault("GET .*/resolve/.*config.json", 200, body="{" * 3_000_000))
+    with pytest.raises(ModelError, match=r"listed with 2 bytes, and more of it came"):
+        pull(repo_id, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_body_without_a_stated_end_is_cut_off(tmp_path: Path) -> None:
+    sent = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):  # the client goes away
+                while len(sent) < 1000:
+                    self.wfile.write(b"x" * 2**20)
+                    sent.append(1)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}/config.json"
+    try:
+        with (tmp_path / "x").open("wb") as file, pytest.raises(ValueError, match="84 bytes"):
+            http_get(url, file, tqdm_class=_bar_of_at_most(84, "config.json"))
+    finally:
+        server.shutdown()
+    assert len(sent) < 100
+    assert (tmp_path / "x").stat().st_size == 0
+
+
+def test_a_card_too_large_to_read_is_not_downloaded(hub: Any) -> None:
+    state = RemoteState("0" * 40, {"README.md": RemoteFile("0" * 40, False, 10**10)})
+    with pytest.raises(ValueError, match=r"README\.md of me/x has 10000000000 bytes"):
+        connect().read("me/x", "README.md", state)
+    assert not hub.faults.seen("README")
+
+
+@pytest.mark.parametrize(("in_lfs", "digest"), [(True, "a" * 64), (False, "b" * 40)])
+def test_a_file_in_lfs_is_compared_by_its_sha256_and_another_by_gits(
+    in_lfs: bool, digest: str
+) -> None:
+    remote = RemoteFile(digest, in_lfs, 1)
+    assert remote.holds("a" * 64, "b" * 40)
+    assert not remote.holds("c" * 64, "c" * 40)
+    other = RemoteFile(digest, not in_lfs, 1)
+    assert not other.holds("a" * 64, "b" * 40)
+
+
 def hub_error(status: int, **headers: str) -> HfHubHTTPError:
     response = httpx2.Response(
         status, headers=headers, request=httpx2.Request("POST", "http://hub/commit")
@@ -289,15 +378,6 @@ def test_waits_grow_and_stay_short_enough_for_twenty_failures() -> None:
     assert grown[0] < 1
     assert max(grown) <= 10
     assert sum(grown) < 180
-
-
-def test_what_was_uploaded_for_an_hour_is_not_given_up_at_the_first_failure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The clock starts when a step first fails, not when it began."""
-    clock = iter([0.0, 0.0, 3600.0, 3600.1])
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock, 3600.2))
-    assert calling([hub_error(503)])[0] == "done"
 
 
 def test_the_environment_says_how_patient(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """What a folder must hold for a run to go on in it, and how the record says to repeat it."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from hf_rlhf.errors import RunFolderError
 from hf_rlhf.plan import plan
 from hf_rlhf.prepare import prepare
 from hf_rlhf.record import load_record, write_record
-from hf_rlhf.run_folder import previous_record
+from hf_rlhf.run_folder import OWNER_NAME, claimed, previous_record
 from hf_rlhf.run_record import _changed, judges_section, opening, reproduction, usage_of
 
 TOLD = {"repo_id": "me/it", "base_model": "me/base"}
@@ -19,6 +20,23 @@ TOLD = {"repo_id": "me/it", "base_model": "me/base"}
 
 def resolved(run):
     return prepare(RunFile.from_mapping(run, name="my.yaml"))
+
+
+def test_a_folder_has_one_owner_at_a_time(tmp_path):
+    folder = tmp_path / "run"
+    with claimed(folder):
+        with (
+            pytest.raises(RunFolderError, match=rf"run is in use by process {os.getpid()} on "),
+            claimed(folder),
+        ):
+            pass
+        with pytest.raises(RunFolderError), claimed(folder):
+            pass  # who was refused has not let it go
+    with pytest.raises(ZeroDivisionError), claimed(folder):
+        raise ZeroDivisionError
+    with claimed(folder):
+        assert (folder / OWNER_NAME).exists()
+    assert not (folder / OWNER_NAME).exists()
 
 
 def test_of_lists_of_sections_only_what_differs_is_told():

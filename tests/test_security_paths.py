@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -97,13 +96,11 @@ class NaiveHub:
     """A Hub with one hostile file, and a client that writes wherever the name leads."""
 
     endpoint = "http://hub"
-    patience = SimpleNamespace(call=lambda what, work: work())
 
     def __init__(self, path: str) -> None:
         self.path = path
         content = PushedFile.of("x", b"{}")
-        self.found = RemoteState("0" * 40, {path: RemoteFile(content.git, False)})
-        self.api = SimpleNamespace(hf_hub_download=self.download)
+        self.found = RemoteState("0" * 40, {path: RemoteFile(content.git, False, content.size)})
 
     def state(self, repo_id, revision):
         return self.found
@@ -111,11 +108,11 @@ class NaiveHub:
     def record(self, repo_id, found):
         return {}
 
-    def read(self, repo_id, path, commit):
+    def read(self, repo_id, path, state):
         return b"{}"
 
-    def download(self, repo_id, path, *, revision, local_dir):
-        target = os.path.join(local_dir, path)
+    def download(self, repo_id, path, state, folder):
+        target = os.path.join(folder, path)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         with open(target, "wb") as file:
             file.write(b"{}")

@@ -21,7 +21,9 @@ class Upload:
     size: int = 0
 
     def __post_init__(self) -> None:
-        self._file = self.path.open("xb")
+        self._file = os.fdopen(
+            os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
+        )
         self._digest = hashlib.sha256()
 
     def write(self, chunk: bytes) -> None:

@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
+from hf_rlhf import plain_yaml
 from hf_rlhf.card_metadata import hub_rules, is_hub_id
+from hf_rlhf.errors import ConfigError
 from hf_rlhf_local_hub.refusals import Refused
 
 # The pattern of huggingface_hub/repocard.py, which keeps it in step with the server.
@@ -20,9 +20,12 @@ def read_metadata(text: str) -> dict[str, Any] | None:
     if match is None:
         return None
     try:
-        data = yaml.safe_load(match.group(2))
-    except yaml.YAMLError as error:
-        raise ValueError(f"YAML metadata error: {error}") from error
+        document = plain_yaml.load(match.group(2), "README.md")
+    except ConfigError as error:
+        raise ValueError(f"YAML metadata error: {error.problems[0]}") from error
+    if document.problems:
+        raise ValueError(f"YAML metadata error: {document.problems[0]}")
+    data = document.value
     if data is not None and not isinstance(data, dict):
         raise ValueError(f"YAML metadata must be keys and values, not {type(data).__name__}.")
     return data or {}
@@ -69,7 +72,7 @@ def listed(value: Any) -> list[Any]:
 def _errors(data: Mapping[str, Any]) -> list[str]:
     errors = []
     for one in listed(data.get("license")):
-        if one not in hub_rules("licenses"):
+        if not (isinstance(one, str) and one in hub_rules("licenses")):
             errors.append(f'"license" must be one of the identifiers the Hub knows, not {one!r}')
     for key, page in (("base_model", "models"), ("datasets", "datasets")):
         errors += [
@@ -81,7 +84,7 @@ def _errors(data: Mapping[str, Any]) -> list[str]:
         if not (isinstance(one, str) and _LANGUAGE.fullmatch(one)):
             errors.append(f'"language" must only contain lowercase characters, not {one!r}')
     task = data.get("pipeline_tag")
-    if task is not None and task not in hub_rules("pipeline_tags"):
+    if task is not None and not (isinstance(task, str) and task in hub_rules("pipeline_tags")):
         errors.append(f'"pipeline_tag" must be a task the Hub knows, not {task!r}')
     if not all(isinstance(tag, str) for tag in listed(data.get("tags"))):
         errors.append('"tags" must be texts')

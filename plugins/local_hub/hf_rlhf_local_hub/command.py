@@ -1,13 +1,14 @@
 """`hf-rlhf hub serve DIR`."""
 
 import argparse
-import os
 import shlex
 import signal
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.files import atomic_write_text
 
 _ANY_TOKEN = "local-hub-any-token"
@@ -16,6 +17,10 @@ _ANY_TOKEN = "local-hub-any-token"
 def main(argv: Sequence[str]) -> int:
     """Serve a Hub from a folder on this disk, until interrupted."""
     arguments = _parser().parse_args(argv)
+    token, read_only_token = (
+        _token(file) if file else None
+        for file in (arguments.token_file, arguments.read_only_token_file)
+    )
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
@@ -31,11 +36,11 @@ def main(argv: Sequence[str]) -> int:
         port=arguments.port,
         user=arguments.user,
         orgs=arguments.org,
-        token=arguments.token,
-        read_only_token=arguments.read_only_token,
+        token=token,
+        read_only_token=read_only_token,
         allow_remote=arguments.allow_remote,
     ) as hub:
-        environment = {"HF_ENDPOINT": hub.url, "HF_TOKEN": arguments.token or _ANY_TOKEN}
+        environment = {"HF_ENDPOINT": hub.url, "HF_TOKEN": token or _ANY_TOKEN}
         _announce(hub.url, arguments.folder, environment, arguments.env_file)
         try:
             stop.wait()
@@ -63,10 +68,19 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--org", action="append", default=[], metavar="NAME", help="an organisation of yours"
     )
-    serve.add_argument("--token", help="the only token that may write (default: every token may)")
-    serve.add_argument("--read_only_token", metavar="TOKEN", help="a token that only reads")
     serve.add_argument(
-        "--allow_remote", action="store_true", help="let other machines in; needs --token"
+        "--token_file",
+        type=Path,
+        metavar="FILE",
+        help="holds the only token that may write (default: every token may)",
+    )
+    serve.add_argument(
+        "--read_only_token_file", type=Path, metavar="FILE", help="holds a token that only reads"
+    )
+    for name in ("--token", "--read_only_token"):
+        serve.add_argument(name, action=_RefusedToken, help=argparse.SUPPRESS)
+    serve.add_argument(
+        "--allow_remote", action="store_true", help="let other machines in; needs --token_file"
     )
     serve.add_argument(
         "--env_file",
@@ -75,6 +89,29 @@ def _parser() -> argparse.ArgumentParser:
         help="write the environment here when ready, for a script to wait for and to source",
     )
     return parser
+
+
+class _RefusedToken(argparse.Action):
+    """An option that would show its value to everybody on this machine."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Say what to do instead, without repeating the value."""
+        name = self.option_strings[0]
+        parser.error(
+            f"{name} would show the token to every user of this machine (ps). Write it to a file "
+            f"that only you can read, and say {name}_file FILE."
+        )
+
+
+def _token(file: Path) -> str:
+    """Return the token that a file holds; raises HfRlhfError without one."""
+    try:
+        words = file.read_text(encoding="utf-8").split()
+    except (OSError, ValueError) as error:
+        raise HfRlhfError(f"{file} cannot be read: {error}.") from error
+    if len(words) != 1:
+        raise HfRlhfError(f"{file} holds {len(words)} words; expected one token, and nothing else.")
+    return words[0]
 
 
 def _announce(
@@ -88,11 +125,7 @@ def _announce(
     print("\n".join(f"  {line}" for line in shown) + "\n\nCtrl-C stops it.", flush=True)
     if env_file is not None:
         # It holds the token.
-        previous = os.umask(0o077)
-        try:
-            atomic_write_text(env_file, "\n".join(lines) + "\n")
-        finally:
-            os.umask(previous)
+        atomic_write_text(env_file, "\n".join(lines) + "\n", mode=0o600)
 
 
 def _masked(line: str) -> str:

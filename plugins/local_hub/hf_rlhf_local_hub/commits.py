@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 
 from hf_rlhf_local_hub import cards
 from hf_rlhf_local_hub.blobs import Blobs
+from hf_rlhf_local_hub.http import read_json
 from hf_rlhf_local_hub.names import check_digest, check_path
 from hf_rlhf_local_hub.refusals import Refused, entry_not_found
 from hf_rlhf_local_hub.store import Entry, git_oid, lfs_pointer
@@ -88,7 +88,7 @@ def _lines(body: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not line.strip():
                 continue
             try:
-                item = json.loads(line)
+                item = read_json(line)
             except ValueError as error:
                 raise Refused(400, f"Line {number}: not JSON: {error}") from error
             if not (isinstance(item, dict) and isinstance(item.get("value"), dict)):
@@ -100,8 +100,11 @@ def _header(value: dict[str, Any]) -> Draft:
     title = value.get("summary")
     if not isinstance(title, str) or not title.strip():
         raise Refused(400, "The header has no summary: a commit needs a message.")
-    parent = value.get("parentCommit")
-    return Draft(title, str(value.get("description") or ""), str(parent) if parent else None)
+    parent, message = value.get("parentCommit"), value.get("description")
+    for name, one in (("parentCommit", parent), ("description", message)):
+        if one is not None and not isinstance(one, str):
+            raise Refused(400, f"The header's {name} is not a text.")
+    return Draft(title, message or "", parent or None)
 
 
 def _regular(number: int, value: dict[str, Any], blobs: Blobs) -> tuple[str, Entry]:

@@ -8,12 +8,13 @@ another answer, a delay, a dropped connection; before the request takes effect, 
 """
 
 import asyncio
+import json
 import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
@@ -25,7 +26,9 @@ class Fault:
         match: regular expression, searched in `METHOD /path` (the path decoded).
         status: the answer's status.
         times: how many requests it happens to.
-        retry_after: seconds, sent as `Retry-After`.
+        retry_after: sent as `Retry-After`: seconds, or a date as text.
+        body: the answer's body, sent as JSON whatever it is. With status 200, a wrong answer.
+        drip: seconds between the bytes of the answer's body.
         after: let the request take effect first, and lose its answer.
         drop: close the connection instead of answering.
         delay: seconds to wait first; with `status=None`, all that happens.
@@ -34,7 +37,9 @@ class Fault:
     match: str
     status: int | None = 503
     times: int = 1
-    retry_after: int | None = None
+    retry_after: int | str | None = None
+    body: str | None = None
+    drip: float = 0.0
     after: bool = False
     drop: bool = False
     delay: float = 0.0
@@ -98,6 +103,8 @@ class FaultMiddleware:
             await self._app(scope, receive, send)
             return
         await asyncio.sleep(fault.delay)
+        if fault.drip:
+            send = _dripping(send, fault.drip)
         if fault.status is None and not fault.drop:
             await self._app(scope, receive, send)
             return
@@ -113,11 +120,27 @@ class FaultMiddleware:
             await _answer(fault)(scope, receive, send)
 
 
-def _answer(fault: Fault) -> JSONResponse:
+def _answer(fault: Fault) -> Response:
     headers = {"X-Error-Message": "injected fault"}
     if fault.retry_after is not None:
         headers["Retry-After"] = str(fault.retry_after)
-    return JSONResponse({"error": "injected fault"}, fault.status or 503, headers)
+    body = json.dumps({"error": "injected fault"}) if fault.body is None else fault.body
+    return Response(body, fault.status or 503, headers, "application/json")
+
+
+def _dripping(send: Send, seconds: float) -> Send:
+    """Return a `send` that waits between the bytes of a body."""
+
+    async def drip(message: Message) -> None:
+        body = message.get("body", b"")
+        if not body:
+            await send(message)
+        for end in range(1, len(body) + 1):
+            more = end < len(body) or message.get("more_body", False)
+            await send({**message, "body": body[end - 1 : end], "more_body": more})
+            await asyncio.sleep(seconds)
+
+    return drip
 
 
 async def _nowhere(message: Message) -> None:

@@ -2,12 +2,22 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from hf_rlhf_local_hub.commits import large_entry, read_commit
-from hf_rlhf_local_hub.http import Answer, Call, Guard, Handler, byte_range, endpoint, in_threads
+from hf_rlhf_local_hub.http import (
+    Answer,
+    Call,
+    Guard,
+    Handler,
+    byte_range,
+    endpoint,
+    in_threads,
+    shorten,
+)
 from hf_rlhf_local_hub.hub import Hub
 from hf_rlhf_local_hub.names import check_digest
 from hf_rlhf_local_hub.refusals import Refused, entry_not_found
@@ -143,23 +153,34 @@ def lfs_batch(call: Call) -> Response:
     """Say where to put (or, for git-lfs, to get) large files. https://git-lfs.com, Batch API."""
     call.writable()
     objects = []
-    for item in call.body.get("objects", []):
-        digest, size = check_digest(item.get("oid")), item.get("size")
-        answer = {"oid": digest, "size": size}
+    for item in call.listed("objects"):
+        digest, size = _object(item)
+        answer: dict[str, Any] = {"oid": digest, "size": size}
         if not call.hub.store.blobs.has(digest, size):
-            ticket = call.hub.ticket(f"lfs {digest}", _UPLOAD_SECONDS)
-            verify = f"{call.base}/lfs/verify"
+            query = f"?ticket={call.hub.ticket(f'lfs {digest}', _UPLOAD_SECONDS)}"
             answer["actions"] = {
-                "upload": {"href": f"{call.base}/lfs/{digest}?ticket={ticket}", "header": {}},
-                "verify": {"href": verify, "header": {}},
+                "upload": {"href": f"{call.base}/lfs/{digest}{query}", "header": {}},
+                "verify": {"href": f"{call.base}/lfs/verify{query}", "header": {}},
             }
         objects.append(answer)
     answer = {"transfer": "basic", "objects": objects}
     return Answer(answer, media_type="application/vnd.git-lfs+json")
 
 
+def _object(item: Any) -> tuple[str, int]:
+    if not isinstance(item, dict):
+        raise Refused(400, f"objects: {shorten(repr(item), 60)} is not oid and size")
+    digest, size = check_digest(item.get("oid")), item.get("size")
+    if type(size) is not int or size < 0:
+        raise Refused(400, f"objects: {shorten(repr(size), 60)} is not a size")
+    return digest, size
+
+
 def _may_upload(call: Call) -> None:
-    digest = check_digest(call.params["digest"])
+    _check_ticket(call, check_digest(call.params["digest"]))
+
+
+def _check_ticket(call: Call, digest: str) -> None:
     # Clients send no token here: on the real Hub this address is a signed one of a bucket.
     if not call.hub.check_ticket(call.query.get("ticket", ""), f"lfs {digest}"):
         raise Refused(403, "This upload address is not valid, or no longer.")
@@ -172,8 +193,9 @@ def lfs_upload(call: Call) -> Response:
 
 
 def lfs_verify(call: Call) -> Response:
-    """Say whether a large file has arrived."""
-    digest, size = check_digest(call.body.get("oid")), call.body.get("size")
+    """Say whether a large file has arrived, to who was told to send it."""
+    digest, size = _object(call.body)
+    _check_ticket(call, digest)
     if not call.hub.store.blobs.has(digest, size):
         raise Refused(404, f"Nothing with SHA-256 {digest} and {size} bytes has arrived.")
     return Answer({})

@@ -7,6 +7,7 @@ one (reading back a large file) cannot starve those that it waits for.
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -27,7 +28,7 @@ from hf_rlhf_local_hub.store import Repository
 
 _LARGEST_JSON = 32 * 1024 * 1024
 _WRITE_AT_ONCE = 1024 * 1024
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
 @dataclass
@@ -71,6 +72,22 @@ class Call:
         """The body on disk, of a route that keeps it there."""
         assert self.upload is not None
         return self.upload
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a field of the body, or `default` without it; Refused (400) if it is no text."""
+        value = self.body.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise Refused(400, f"{name}: expected a text, found {shorten(repr(value), 60)}")
+        return value
+
+    def listed(self, name: str) -> list[Any]:
+        """Return a field of the body that is a list, empty without it; raises Refused (400)."""
+        value = self.body.get(name, [])
+        if not isinstance(value, list):
+            raise Refused(400, f"{name}: expected a list, found {shorten(repr(value), 60)}")
+        return value
 
     def flag(self, name: str) -> bool:
         """Say whether a query parameter is set to something true."""
@@ -129,6 +146,7 @@ def endpoint(hub: Hub, handler: Handler, guard: Guard | None = None) -> Endpoint
                 call.upload = await _to_disk(request, hub.store.blobs)
             return await anyio.to_thread.run_sync(handler, call, limiter=threads)
         except Refused as refusal:
+            await _drain(request)
             return refused(refusal)
         except (RunFolderError, OSError) as error:
             # Nothing of it is visible. The likeliest cause is a full disk.
@@ -156,6 +174,23 @@ def refused(refusal: Refused) -> Answer:
     if refusal.code:
         headers["X-Error-Code"] = refusal.code
     return Answer({"error": refusal.message}, refusal.status, headers)
+
+
+def read_json(data: bytes) -> Any:
+    """Return what strict JSON says; ValueError for anything else, however deep."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        return json.loads(data, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def shorten(text: str, most: int) -> str:
+    """Return the beginning of a text."""
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def byte_range(header: str | None, size: int | None = None) -> tuple[int, int | None] | None:
@@ -217,12 +252,22 @@ async def _fields(request: Request) -> dict[str, Any]:
     if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         return dict(parse_qs(data.decode("utf-8", "replace")))
     try:
-        fields = json.loads(data)
+        fields = read_json(data)
     except ValueError as error:
         raise Refused(400, f"The request is not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise Refused(400, f"Expected a JSON object, found {type(fields).__name__}.")
     return fields
+
+
+async def _drain(request: Request) -> None:
+    """Read what is left of a body, if it is not much: who still sends would not see the answer."""
+    size = 0
+    with suppress(ClientDisconnect, RuntimeError):  # as Starlette says that it was read
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > _LARGEST_JSON:
+                return
 
 
 async def _to_disk(request: Request, blobs: Blobs) -> Upload:

@@ -58,7 +58,7 @@ class Hub:
     def check_ticket(self, ticket: str, scope: str) -> bool:
         """Say whether a token allows `scope`, and still does."""
         expiry = ticket.partition(".")[0]
-        if not expiry.isdecimal() or int(expiry) < time.time():
+        if not (expiry.isdecimal() and len(expiry) < 12) or int(expiry) < time.time():
             return False
         return hmac.compare_digest(ticket.encode(), self._signed(scope, int(expiry)).encode())
 
@@ -75,9 +75,14 @@ def open_hub(root: Path, access: Access) -> Iterator[Hub]:
     """
     with ExitStack() as opened:
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            root.mkdir(parents=True, exist_ok=True, mode=0o700)
             opened.enter_context(FileLock(root / "lock", timeout=0))
-            hub = Hub(root, access, _identity(root))
+            identity = _identity(root)
+            # Contents of private repositories, and the key that signs every ticket.
+            for path, mode in ((root, 0o700), (root / "hub.json", 0o600)):
+                if path.stat().st_mode & 0o077:
+                    path.chmod(mode)
+            hub = Hub(root, access, identity)
         except Timeout:
             raise RunFolderError(
                 f"{root} is already served by another process. Stop that one, or name another "
@@ -97,7 +102,7 @@ def _identity(root: Path) -> dict[str, Any]:
                 f"{root} is not empty and not a local hub (it has no hub.json). Name a new folder."
             )
         made = {"schema": _SCHEMA, "id": secrets.token_hex(8), "secret": secrets.token_hex()}
-        atomic_write_json(path, made)
+        atomic_write_json(path, made, mode=0o600)
     identity: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if identity.get("schema") != _SCHEMA:
         raise RunFolderError(

@@ -69,7 +69,7 @@ def listing(
     sort = query.get("sort", "lastModified")
     found.sort(key=lambda info: str(info.get(sort, "")), reverse=query.get("direction") != "1")
     limit = query.get("limit", "")
-    return found[: int(limit)] if limit.isdecimal() else found
+    return found[: int(limit[:9])] if limit.isdecimal() else found
 
 
 def commit_info(commit: Commit) -> dict[str, Any]:

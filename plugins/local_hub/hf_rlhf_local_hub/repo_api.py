@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hf_rlhf_local_hub import cards, info
-from hf_rlhf_local_hub.http import Answer, Call, endpoint
+from hf_rlhf_local_hub.http import Answer, Call, endpoint, shorten
 from hf_rlhf_local_hub.hub import Hub
 from hf_rlhf_local_hub.names import KINDS, Kind, check_kind, check_path, check_repo_id
 from hf_rlhf_local_hub.refusals import Refused, entry_not_found
@@ -55,7 +55,7 @@ def whoami(call: Call) -> Response:
 
 def validate_yaml(call: Call) -> Response:
     """Check a README's metadata."""
-    errors, warnings = cards.validate(str(call.body.get("content", "")))
+    errors, warnings = cards.validate(call.text("content"))
     answer = {
         "errors": [{"message": text} for text in errors],
         "warnings": [{"message": text} for text in warnings],
@@ -67,8 +67,8 @@ def create_repo(call: Call) -> Response:
     """Create a repository, with the Hub's `.gitattributes` in its first commit."""
     kind, repo_id = _named(call)
     call.caller.need_write(repo_id.split("/")[0])
-    visibility = call.body.get("visibility") or ("private" if call.body.get("private") else None)
-    settings = Settings(private=visibility == "private", sdk=call.body.get("sdk"))
+    private = call.text("visibility") == "private" or call.body.get("private") is True
+    settings = Settings(private=private, sdk=call.text("sdk") or None)
     digest = call.hub.store.blobs.put(info.GIT_ATTRIBUTES)
     size = len(info.GIT_ATTRIBUTES)
     first = {".gitattributes": Entry(git_oid(info.GIT_ATTRIBUTES), size, digest)}
@@ -124,7 +124,7 @@ def change_settings(call: Call) -> Response:
     elif isinstance(call.body.get("private"), bool):
         changes["private"] = call.body["private"]
     if (gated := call.body.get("gated")) is not None:
-        if gated not in ("auto", "manual", False):
+        if gated is not False and gated not in ("auto", "manual"):
             raise Refused(400, f"gated: {gated!r} is not auto, manual or false")
         changes["gated"] = gated
     settings = repository.configure(**changes)
@@ -159,7 +159,7 @@ def list_refs(call: Call) -> Response:
 
 def create_branch(call: Call) -> Response:
     """Begin a branch at a revision."""
-    start = str(call.body.get("startingPoint") or MAIN)
+    start = call.text("startingPoint", MAIN)
     call.writable().create_ref("branches", call.params["branch"], start)
     return Response()
 
@@ -203,8 +203,8 @@ def paths_info(call: Call) -> Response:
     """Describe files and folders by their paths."""
     repository = call.readable()
     commit = repository.resolve(call.params["revision"])
-    paths = call.body.get("paths", [])
-    if not (isinstance(paths, list) and all(isinstance(path, str) for path in paths)):
+    paths = call.listed("paths")
+    if not all(isinstance(path, str) for path in paths):
         raise Refused(400, "paths: expected a list of texts")
     entries = info.paths_info(commit, [path.strip("/") for path in paths])
     return _expanded(call, repository, commit.oid, entries)
@@ -216,12 +216,13 @@ def preupload(call: Call) -> Response:
         raise Refused(400, "This Hub has no pull requests: push without `create_pr`.")
     commit = call.writable().resolve(call.params["revision"])
     answer = []
-    for item in call.body.get("files", []):
+    for item in call.listed("files"):
         try:
             path, size = check_path(item["path"]), int(item["size"])
             sample = base64.b64decode(item.get("sample", ""), validate=True)
-        except (KeyError, TypeError, ValueError, binascii.Error) as error:
-            raise Refused(400, f"files: {item!r} is not path, size and sample") from error
+        except (KeyError, TypeError, ValueError, OverflowError, binascii.Error) as error:
+            shown = shorten(repr(item), 200)
+            raise Refused(400, f"files: {shown} is not path, size and sample") from error
         old = commit.files.get(path)
         answer.append(
             {
@@ -237,8 +238,8 @@ def preupload(call: Call) -> Response:
 def _expanded(
     call: Call, repository: Repository, oid: str, entries: list[dict[str, Any]]
 ) -> Response:
-    expand = call.body.get("expand", [""])
-    wanted = str(expand[0] if isinstance(expand, list) else expand).lower() == "true"
+    expand = call.body.get("expand")  # of a form: a list of one text
+    wanted = expand is True or expand in (["true"], ["True"])
     if wanted or call.flag("expand"):
         info.with_last_commits(entries, repository.history(oid))
     return Answer(entries)
@@ -246,8 +247,8 @@ def _expanded(
 
 def _named(call: Call) -> tuple[Kind, str]:
     """Return which repository the body of a request names."""
-    kind = str(call.body.get("type") or "model") + "s"
+    kind = (call.text("type") or "model") + "s"
     if kind not in KINDS:
         raise Refused(400, f"type: {kind.removesuffix('s')!r} is not model, dataset or space")
-    namespace = call.body.get("organization") or call.hub.access.user
-    return check_kind(kind), check_repo_id(f"{namespace}/{call.body.get('name')}")
+    namespace = call.text("organization") or call.hub.access.user
+    return check_kind(kind), check_repo_id(f"{namespace}/{call.text('name')}")

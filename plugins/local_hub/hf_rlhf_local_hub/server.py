@@ -106,7 +106,7 @@ def _check(host: str, access: Access, allow_remote: bool) -> bool:
         raise HfRlhfError(
             f"{host} can be reached by other machines, and this is not a secure server: no TLS, "
             "one account. If you want that all the same, give both allow_remote and a token "
-            "(--allow_remote --token TOKEN)."
+            "(--allow_remote --token_file FILE)."
         )
     return remote
 

@@ -90,7 +90,7 @@ class Repository:
         """Change some settings and return all of them."""
         with self.lock:
             settings = replace(self.settings, **changes)
-            atomic_write_json(self._folder / "repo.json", asdict(settings))
+            atomic_write_json(self._folder / "repo.json", asdict(settings), mode=0o600)
         return settings
 
     def refs(self) -> dict[str, dict[str, str]]:
@@ -185,10 +185,11 @@ class Repository:
             self._write_refs(refs)
 
     def _write_commit(self, commit: Commit) -> None:
-        atomic_write_json(self._folder / "commits" / f"{commit.oid}.json", asdict(commit))
+        path = self._folder / "commits" / f"{commit.oid}.json"
+        atomic_write_json(path, asdict(commit), mode=0o600)
 
     def _write_refs(self, refs: Mapping[str, Mapping[str, str]]) -> None:
-        atomic_write_json(self._folder / "refs.json", refs)
+        atomic_write_json(self._folder / "refs.json", refs, mode=0o600)
 
     def _json(self, name: str) -> Any:
         try:
@@ -225,7 +226,7 @@ class Store:
             repository._write_commit(commit)
             repository._write_refs({"branches": {MAIN: commit.oid}, "tags": {}})
             created = replace(settings, created=commit.date)
-            atomic_write_json(draft / "repo.json", asdict(created))
+            atomic_write_json(draft / "repo.json", asdict(created), mode=0o600)
             folder.parent.mkdir(parents=True, exist_ok=True)
             os.replace(draft, folder)
             sync_folder(folder.parent)

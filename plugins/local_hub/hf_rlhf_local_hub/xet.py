@@ -194,7 +194,7 @@ class XetStore:
         return self._root / table / name[:2] / f"{name}.json"
 
     def _write(self, table: str, name: str, value: Any) -> None:
-        atomic_write_json(self._path(table, name), value)
+        atomic_write_json(self._path(table, name), value, mode=0o600)
 
     def _read(self, table: str, name: str) -> Any:
         try:

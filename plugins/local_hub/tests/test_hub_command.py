@@ -67,11 +67,35 @@ def test_ready_then_stopped(tmp_path: Path, stop: signal.Signals) -> None:
 
 
 def test_a_chosen_token_is_not_printed(tmp_path: Path) -> None:
-    with serving(tmp_path / "hub", "--token", "s3cret") as (process, environment):
+    (tmp_path / "token").write_text("s3cret\n")
+    chosen = ("--token_file", str(tmp_path / "token"))
+    with serving(tmp_path / "hub", *chosen) as (process, environment):
         assert environment["HF_TOKEN"] == "s3cret"
         process.terminate()
         out, _ = process.communicate(timeout=120)
     assert "s3cret" not in out
+
+
+@pytest.mark.parametrize("given", [["--token", "s3cret"], ["--read_only_token=s3cret"]])
+def test_a_token_on_the_command_line_is_refused_with_the_cure(
+    given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`ps` shows it to every user of the machine."""
+    with pytest.raises(SystemExit) as ended:
+        command.main(["serve", str(tmp_path / "hub"), *given])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert f"{given[0].partition('=')[0]}_file FILE" in said
+    assert "s3cret" not in said
+    assert not (tmp_path / "hub").exists()
+
+
+@pytest.mark.parametrize("content", ["", "two words", None])
+def test_a_file_without_a_token(content: str | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "token").write_text(content)
+    with pytest.raises(HfRlhfError, match="token"):
+        command.main(["serve", str(tmp_path / "hub"), "--token_file", str(tmp_path / "token")])
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from huggingface_hub.errors import (
 from hf_rlhf_local_hub import RunningHub
 from hf_rlhf_local_hub.access import Access
 from hf_rlhf_local_hub.hub import open_hub
+from hf_rlhf_local_hub.store import Settings
 
 CARD = """---
 license: apache-2.0
@@ -324,6 +325,45 @@ def test_uploads_need_a_right(hub: RunningHub) -> None:
         )
         assert answer.status_code == 401
     assert sorted((hub.root / "blobs").rglob("*")) == before
+
+
+def test_only_who_was_told_to_send_a_file_learns_whether_it_arrived(
+    hub: RunningHub, api: HfApi
+) -> None:
+    api.create_repo("demo/secret", private=True)
+    content = b"\0 of a private repository"
+    digest = hashlib.sha256(content).hexdigest()
+    wanted = {"oid": digest, "size": len(content)}
+    batch = httpx.post(
+        f"{hub.url}/demo/secret.git/info/lfs/objects/batch",
+        json={"objects": [wanted]},
+        headers={"Authorization": "Bearer writer"},
+    )
+    actions = batch.json()["objects"][0]["actions"]
+    assert httpx.put(actions["upload"]["href"], content=content).status_code == 200
+    assert httpx.post(actions["verify"]["href"], json=wanted).status_code == 200
+    there = httpx.post(f"{hub.url}/lfs/verify", json=wanted)
+    absent = httpx.post(f"{hub.url}/lfs/verify", json={**wanted, "oid": "0" * 64})
+    assert there.status_code == absent.status_code == 403
+    other = actions["verify"]["href"]
+    assert httpx.post(other, json={**wanted, "oid": "0" * 64}).status_code == 403
+
+
+def test_the_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
+    root = tmp_path / "hub"
+    root.mkdir(mode=0o755)
+    for _ in range(2):
+        with open_hub(root, Access()) as opened:
+            opened.store.blobs.put(b"private")
+            opened.store.create("models", "demo/m", Settings(private=True), "demo", lambda _: {})
+            files = [path for path in root.rglob("*") if path.is_file() and path.name != "lock"]
+            assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+            assert {"hub.json", "repo.json", "refs.json"} <= {path.name for path in files}
+            assert root.stat().st_mode & 0o777 == 0o700
+            opened.store.delete(opened.store.get("models", "demo/m"))
+        # As an earlier version left it.
+        root.chmod(0o755)
+        (root / "hub.json").chmod(0o644)
 
 
 def test_tickets_are_for_one_thing_and_for_a_while(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def _refuse_foreign(
     own: dict[str, Any] = {}
     if INDEX in found.files:
         try:
-            own = dict(json.loads(hub.read(repo_id, INDEX, found.commit))["files"])
+            own = dict(json.loads(hub.read(repo_id, INDEX, found))["files"])
         except (ValueError, KeyError, TypeError):
             own = {}
     mine = {

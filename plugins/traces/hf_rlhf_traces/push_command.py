@@ -241,7 +241,7 @@ def _pushed_before(hub: Hub, repo_id: str, found: RemoteState) -> set[str]:
     if LIST not in found.files:
         return set()
     try:
-        listed = dict(json.loads(hub.read(repo_id, LIST, found.commit))["files"])
+        listed = dict(json.loads(hub.read(repo_id, LIST, found))["files"])
         return {LIST} | {
             path
             for path, one in listed.items()
