@@ -108,6 +108,10 @@ def lora_config(run: Run) -> "LoraConfig | None":
         from trl import get_peft_config
 
         config = get_peft_config(run.model)
+        target = config.target_modules
+        # ModelConfig makes text of a list of one, and peft a pattern for whole names of that.
+        if isinstance(target, str) and target != "all-linear" and re.fullmatch(r"[\w.-]+", target):
+            config.target_modules = {target}
     if run.task == "text-classification":
         config.task_type = "SEQ_CLS"
         saved = {*(config.modules_to_save or ())} - _LM_HEADS

@@ -18,6 +18,7 @@ from hf_rlhf.data_preflight import (
     column_problems,
     evaluation_problems,
     length_problems,
+    rendering_problem,
     template_problems,
     tokenizer_problems,
 )
@@ -28,6 +29,7 @@ from hf_rlhf.errors import Problem
 from hf_rlhf.policy import adapter_problems
 from hf_rlhf.processes import distributed_type, is_planned, launch_problems, processes
 from hf_rlhf.run import PACKAGE_SCHEME
+from hf_rlhf.settings import idle, unclassified
 from hf_rlhf.settings_preflight import settings_problems
 from hf_rlhf.vllm_preflight import vllm_problems
 
@@ -47,8 +49,15 @@ def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
     found = list(_model(run))
     # The others read the model's configuration.
     checks = () if found else _MODEL_CHECKS
-    found += [problem for check in (*_CHECKS, *checks) for problem in check(run)]
-    placed = [replace(problem, where=where(problem.where)) for problem in found]
+    for check in (*_CHECKS, *checks):
+        try:
+            found += check(run)
+        except Exception:
+            # Many a check writes rows out by the chat template, which may raise what it likes.
+            if (raises := rendering_problem(run)) is None:
+                raise
+            found.append(raises)
+    placed = [replace(problem, where=where(problem.where)) for problem in dict.fromkeys(found)]
     return [*launch_problems(run, where), *placed]
 
 
@@ -58,7 +67,27 @@ def advice(run: "Run") -> list[str]:
     found = list(own(run)) if own is not None else []
     if run.training.bf16 and run.training.device.type == "cpu":
         found.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")
-    return found
+    configs, given = (run.training, run.model), run.spec.settings
+    found += idle(given, configs)
+    if new := [name for name in unclassified([type(one) for one in configs]) if name in given]:
+        found.append(f"{', '.join(new)}: newer than this hf_rlhf; whether it has an effect is open")
+    return [*found, *_noise(run)]
+
+
+def _noise(run: "Run") -> Iterator[str]:
+    """Dropout where it is turned off, or makes noise of a ratio of probabilities."""
+    training, rate = run.training, run.model.lora_dropout if run.model.use_peft else 0
+    off = getattr(training, "disable_dropout", None)
+    if off and run.spec.settings.get("lora_dropout"):
+        yield f"lora_dropout {rate:g} has no effect: `disable_dropout` is true"
+    accumulation = training.gradient_accumulation_steps
+    again = getattr(training, "num_iterations", 1) > 1
+    again |= (getattr(training, "steps_per_generation", None) or accumulation) > accumulation
+    if off is False and rate and again:
+        yield (
+            f"lora_dropout {rate:g} makes noise of the ratio of new and old probabilities, as "
+            "completions are trained on several times: `--disable_dropout true`"
+        )
 
 
 def _base(run: "Run") -> Iterator[Problem]:
@@ -246,6 +275,12 @@ def _resumes(run: "Run") -> Iterator[Problem]:
 
 def _saves(run: "Run") -> Iterator[Problem]:
     """A save inside a generation cycle loses the completions under way (measured: 4e-3)."""
+    if run.training.save_strategy == "best" and run.training.eval_strategy == "no":
+        yield Problem(
+            "save_strategy",
+            "is best, and nothing is measured while training goes on.",
+            "Write `steps`, `epoch` or `no`.",
+        )
     from hf_rlhf.checkpoints import cycle_in_steps
 
     cycle = cycle_in_steps(run.training)

@@ -1,13 +1,16 @@
 """No setting is without effect, or has another than it says, unless the user is told."""
 
 import re
+import shutil
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.prepare import prepare
+from hf_rlhf.run import find_model
 
 
 def problems(run: dict[str, Any]) -> str:
@@ -109,3 +112,20 @@ REFUSED = [
 def test_each_is_refused_before_weights_load(tiny_run, settings, said):
     found = problems(tiny_run | settings)
     assert re.search(said, found, re.S), found or "nothing is said"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('no system turns') }}",
+        "{{ messages[9].content + 1 }}",
+    ],
+)
+def test_a_chat_template_that_raises_is_said_with_its_row(tiny_run, tmp_path, template):
+    shutil.copytree(find_model(tiny_run["model_name_or_path"]), tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(tmp_path / "model")
+    tiny_run["model_name_or_path"] = str(tmp_path / "model")
+    found = problems(tiny_run)
+    assert re.search(r"model_name_or_path: its chat template raises on .* row 0 of train", found)
