@@ -29,7 +29,6 @@ REFUSED: Mapping[str, tuple[str, str]] = {
         _OWNED,
         "Set the HF_TOKEN environment variable: an argument ends in training_args.bin.",
     ),
-    "push_to_hub_token": (_OWNED, "Set the HF_TOKEN environment variable."),
     "hub_private_repo": (_OWNED, "Set `publish.private`."),
     "hub_revision": (_OWNED, "Set `publish.revision`."),
     **dict.fromkeys(
