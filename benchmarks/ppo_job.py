@@ -74,7 +74,6 @@ def ours(job: Mapping[str, Any], clock: Clock) -> Any:
         "seed": job["seed"],
         "lr_scheduler_type": "constant",
         "save_strategy": "no",
-        "disable_tqdm": True,
         "use_cpu": True,
         "bf16": False,
         "dataloader_pin_memory": False,

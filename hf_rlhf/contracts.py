@@ -158,6 +158,10 @@ class Trainer(Protocol):
       training split that loses more than the run file's `max_dropped_share` or `max_cut_share`
       the run does not begin. Called when nothing else is wrong.
     * `columns: frozenset[str]`: the dataset columns that it cannot do without.
+    * `refused_settings: Mapping[str, tuple[str, str] | None]`: settings of its Config that have no
+      effect here, or spoil training: what is wrong, and what to do. They are refused at any value
+      but the default, as those of `hf_rlhf.settings` are; None accepts one that is refused there,
+      such as `eval_strategy` by a trainer that takes an evaluation dataset.
     * `preflight(run) -> Iterable[Problem]` (classmethod): its own checks, before weights load.
       `Problem.where` is a top-level key of the run file.
     * `advice(run) -> Iterable[str]` (classmethod): what may spoil training and is not known

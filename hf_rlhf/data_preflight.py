@@ -71,6 +71,42 @@ def tokenizer_problems(run: "Run") -> Iterator[Problem]:
             "its tokenizer has no chat template, and the prompts are conversations.",
             "Use an instruction-tuned model, or save a chat_template with the tokenizer.",
         )
+    elif (raises := rendering_problem(run, rows=1)) is not None:
+        yield raises
+
+
+def rendering_problem(run: "Run", rows: int | None = None) -> Problem | None:
+    """Return the first row, of the first `rows`, that the chat template raises an error on."""
+    kwargs = getattr(run.training, "chat_template_kwargs", None) or {}
+    for split, data in run.dataset.items():
+        for place in range(min(rows or len(data), len(data))):
+            row = data[place]
+            for name, turns in _conversations(row):
+                try:
+                    run.tokenizer.apply_chat_template(
+                        turns, tokenize=False, add_generation_prompt=name == "prompt", **kwargs
+                    )
+                except Exception as error:  # noqa: BLE001 - a template may raise anything
+                    return Problem(
+                        "model_name_or_path",
+                        f"its chat template raises on `{name}` of row {place} of {split}: "
+                        f"{type(error).__name__}: {error}",
+                        "Leave the row out or change its turns, or save another chat_template "
+                        "with the tokenizer.",
+                    )
+    return None
+
+
+def _conversations(row: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the conversations that a row is trained on, each whole, by their columns."""
+    prompt = row.get("prompt")
+    start = prompt if isinstance(prompt, list) else []
+    answers = [name for name in ("completion", "chosen", "rejected") if name in row]
+    if start and not answers:
+        yield "prompt", start
+    for name in (*answers, "messages"):
+        if isinstance(turns := row.get(name), list):
+            yield name, [*start, *turns]
 
 
 def _conversational(run: "Run") -> bool:

@@ -140,7 +140,7 @@ def describe(
         if not settings:
             yield from _trainer(name, point)
         if settings is not None:
-            yield from _settings(name, registry.load(kind, name).Config, settings.lower())
+            yield from _settings(name, registry.load(kind, name), settings.lower())
         return
     target = registry.load(kind, name)
     text, documented = _arguments_in(inspect.getdoc(target) or "", target)
@@ -281,9 +281,10 @@ def _first_comment(path: Path) -> str:
     return " ".join(takewhile(bool, texts))
 
 
-def _settings(name: str, config: type, word: str) -> Iterator[str]:
+def _settings(name: str, trainer: Any, word: str) -> Iterator[str]:
     """Yield a trainer's settings by the class that they come from."""
-    groups = _by_origin(config)
+    config = trainer.Config
+    groups = _by_origin(trainer)
     everything = [item for group in groups.values() for item in group]
     chosen = [item for item in everything if word in ("all", "") or word in item.name.lower()]
     if not chosen:
@@ -311,19 +312,19 @@ def _settings(name: str, config: type, word: str) -> Iterator[str]:
         yield f"\nType, default and help: `hf-rlhf describe {name} --settings WORD`, or `all`."
 
 
-def _by_origin(config: type) -> dict[type, list["Field[Any]"]]:
+def _by_origin(trainer: Any) -> dict[type, list["Field[Any]"]]:
     """Return the keys of a run file beside its sections, by the class that brought each.
 
-    What the run decides itself is left out. The trainer's own class comes first, its bases after
+    What the trainer's runs refuse is left out. The trainer's own class comes first, its bases after
     it, the model's settings last.
     """
     from trl import ModelConfig
 
-    from hf_rlhf.specs import OWNED
+    from hf_rlhf.settings import refusals
 
     groups: dict[type, list[Field[Any]]] = {}
-    seen = set(OWNED)
-    for cls in (config, ModelConfig):
+    seen = set(refusals(trainer))
+    for cls in (trainer.Config, ModelConfig):
         found: dict[type, list[Field[Any]]] = {owner: [] for owner in cls.__mro__}
         for item in sorted(fields(cls), key=lambda item: item.name):
             if item.init and item.name not in seen:

@@ -108,6 +108,10 @@ def lora_config(run: Run) -> "LoraConfig | None":
         from trl import get_peft_config
 
         config = get_peft_config(run.model)
+        target = config.target_modules
+        # ModelConfig makes text of a list of one, and peft a pattern for whole names of that.
+        if isinstance(target, str) and target != "all-linear" and re.fullmatch(r"[\w.-]+", target):
+            config.target_modules = {target}
     if run.task == "text-classification":
         config.task_type = "SEQ_CLS"
         saved = {*(config.modules_to_save or ())} - _LM_HEADS
@@ -173,7 +177,7 @@ def model_class(task: str) -> Any:
     return getattr(transformers, names.get(task, "AutoModelForCausalLM"))
 
 
-def skeleton(run: Run) -> Any:
+def skeleton(run: Run, **options: Any) -> Any:
     """Build the base model on the meta device, with the dtype that it trains in.
 
     Raises ValueError when it is not of a kind that the trainer's task has.
@@ -188,7 +192,7 @@ def skeleton(run: Run) -> Any:
     if run.task == "text-classification":
         config.num_labels = 1
     with whole_weights(), torch.device("meta"):
-        model = model_class(run.task).from_config(config, trust_remote_code=trust)
+        model = model_class(run.task).from_config(config, trust_remote_code=trust, **options)
     dtype = getattr(torch, str(run.model.dtype), None)
     return model.to(dtype) if isinstance(dtype, torch.dtype) else model
 

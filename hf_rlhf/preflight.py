@@ -7,9 +7,8 @@ later for a cause that is listed here.
 
 import importlib.util
 import os
-import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,6 +19,7 @@ from hf_rlhf.data_preflight import (
     dropped_problems,
     evaluation_problems,
     length_problems,
+    rendering_problem,
     template_problems,
     tokenizer_problems,
 )
@@ -27,16 +27,17 @@ from hf_rlhf.data_preflight import completion_length as completion_length
 from hf_rlhf.data_preflight import model_config as model_config
 from hf_rlhf.data_preflight import prompt_lengths as prompt_lengths
 from hf_rlhf.errors import Problem
-from hf_rlhf.policy import adapter_problems, lora_config, skeleton
+from hf_rlhf.policy import adapter_problems
 from hf_rlhf.processes import distributed_type, is_planned, launch_problems, processes
 from hf_rlhf.run import PACKAGE_SCHEME
+from hf_rlhf.settings import idle, unclassified
+from hf_rlhf.settings_preflight import settings_problems
 from hf_rlhf.vllm_preflight import vllm_problems
 
 if TYPE_CHECKING:
     from hf_rlhf.run import Run
 
 WEIGHTS = ("*.safetensors", "*.bin")
-LOSS_TYPES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo")
 
 
 def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
@@ -44,14 +45,21 @@ def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
 
     `where` says where in the run file a top-level key stands.
     """
-    if wrong := list(_numbers(run)):  # the others count with them
+    if wrong := list(_epochs(run)):  # the others count with it
         return [replace(problem, where=where(problem.where)) for problem in wrong]
     found = list(_model(run))
     # The others read the model's configuration.
     checks = () if found else _MODEL_CHECKS
-    found += [problem for check in (*_CHECKS, *checks) for problem in check(run)]
+    for check in (*_CHECKS, *checks):
+        try:
+            found += check(run)
+        except Exception:
+            # Many a check writes rows out by the chat template, which may raise what it likes.
+            if (raises := rendering_problem(run)) is None:
+                raise
+            found.append(raises)
     found += dropped_problems(run) if not found else ()
-    placed = [replace(problem, where=where(problem.where)) for problem in found]
+    placed = [replace(problem, where=where(problem.where)) for problem in dict.fromkeys(found)]
     return [*launch_problems(run, where), *placed]
 
 
@@ -65,7 +73,27 @@ def advice(run: "Run") -> list[str]:
             found += [f"{part.label!r}: {said}" for said in of_reward()]
     if run.training.bf16 and run.training.device.type == "cpu":
         found.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")
-    return found
+    configs, given = (run.training, run.model), run.spec.settings
+    found += idle(given, configs)
+    if new := [name for name in unclassified([type(one) for one in configs]) if name in given]:
+        found.append(f"{', '.join(new)}: newer than this hf_rlhf; whether it has an effect is open")
+    return [*found, *_noise(run)]
+
+
+def _noise(run: "Run") -> Iterator[str]:
+    """Dropout where it is turned off, or makes noise of a ratio of probabilities."""
+    training, rate = run.training, run.model.lora_dropout if run.model.use_peft else 0
+    off = getattr(training, "disable_dropout", None)
+    if off and run.spec.settings.get("lora_dropout"):
+        yield f"lora_dropout {rate:g} has no effect: `disable_dropout` is true"
+    accumulation = training.gradient_accumulation_steps
+    again = getattr(training, "num_iterations", 1) > 1
+    again |= (getattr(training, "steps_per_generation", None) or accumulation) > accumulation
+    if off is False and rate and again:
+        yield (
+            f"lora_dropout {rate:g} makes noise of the ratio of new and old probabilities, as "
+            "completions are trained on several times: `--disable_dropout true`"
+        )
 
 
 def _base(run: "Run") -> Iterator[Problem]:
@@ -118,56 +146,12 @@ def _merge(run: "Run") -> Iterator[Problem]:
         )
 
 
-_LEAST: Mapping[str, float] = {
-    "per_device_train_batch_size": 1,
-    "gradient_accumulation_steps": 1,
-    "learning_rate": 0,
-    "weight_decay": 0,
-    "max_grad_norm": 0,
-}
-
-
-def _numbers(run: "Run") -> Iterator[Problem]:
-    """What transformers takes without a word, and fails by or trains nothing by."""
+def _epochs(run: "Run") -> Iterator[Problem]:
+    """Nothing is trained without a word."""
     training = run.training
-    for key, least in _LEAST.items():
-        value = getattr(training, key, None)
-        if value is not None and value < least:
-            yield Problem(key, f"is {value:g}.", f"It should be {least:g} or more.")
     if training.max_steps <= 0 and training.num_train_epochs <= 0:
         what = f"is {training.num_train_epochs:g}, so nothing would be trained."
         yield Problem("num_train_epochs", what, "Write a number above 0, or `max_steps`.")
-
-
-def _targets(run: "Run") -> Iterator[Problem]:
-    """peft stops, with weights loaded, where no module is there, and else says nothing."""
-    if run.adapter is not None:
-        return  # it has its own, and may be damaged, which is told elsewhere
-    targets = getattr(lora_config(run), "target_modules", None)
-    if not targets or targets == "all-linear":
-        return
-    try:
-        modules = [name for name, _ in skeleton(run).named_modules() if name]
-    except ValueError:
-        return  # a kind of model that only its trainer can build
-    named = [targets] if isinstance(targets, str) else sorted(targets)
-    missing = [one for one in named if not any(_is_target(module, one) for module in modules)]
-    if missing:
-        ends = sorted({name.rpartition(".")[2] for name in modules})
-        yield Problem(
-            "lora_target_modules",
-            f"names {', '.join(missing)}, which the model does not have.",
-            f"Write `[all-linear]`, or some of: {', '.join(e for e in ends if not e.isdigit())}.",
-        )
-
-
-def _is_target(module: str, target: str) -> bool:
-    if module == target or module.endswith(f".{target}"):
-        return True
-    try:
-        return re.fullmatch(target, module) is not None
-    except re.error:
-        return False
 
 
 def _batch(run: "Run") -> Iterator[Problem]:
@@ -205,13 +189,6 @@ def _rewarded(run: "Run") -> Iterator[Problem]:
         return
     if run.reward is None or all(part.weight == 0 for part in run.reward.rewards):
         yield Problem("rewards", "no reward has a weight other than 0, so nothing is trained.")
-
-
-def _loss_type(run: "Run") -> Iterator[Problem]:
-    """TRL looks at `loss_type` only in the first loss."""
-    loss = getattr(run.training, "loss_type", None)
-    if hasattr(run.training, "num_generations") and loss not in LOSS_TYPES:
-        yield Problem("loss_type", f"{loss!r} is unknown.", f"Known: {', '.join(LOSS_TYPES)}.")
 
 
 def _trainers_own(run: "Run") -> Iterator[Problem]:
@@ -304,11 +281,12 @@ def _resumes(run: "Run") -> Iterator[Problem]:
 
 def _saves(run: "Run") -> Iterator[Problem]:
     """A save inside a generation cycle loses the completions under way (measured: 4e-3)."""
-    for key in ("save_only_model", "ignore_data_skip"):
-        if getattr(run.training, key):
-            yield Problem(
-                key, "makes of a run that is resumed another one than it was.", "Leave it out."
-            )
+    if run.training.save_strategy == "best" and run.training.eval_strategy == "no":
+        yield Problem(
+            "save_strategy",
+            "is best, and nothing is measured while training goes on.",
+            "Write `steps`, `epoch` or `no`.",
+        )
     from hf_rlhf.checkpoints import cycle_in_steps
 
     cycle = cycle_in_steps(run.training)
@@ -336,12 +314,13 @@ def _folder(run: "Run") -> Iterator[Problem]:
 
 
 Check = Callable[["Run"], Iterator[Problem]]
-_MODEL_CHECKS: tuple[Check, ...] = (length_problems, _merge, adapter_problems, _targets)
+_MODEL_CHECKS: tuple[Check, ...] = (
+    *(length_problems, _merge, adapter_problems, settings_problems),
+)
 _CHECKS: tuple[Check, ...] = (
     column_problems,
     _rewarded,
     _batch,
-    _loss_type,
     evaluation_problems,
     _packages,
     vllm_problems,

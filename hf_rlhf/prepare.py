@@ -28,8 +28,8 @@ from hf_rlhf.preflight import problems_of
 from hf_rlhf.processes import is_planned, rank
 from hf_rlhf.record import RECORD_NAME
 from hf_rlhf.run import Run, default_folder, find_model, load_tokenizer, trains_by_rewards
+from hf_rlhf.settings import refusals, refused_problems, value_problems
 from hf_rlhf.shipped import is_as_shipped, labels_of_rewards, without_rewards
-from hf_rlhf.specs import OWNED
 
 
 def prepare(file: RunFile, *, plugin: str | None = None) -> Run:
@@ -78,7 +78,7 @@ class _Preparation(ComponentBuilder):
         self.problems += problems
         if spec is None:
             raise ConfigError(list(dict.fromkeys(self.problems)))
-        training, model = self._settings(spec, classes) if classes else (None, None)
+        training, model = self._settings(spec, trainer_class, classes) if classes else (None, None)
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
         path, tokenizer = self._tokenizer(model, training, spec.pad_token)
@@ -153,7 +153,7 @@ class _Preparation(ComponentBuilder):
         spec, problems = self.file.spec(known_settings=annotations_of(classes))
         self.problems += problems
         assert spec is not None, "it was checked with another start"
-        training, model = self._settings(spec, classes)
+        training, model = self._settings(spec, run.trainer_class, classes)
         path, tokenizer = self._tokenizer(model, training, spec.pad_token)
         new = {"spec": spec, "training": training, "model": model, "model_path": path}
         begun = replace(run, **new, tokenizer=tokenizer, adapter=self._adapter(spec))
@@ -206,14 +206,17 @@ class _Preparation(ComponentBuilder):
 
         return trainer_class.Config, ModelConfig
 
-    def _settings(self, spec: RunSpec, classes: tuple[type, ...]) -> tuple[Any, Any]:
+    def _settings(
+        self, spec: RunSpec, trainer_class: Any, classes: tuple[type, ...]
+    ) -> tuple[Any, Any]:
         """Return the trainer's Config, or None if a setting is wrong, and the ModelConfig."""
-        for key in sorted(spec.settings.keys() & OWNED.keys()):
-            self.problems.append(
-                Problem(self.file.where((key,)), "is decided by the run itself.", OWNED[key])
-            )
-        given = {key: value for key, value in spec.settings.items() if key not in OWNED}
-        settings, problems = check_settings(given, classes, where=self.file.where_key)
+        where = self.file.where_key
+        self.problems += refused_problems(trainer_class, classes, spec.settings, where)
+        refused = refusals(trainer_class)
+        rest = {key: value for key, value in spec.settings.items() if key not in refused}
+        settings, problems = check_settings(rest, classes, where=where)
+        for cls, fitted in zip(classes, settings, strict=True):
+            problems += value_problems(cls, fitted, where)
         self.problems += problems
         asked = settings[0].get("output_dir")
         folder = Path(asked) if asked else default_folder(spec.plugin, spec.name)

@@ -163,16 +163,3 @@ class RunSpec:
 def keys_of(cls: type) -> frozenset[str]:
     """Return the keys of an entry of class `cls` that are the run's own, not the component's."""
     return frozenset(item.name for item in fields(cls)) - {"arguments", "where", "path"}
-
-
-OWNED = {
-    "push_to_hub": "Set `publish.repo_id`: a run is pushed once, whole, after training.",
-    "hub_model_id": "Set `publish.repo_id`.",
-    "hub_token": "Set the HF_TOKEN environment variable: an argument ends in training_args.bin.",
-    "push_to_hub_token": "Set the HF_TOKEN environment variable.",
-    "hub_private_repo": "Set `publish.private`.",
-    "hub_strategy": "Remove it: a run is pushed once, whole, after training.",
-    "resume_from_checkpoint": "Remove it: the same command resumes from the newest valid "
-    "checkpoint, and another `output_dir` starts anew.",
-}
-"""Settings of TrainingArguments that the run itself decides, and what to write instead."""

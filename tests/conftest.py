@@ -8,6 +8,11 @@ import pytest
 @pytest.fixture
 def tiny_run(tmp_path: Any) -> dict[str, Any]:
     """Return a run that trains 2 steps on 4 prompts in seconds; change it to break it."""
+    return tiny_values(tmp_path)
+
+
+def tiny_values(tmp_path: Any) -> dict[str, Any]:
+    """Return the same run, for tests that share one."""
     return {
         "plugin": "refiner_grpo",
         "model_name_or_path": "package://hf_rlhf_refiner/tiny_policy",

@@ -173,7 +173,7 @@ def test_save_inside_a_generation_cycle(tiny_run):
     tiny_run |= {"num_iterations": 2, "save_steps": 3}
     said(tiny_run, r"save_steps: is 3, but a generation cycle takes 2 optimizer steps")
     tiny_run |= {"save_steps": 2, "save_only_model": True}
-    said(tiny_run, r"save_only_model: makes of a run that is resumed")
+    said(tiny_run, r"save_only_model: makes a resumed run differ")
 
 
 def test_prompt_longer_than_the_model(tiny_run):

@@ -63,8 +63,8 @@ def test_our_list_of_losses_is_trls():
     """TRL finds an unknown loss only in the first step, so ours is checked before."""
     from trl import GRPOTrainer
 
-    from hf_rlhf.preflight import LOSS_TYPES
+    from hf_rlhf.settings_preflight import GRPO_LOSSES
 
     source = inspect.getsource(GRPOTrainer)
     compared = re.findall(r"self\.loss_type (?:==|in) (\[[^]]*\]|\"\w+\")", source)
-    assert {name for part in compared for name in re.findall(r"\w+", part)} == set(LOSS_TYPES)
+    assert {name for part in compared for name in re.findall(r"\w+", part)} == set(GRPO_LOSSES)

@@ -15,23 +15,6 @@ FOR_TEMPLATES = ("tools", "chat_template_kwargs")
 
 def common_problems(run: Run) -> Iterator[Problem]:
     """What would stop any stage with weights loaded, or train other than what is measured."""
-    strategy = run.training.eval_strategy
-    if str(getattr(strategy, "value", strategy)) != "no":
-        yield Problem(
-            "eval_strategy",
-            "is for a trainer with an evaluation dataset.",
-            "Leave it out: a run evaluates before and after training, as its `evaluation` section "
-            "says.",
-        )
-    for key in ("eos_token", "chat_template_path"):
-        if getattr(run.training, key, None) is not None:
-            yield Problem(
-                key,
-                "changes the tokenizer only once the weights are loaded, so that rows would be "
-                "checked and measured otherwise than they are trained.",
-                "Save the tokenizer with it beside the model, and name that folder as "
-                "`model_name_or_path`.",
-            )
     if shown := sorted({"image", "images"} & set(run.dataset["train"].column_names)):
         yield Problem("dataset", f"has {', '.join(shown)}.", "This stage trains on text alone.")
 
@@ -116,6 +99,17 @@ def choice(run: Run, key: str, known: Iterable[str]) -> Iterator[Problem]:
     for one in value if isinstance(value, list) else [value]:
         if one not in names:
             yield Problem(key, f"{one!r} is unknown.", f"Known: {', '.join(names)}.")
+
+
+def no_lengths(run: Run) -> Iterator[Problem]:
+    """Rows can be drawn by their length only where they have `input_ids`."""
+    strategy = run.training.train_sampling_strategy
+    if strategy in ("group_by_length", "batch_rebalance"):
+        yield Problem(
+            "train_sampling_strategy",
+            f"{strategy} needs rows with `input_ids`, which this trainer's have not.",
+            "Write `random` or `sequential`.",
+        )
 
 
 def splits(run: Run) -> Iterator[tuple[str, Any]]:

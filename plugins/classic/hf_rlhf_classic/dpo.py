@@ -15,6 +15,7 @@ from hf_rlhf_classic.checks import (
     can_encode,
     choice,
     common_problems,
+    no_lengths,
     one_kind,
     training_rows,
     within_positions,
@@ -29,6 +30,10 @@ LOSS_TYPES = (
     *("sigmoid", "sigmoid_norm", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair"),
     *("sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft"),
 )
+DIVERGENT = frozenset(
+    {"sigmoid", "sigmoid_norm", "hinge", "ipo", "exo_pair", "robust", "discopop", "sft"}
+)
+"""Losses that go with an `f_divergence_type`."""
 
 
 class PreferenceTrainer(DPOTrainer):  # type: ignore[misc]
@@ -142,25 +147,38 @@ def _metrics(chosen: Likelihood, rejected: Likelihood) -> Metrics:
     }
 
 
-def _settings(run: Run) -> Iterator[Problem]:
-    """What TRL refuses only when it has loaded the weights, or in the first step."""
+def loss_problems(run: Run) -> Iterator[Problem]:
+    """Yield what TRL refuses only when it has loaded the weights, or in the first step."""
     training = run.training
-    yield from choice(run, "truncation_mode", ("keep_start", "keep_end"))
+    losses, divergence = set(training.loss_type), training.f_divergence_type
     yield from choice(run, "loss_type", LOSS_TYPES)
-    if training.sync_ref_model and run.model.use_peft:
+    if not losses:
+        yield Problem("loss_type", "is an empty list.", f"Known: {', '.join(LOSS_TYPES)}.")
+    if training.beta == 0:
+        yield Problem("beta", "is 0, so no pair says anything.", "Write a number above 0.")
+    if divergence != "reverse_kl" and (others := losses - DIVERGENT):
         yield Problem(
-            "sync_ref_model",
-            "moves a second copy of the weights, and with LoRA the reference is the same model.",
-            "Leave it out, or train all weights: `use_peft: false`.",
+            "f_divergence_type", f"{divergence} does not go with {', '.join(sorted(others))}."
         )
+    if training.use_weighting and (sorted_ := losses & {"aot", "aot_unpaired"}):
+        yield Problem("use_weighting", f"does not go with {', '.join(sorted(sorted_))}.")
+    if "exo_pair" in losses and training.label_smoothing == 0:
+        yield Problem("label_smoothing", "is 0, and exo_pair needs it.", "Its paper has 1e-3.")
+    if training.padding_free:
+        yield Problem("padding_free", "is not done by this version of TRL.", "Leave it out.")
+
+
+def _settings(run: Run) -> Iterator[Problem]:
+    """What TRL refuses only when it has loaded the weights."""
+    training = run.training
+    yield from loss_problems(run)
+    yield from no_lengths(run)
     if training.sync_ref_model and training.precompute_ref_log_probs:
         yield Problem(
             "precompute_ref_log_probs",
             "is for a reference that stays as it is, and `sync_ref_model` moves it.",
             "Use one of the two.",
         )
-    if training.padding_free:
-        yield Problem("padding_free", "is not done by this version of TRL.", "Leave it out.")
 
 
 def _lengths(run: Run) -> Iterator[Problem]:

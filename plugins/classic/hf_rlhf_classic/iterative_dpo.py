@@ -22,7 +22,8 @@ from hf_rlhf.policy import policy_arguments
 from hf_rlhf.preflight import prompt_lengths
 from hf_rlhf.processes import distributed_type
 from hf_rlhf.run import Run
-from hf_rlhf_classic.iterative_dpo_config import IterativeDPOConfig
+from hf_rlhf_classic.dpo import loss_problems
+from hf_rlhf_classic.iterative_dpo_config import REFUSED, IterativeDPOConfig
 from hf_rlhf_classic.iterative_dpo_measures import tables
 from hf_rlhf_classic.iterative_dpo_rounds import Rounds, as_row, held_out_split
 from hf_rlhf_classic.iterative_dpo_store import Store
@@ -49,6 +50,7 @@ class IterativeDPOTrainer(DPOTrainer):  # type: ignore[misc]
     Config = IterativeDPOConfig
     default_run = "tiny"
     columns = frozenset({"prompt"})
+    refused_settings = REFUSED
 
     rounds: Rounds
     ref_model: Any
@@ -56,6 +58,7 @@ class IterativeDPOTrainer(DPOTrainer):  # type: ignore[misc]
     @classmethod
     def preflight(cls, run: Run) -> Iterator[Problem]:
         """Yield what would stop the run at its first iteration, or change it unsaid."""
+        yield from loss_problems(run)
         yield from _fits(run)
         yield from _lengths(run)
         if (kind := distributed_type(run.training)) in ("DEEPSPEED", "FSDP"):

@@ -15,6 +15,32 @@ def _setting(default: Any, words: str) -> Any:
     return field(default=default, metadata={"help": words})
 
 
+_OUT = "Leave it out."
+_DRAWN = "has no effect: the buffer draws the pairs, and makes their rows."
+REFUSED = {
+    "eval_strategy": (
+        "is for an evaluation dataset of pairs.",
+        "Each iteration's policy is measured on `measured_prompts` held-out prompts.",
+    ),
+    "num_train_epochs": ("means nothing here.", "Set `iterations` and `steps_per_iteration`."),
+    "sync_ref_model": (
+        "moves the reference with the steps.",
+        "`reference: previous` renews it at each iteration.",
+    ),
+    **dict.fromkeys(
+        ("ref_model_mixup_alpha", "ref_model_sync_steps"), ("is for `sync_ref_model`.", _OUT)
+    ),
+    "precompute_ref_log_probs": ("is always done here.", _OUT),
+    "precompute_ref_batch_size": ("has no effect.", "Set `per_device_train_batch_size`."),
+    **dict.fromkeys(
+        ("train_sampling_strategy", "data_seed", "dataset_num_proc", "truncation_mode"),
+        (_DRAWN, _OUT),
+    ),
+    "dataloader_persistent_workers": ("does not go with pairs that change.", _OUT),
+}
+"""Settings of DPOConfig that mean nothing here, or would be passed over, and what to do."""
+
+
 @dataclass
 class IterativeDPOConfig(DPOConfig):  # type: ignore[misc]
     """TRL's `DPOConfig`, with the iterations. Its batch is counted in pairs, as in DPO.
@@ -78,7 +104,6 @@ class IterativeDPOConfig(DPOConfig):  # type: ignore[misc]
             if getattr(self, name) not in names:
                 yield f"{name} is {getattr(self, name)!r}; known: {', '.join(names)}."
         yield from self._wrong_sampling()
-        yield from self._unfit()
 
     def _wrong_sampling(self) -> Iterator[str]:
         if not self.temperature > 0:
@@ -95,25 +120,6 @@ class IterativeDPOConfig(DPOConfig):  # type: ignore[misc]
                 f"rollout_batch_size {self.rollout_batch_size} does not hold the "
                 f"{self.completions_per_prompt} completions of one prompt."
             )
-
-    def _unfit(self) -> Iterator[str]:
-        """Settings of DPOConfig that mean nothing here, or would be passed over."""
-        if str(getattr(self.eval_strategy, "value", self.eval_strategy)) != "no":
-            yield (
-                "eval_strategy is for an evaluation dataset of pairs. Each iteration's policy is "
-                "measured on `measured_prompts` held-out prompts."
-            )
-        if self.num_train_epochs != 3.0:
-            yield "num_train_epochs means nothing here: give steps_per_iteration."
-        if self.sync_ref_model:
-            yield "sync_ref_model: `reference: previous` renews the reference at each iteration."
-        if self.precompute_ref_log_probs:
-            yield "precompute_ref_log_probs is always done here: leave it out."
-        if self.train_sampling_strategy != "sequential":
-            yield "train_sampling_strategy: the buffer draws the pairs; leave it out."
-        for name in ("auto_find_batch_size", "dataloader_persistent_workers"):
-            if getattr(self, name):
-                yield f"{name} does not go with pairs that change: leave it out."
 
     def _plan_steps(self) -> None:
         """Make max_steps and steps_per_iteration say the same."""

@@ -33,7 +33,7 @@ from hf_rlhf.measured import Evaluation
 from hf_rlhf.policy import find_adapter, policy_arguments
 from hf_rlhf.run import Run
 from hf_rlhf_classic import ppo_math, ppo_models, ppo_preflight, ppo_rewards
-from hf_rlhf_classic.ppo_config import PPOConfig
+from hf_rlhf_classic.ppo_config import REFUSED, PPOConfig
 from hf_rlhf_classic.ppo_experience import (
     STATE_NAME,
     VALUE_NAME,
@@ -60,6 +60,7 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
     Config = PPOConfig
     default_run = "tiny"
     columns = frozenset({"prompt"})
+    refused_settings = REFUSED
     unpublished = ppo_models.BESIDE
 
     control: Any

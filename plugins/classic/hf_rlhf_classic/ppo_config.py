@@ -6,10 +6,44 @@ from typing import Any, Literal
 from transformers import TrainingArguments
 
 from hf_rlhf.processes import processes
+from hf_rlhf.settings import NOISE
 
 
 def _field(default: Any, help: str) -> Any:  # noqa: A002 - the name that argparse has for it
     return field(default=default, metadata={"help": help})
+
+
+_OUT = "Leave it out."
+_STEP = "has no effect: a step of PPO is its own, not transformers'."
+REFUSED = {
+    "gradient_accumulation_steps": (
+        "is not used here.",
+        "Set `micro_batch_size`, the completions that pass at once: the gradients of a mini-batch "
+        "are accumulated.",
+    ),
+    "label_smoothing_factor": ("has no effect on PPO's loss.", _OUT),
+    **dict.fromkeys(
+        (
+            *("average_tokens_across_devices", "include_num_input_tokens_seen"),
+            "torch_empty_cache_steps",
+        ),
+        (_STEP, _OUT),
+    ),
+    "neftune_noise_alpha": (
+        NOISE[0].format("the ratio of new and old probabilities"),
+        NOISE[1],
+    ),
+    "remove_unused_columns": ("takes away the columns that prompts and rewards are in.", _OUT),
+    "dataloader_drop_last": (
+        "is always done: a shorter batch would be another update than was asked for.",
+        _OUT,
+    ),
+    "ddp_find_unused_parameters": (
+        "does not go with the value head, which is used outside the wrapped forward.",
+        _OUT,
+    ),
+}
+"""Settings of TrainingArguments that PPO passes over, or that would spoil it, and what to do."""
 
 
 @dataclass
@@ -24,6 +58,8 @@ class PPOConfig(TrainingArguments):  # type: ignore[misc]
     learning_rate: float = _field(1e-5, "The initial learning rate of AdamW.")
     logging_steps: float = _field(1, "Log each so many steps.")
     remove_unused_columns: bool | None = _field(False, "Rewards may need every column.")
+    dataloader_drop_last: bool = _field(True, "A shorter batch would be another update.")
+    ddp_find_unused_parameters: bool | None = _field(False, "Every parameter is used.")
     rollout_batch_size: int | None = _field(
         None,
         "Completions of one step, over all processes; per_device_train_batch_size, which is the "
@@ -134,25 +170,11 @@ class PPOConfig(TrainingArguments):  # type: ignore[misc]
                     f"{processes()} processes. Give one."
                 )
             self.per_device_train_batch_size: int = share
-        # A shorter last batch would be another update than was asked for.
-        self.dataloader_drop_last: bool = True
-        # The value head is used outside the wrapped forward, which a search for unused would miss.
-        self.ddp_find_unused_parameters: bool = False
         self._check_batches()
         self._check_numbers()
-        if str(getattr(self.eval_strategy, "value", self.eval_strategy)) != "no":
-            raise ValueError(
-                "eval_strategy is for a trainer with an evaluation dataset. This run evaluates "
-                "before and after training, as its `evaluation` section says."
-            )
         super().__post_init__()
 
     def _check_batches(self) -> None:
-        if self.gradient_accumulation_steps != 1:
-            raise ValueError(
-                "gradient_accumulation_steps is not used here: micro_batch_size says how many "
-                "completions pass at once, and the gradients of a mini-batch are accumulated."
-            )
         share = self.per_device_train_batch_size
         if self.num_mini_batches < 1 or share % self.num_mini_batches:
             raise ValueError(

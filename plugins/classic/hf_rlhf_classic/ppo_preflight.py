@@ -11,6 +11,7 @@ from hf_rlhf.policy import find_adapter
 from hf_rlhf.preflight import model_config
 from hf_rlhf.processes import distributed_type, processes
 from hf_rlhf.run import Run, find_model
+from hf_rlhf_classic.checks import no_lengths
 from hf_rlhf_classic.ppo_models import hidden_size, no_head, score_names
 
 SHARED = "Write `use_peft: true`, or"
@@ -214,6 +215,21 @@ def _dropout(run: Run) -> Iterator[Problem]:
         )
 
 
+def _optimizer(run: Run) -> Iterator[Problem]:
+    """Optimizers that step in the backward pass, or want to be told of training."""
+    name = str(getattr(run.training.optim, "value", run.training.optim))
+    if (
+        name in ("lomo", "adalomo")
+        or name.endswith("layerwise")
+        or name.startswith("schedule_free")
+    ):
+        yield Problem(
+            "optim",
+            f"{name} needs transformers' own training step, and a step of PPO is another.",
+            "Choose another, such as `adamw_torch`.",
+        )
+
+
 def _stop(run: Run) -> Iterator[Problem]:
     token, tokenizer = run.training.stop_token, run.tokenizer
     if token is None and tokenizer.eos_token_id is None:
@@ -244,6 +260,8 @@ _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _reference,
     _value,
     _dropout,
+    _optimizer,
+    no_lengths,
     _stop,
     _distributed,
 )

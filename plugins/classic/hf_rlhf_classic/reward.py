@@ -16,6 +16,7 @@ from hf_rlhf.run import Run
 from hf_rlhf_classic.checks import (
     can_encode,
     common_problems,
+    no_lengths,
     one_kind,
     training_rows,
     within_positions,
@@ -52,7 +53,7 @@ class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
-        found = [*common_problems(run), *_margins(run)]
+        found = [*common_problems(run), *no_lengths(run), *_margins(run)]
         if can_encode(run, "prompt", "chosen", "rejected"):
             found += one_kind(run, "prompt", "chosen", "rejected")
             found += _lengths(run) if not found else ()

@@ -15,7 +15,6 @@ from hf_rlhf.policy import policy_arguments
 from hf_rlhf.run import Run
 from hf_rlhf_classic.checks import (
     can_encode,
-    choice,
     common_problems,
     one_kind,
     positions,
@@ -299,9 +298,6 @@ def _packing(run: Run) -> Iterator[Problem]:
             f"is {most}: wrapped rows fill it, and the model has {room} positions.",
             f"Write `max_length: {room}` or less.",
         )
-    yield from choice(run, "packing_strategy", ("bfd", "bfd_split", "wrapped"))
-    yield from choice(run, "truncation_mode", ("keep_start", "keep_end"))
-    yield from choice(run, "loss_type", ("nll", "dft"))
 
 
 def _lengths(run: Run) -> Iterator[Problem]:

@@ -1,5 +1,6 @@
 """The trainer of iterative DPO: what it refuses, what it writes, what it says."""
 
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -44,11 +45,6 @@ def config(**given):
         ({"top_p": 1.5}, "expected a share"),
         ({"margin": -1.0}, "expected 0 or more"),
         ({"rollout_batch_size": 2}, "does not hold the 4 completions of one prompt"),
-        ({"eval_strategy": "steps"}, "measured_prompts"),
-        ({"num_train_epochs": 2}, "give steps_per_iteration"),
-        ({"sync_ref_model": True}, "reference: previous"),
-        ({"precompute_ref_log_probs": True}, "always done here"),
-        ({"train_sampling_strategy": "random"}, "leave it out"),
         ({"max_steps": 10}, "is not iterations 3 x"),
         ({"max_steps": 9, "steps_per_iteration": 4}, "is not iterations 3 x"),
         ({"steps_per_iteration": 0}, "expected 1 up"),
@@ -57,6 +53,35 @@ def config(**given):
 def test_settings_that_cannot_be_are_refused(given, said):
     with pytest.raises(ValueError, match=said):
         config(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"eval_strategy": "steps"}, "eval_strategy: .*measured_prompts"),
+        ({"num_train_epochs": 2}, "num_train_epochs: .*steps_per_iteration"),
+        ({"sync_ref_model": True}, "sync_ref_model: .*reference: previous"),
+        ({"precompute_ref_log_probs": True}, "precompute_ref_log_probs: is always done here"),
+        ({"precompute_ref_batch_size": 2}, "precompute_ref_batch_size: has no effect"),
+        ({"train_sampling_strategy": "random"}, "train_sampling_strategy: has no effect"),
+        ({"data_seed": 1}, "data_seed: has no effect"),
+        ({"truncation_mode": "keep_end"}, "truncation_mode: has no effect"),
+        ({"neftune_noise_alpha": 5.0}, "the ratio of policy and reference would be noise"),
+        ({"loss_type": ["bogus"]}, "loss_type: 'bogus' is unknown"),
+        ({"loss_type": []}, "loss_type: is an empty list"),
+        ({"loss_type": ["exo_pair"]}, "label_smoothing: is 0"),
+        ({"beta": 0.0}, "beta: is 0"),
+        ({"padding_free": True}, "padding_free: is not done"),
+        (
+            {"loss_type": ["aot"], "f_divergence_type": "forward_kl", "use_weighting": True},
+            "f_divergence_type: forward_kl does not go with aot.*use_weighting: does not go with",
+        ),
+    ],
+)
+def test_settings_of_dpo_that_mean_nothing_here_or_end_training(tmp_path, given, said):
+    run = {**TINY, "output_dir": str(tmp_path), **given}
+    with pytest.raises(ConfigError, match=re.compile(said, re.S)):
+        prepare(RunFile.from_mapping(run))
 
 
 def test_every_setting_that_is_wrong_is_said_at_once():

@@ -228,7 +228,7 @@ UNMARKED = "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %
             "row 8 of train has nothing that the assistant says",
         ),
         (TEXT, {"padding_free": True}, "padding_free"),
-        (TEXT, {"truncation_mode": "middle"}, "'middle' is unknown. Known: keep_start, keep_end"),
+        (TEXT, {"truncation_mode": "middle"}, "'middle' is unknown. Known: keep_end, keep_start"),
         (TEXT, {"loss_type": "ce"}, "'ce' is unknown. Known: nll, dft"),
         (TEXT, {"eval_strategy": "steps", "eval_steps": 1}, "a run evaluates before and after"),
         (

@@ -15,14 +15,6 @@ from hf_rlhf.run import Run
 class RefinerConfig(PromptsPerStep, GRPOConfig):  # type: ignore[misc]
     """TRL's `GRPOConfig`, with the global batch said as the recipe says it: in prompts."""
 
-    def __post_init__(self) -> None:
-        if str(getattr(self.eval_strategy, "value", self.eval_strategy)) != "no":
-            raise ValueError(
-                "eval_strategy is for a trainer with an evaluation dataset. This run evaluates "
-                "before and after training, as its `evaluation` section says."
-            )
-        super().__post_init__()
-
 
 class RefinerTrainer(GRPOTrainer):  # type: ignore[misc]
     """GRPO (Shao et al. 2024) under the run's composed reward: `--plugin refiner_grpo`.

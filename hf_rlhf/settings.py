@@ -1,0 +1,430 @@
+"""Every setting of transformers' and TRL's classes: used, passed on, or refused with a reason.
+
+A setting that a run accepts has the effect that its name says. `REFUSED` and `WITHOUT_EFFECT` are
+those that would have none, or another, `BOUNDS` the numbers that end in a traceback or train
+nothing. Nothing here imports the training stack. The tables are facts about the libraries; a
+trainer of a plugin adds its own as `refused_settings` (`hf_rlhf.contracts.Trainer`).
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from annotated_types import BaseMetadata, Ge, Gt, Le, Lt
+
+from hf_rlhf.errors import Problem
+
+_OWNED = "is decided by the run itself."
+_EVALUATION = (
+    "is for a trainer with an evaluation dataset; a run evaluates before and after training, as "
+    "its `evaluation` section says."
+)
+_OUT = "Leave it out."
+
+REFUSED: Mapping[str, tuple[str, str]] = {
+    "push_to_hub": (_OWNED, "Set `publish.repo_id`: a run is pushed once, whole, after training."),
+    "hub_model_id": (_OWNED, "Set `publish.repo_id`."),
+    "hub_token": (
+        _OWNED,
+        "Set the HF_TOKEN environment variable: an argument ends in training_args.bin.",
+    ),
+    "hub_private_repo": (_OWNED, "Set `publish.private`."),
+    "hub_revision": (_OWNED, "Set `publish.revision`."),
+    **dict.fromkeys(
+        ("hub_strategy", "hub_always_push"),
+        (_OWNED, "Remove it: a run is pushed once, whole, after training."),
+    ),
+    "log_completions_hub_repo": (
+        "would push completions beside the run.",
+        "Leave it out: `publish` pushes what is to be public.",
+    ),
+    "resume_from_checkpoint": (
+        _OWNED,
+        "Remove it: the same command resumes from the newest valid checkpoint, and another "
+        "`output_dir` starts anew.",
+    ),
+    "restore_callback_states_from_checkpoint": (_OWNED, _OUT),
+    **dict.fromkeys(
+        ("save_only_model", "ignore_data_skip"),
+        ("makes a resumed run differ from the original.", _OUT),
+    ),
+    "enable_jit_checkpoint": (
+        "saves on SIGTERM, which the run does itself.",
+        "Set `stop_grace`, the seconds until it stops.",
+    ),
+    "save_on_each_node": (
+        "makes several machines write the same files: `output_dir` lies on storage that all share.",
+        _OUT,
+    ),
+    "auto_find_batch_size": (
+        "makes the batch depend on the memory that is free, so it is not the one on the card.",
+        "Write a smaller `per_device_train_batch_size` and more `gradient_accumulation_steps`.",
+    ),
+    **dict.fromkeys(
+        (
+            *("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "do_eval"),
+            *("eval_do_concat_batches", "eval_use_gather_object", "eval_accumulation_steps"),
+            *("eval_packing", "prediction_loss_only", "include_for_metrics", "batch_eval_metrics"),
+            *("bf16_full_eval", "fp16_full_eval", "label_names"),
+            *("load_best_model_at_end", "metric_for_best_model", "greater_is_better"),
+        ),
+        (_EVALUATION, _OUT),
+    ),
+    "per_device_eval_batch_size": (_EVALUATION, "Set `evaluation.batch_size`."),
+    "num_generations_eval": (_EVALUATION, "Set `evaluation.completions_per_prompt`."),
+    **dict.fromkeys(
+        ("do_train", "do_predict"),
+        ("is for transformers' example scripts.", "Leave it out: a run trains and evaluates."),
+    ),
+    "disable_tqdm": ("has no effect: a run prints lines, and no bars.", _OUT),
+    "use_cache": (
+        "has no effect: training never keeps a cache, and sampling always does.",
+        _OUT,
+    ),
+    "length_column_name": ("has no effect: rows have no column of lengths in training.", _OUT),
+    "parallelism_config": (
+        "is an object, which a run file cannot hold.",
+        "Give it to `accelerate launch` (`--use_parallelism_config true`).",
+    ),
+    "reward_weights": (
+        "weighs the reward functions that TRL sees, and it sees one, the composed reward.",
+        "Write `weight` at each reward (`--rewards.<label>.weight NUMBER`).",
+    ),
+    "multi_objective_aggregation": (
+        "is for several reward functions, and TRL sees one, the composed reward.",
+        _OUT,
+    ),
+    **dict.fromkeys(
+        ("chat_template_path", "eos_token"),
+        (
+            "changes the tokenizer only once the weights are loaded, so that rows would be checked "
+            "and measured otherwise than they are trained.",
+            "Save the tokenizer with it beside the model, and name that folder as "
+            "`model_name_or_path`.",
+        ),
+    ),
+    **dict.fromkeys(
+        ("dataset_text_field", "dataset_kwargs"),
+        (
+            "has no effect: the dataset adapter gives the columns.",
+            "Choose them under `dataset:` (`hf-rlhf describe ADAPTER`).",
+        ),
+    ),
+    "max_tool_calling_iterations": ("has no effect: completions call no tools.", _OUT),
+    "log_multimodal": ("has no effect: rows are text alone.", _OUT),
+}
+"""Setting -> what is wrong with it in every run, and what to do instead."""
+
+_LOSS_TOKENS = "has no effect: this trainer's loss does not count tokens over devices."
+_ORDER = "has no effect on the order of rows, which this trainer draws from `seed`."
+_SMOOTHING = "has no effect on this trainer's loss."
+NOISE = (
+    "adds noise to what the loss compares, so that {} would be noise.",
+    "Leave it out: NEFTune is for supervised fine-tuning.",
+)
+"""Of `neftune_noise_alpha`, for a trainer whose loss compares two passes."""
+
+WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "GRPOTrainer": {
+        "label_smoothing_factor": (_SMOOTHING, _OUT),
+        "average_tokens_across_devices": (_LOSS_TOKENS, _OUT),
+        "data_seed": (_ORDER, "Set `seed`, or `shuffle_dataset: false`."),
+        "train_sampling_strategy": (_ORDER, "Set `seed`, or `shuffle_dataset: false`."),
+        "include_num_input_tokens_seen": ("has no effect: TRL counts `num_tokens`.", _OUT),
+        "remove_unused_columns": ("takes away the columns that rewards read.", _OUT),
+        "neftune_noise_alpha": (
+            NOISE[0].format("the ratio of new and old probabilities"),
+            NOISE[1],
+        ),
+    },
+    "DPOTrainer": {
+        "label_smoothing_factor": (_SMOOTHING, "Set `label_smoothing`."),
+        "average_tokens_across_devices": (_LOSS_TOKENS, _OUT),
+        "neftune_noise_alpha": (NOISE[0].format("the ratio of policy and reference"), NOISE[1]),
+    },
+    "RewardTrainer": {
+        "label_smoothing_factor": (_SMOOTHING, _OUT),
+        "average_tokens_across_devices": (_LOSS_TOKENS, _OUT),
+    },
+}
+"""Class of TRL -> settings that it passes over, or that spoil what it does, as in `REFUSED`."""
+
+USED = frozenset(
+    ("model_name_or_path", "model_revision", "attn_implementation", "output_dir", "pad_token")
+)
+"""Settings that hf_rlhf itself reads, and the libraries do not."""
+
+_PASSED_ON = """
+    per_device_train_batch_size num_train_epochs max_steps learning_rate lr_scheduler_type
+    lr_scheduler_kwargs warmup_steps optim optim_args weight_decay adam_beta1 adam_beta2
+    adam_epsilon optim_target_modules gradient_accumulation_steps
+    average_tokens_across_devices max_grad_norm label_smoothing_factor bf16 fp16 tf32
+    activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing
+    gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode
+    use_liger_kernel liger_kernel_config neftune_noise_alpha torch_empty_cache_steps
+    logging_strategy logging_steps logging_first_step log_on_each_node
+    logging_nan_inf_filter include_num_input_tokens_seen log_level log_level_replica
+    report_to run_name project trackio_space_id trackio_bucket_id trackio_static_space_id
+    save_strategy save_steps save_total_limit full_determinism seed data_seed use_cpu
+    accelerator_config dataloader_drop_last dataloader_num_workers dataloader_pin_memory
+    dataloader_persistent_workers dataloader_prefetch_factor
+    dataloader_multiprocessing_context dataloader_in_order remove_unused_columns
+    train_sampling_strategy ddp_find_unused_parameters ddp_bucket_cap_mb
+    ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout fsdp fsdp_config
+    deepspeed debug skip_memory_metrics local_rank model_init_kwargs trust_remote_code
+    router_aux_loss_coef dataset_num_proc max_length truncation_mode shuffle_dataset packing
+    packing_strategy padding_free pad_to_multiple_of completion_only_loss
+    assistant_only_loss loss_type activation_offloading disable_dropout
+    center_rewards_coefficient precompute_ref_log_probs precompute_ref_batch_size
+    loss_weights ld_alpha f_divergence_type f_alpha_divergence_coef label_smoothing beta
+    use_weighting discopop_tau sync_ref_model ref_model_mixup_alpha ref_model_sync_steps
+    cast_lm_head_to_fp32 num_generations max_completion_length ds3_gather_for_generation
+    generation_batch_size steps_per_generation temperature top_p top_k min_p
+    generation_kwargs chat_template_kwargs repetition_penalty cache_implementation use_vllm
+    vllm_mode vllm_model_impl vllm_enable_sleep_mode vllm_structured_outputs_regex
+    vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout
+    vllm_group_port vllm_gpu_memory_utilization vllm_max_model_length
+    vllm_tensor_parallel_size num_iterations epsilon delta epsilon_high sapo_temperature_neg
+    sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg
+    importance_sampling_level scale_rewards mask_truncated_completions top_entropy_quantile
+    entropy_coef use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta
+    entropy_target vllm_importance_sampling_correction vllm_importance_sampling_mode
+    vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min
+    off_policy_mask_threshold use_bias_correction_kl log_completions
+    num_completions_to_print log_unique_prompts use_transformers_continuous_batching
+    transformers_continuous_batching_config use_transformers_paged
+    vllm_importance_sampling_cap dtype use_peft lora_r lora_alpha lora_dropout
+    lora_target_modules lora_target_parameters lora_modules_to_save lora_task_type
+    use_rslora use_dora load_in_8bit load_in_4bit bnb_4bit_quant_type use_bnb_nested_quant
+    bnb_4bit_quant_storage
+"""
+PASSED_ON = frozenset(_PASSED_ON.split())
+"""Settings that reach the code of transformers, TRL or peft that reads them."""
+
+_WHOLE = "a whole number, or a share below 1"
+BOUNDS: Mapping[str, Sequence[BaseMetadata]] = {
+    name: bounds
+    for names, bounds in (
+        (
+            "per_device_train_batch_size gradient_accumulation_steps num_generations "
+            "num_iterations steps_per_generation generation_batch_size max_completion_length "
+            "max_length pad_to_multiple_of precompute_ref_batch_size dataset_num_proc "
+            "save_total_limit ref_model_sync_steps num_completions_to_print lora_r lora_alpha "
+            "torch_empty_cache_steps dataloader_prefetch_factor ddp_bucket_cap_mb ddp_timeout "
+            "vllm_max_model_length vllm_tensor_parallel_size",
+            (Ge(1),),
+        ),
+        (
+            "learning_rate weight_decay max_grad_norm warmup_steps top_k beta "
+            "dataloader_num_workers router_aux_loss_coef center_rewards_coefficient "
+            "entropy_coef_delta vllm_server_timeout",
+            (Ge(0),),
+        ),
+        (
+            "adam_epsilon logging_steps save_steps temperature repetition_penalty "
+            "epsilon epsilon_high delta neftune_noise_alpha discopop_tau off_policy_mask_threshold "
+            "sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg "
+            "vespo_lambda_neg vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min",
+            (Gt(0),),
+        ),
+        ("adam_beta1 adam_beta2 lora_dropout label_smoothing_factor", (Ge(0), Lt(1))),
+        ("label_smoothing", (Ge(0), Lt(0.5))),
+        ("top_p vllm_gpu_memory_utilization", (Gt(0), Le(1))),
+        ("min_p ld_alpha ref_model_mixup_alpha top_entropy_quantile", (Ge(0), Le(1))),
+        ("vllm_server_port vllm_group_port", (Ge(1), Le(65535))),
+        ("seed data_seed", (Ge(0), Le(2**32 - 1))),
+    )
+    for name in names.split()
+}
+"""Setting -> what its number has to be, where a class of transformers or TRL has it."""
+
+CHOICES: Mapping[str, Sequence[Any]] = {
+    "scale_rewards": ("group", "batch", "none", True, False),
+    "importance_sampling_level": ("token", "sequence"),
+    "vllm_importance_sampling_mode": (
+        *("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+    ),
+    "f_divergence_type": ("reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"),
+}
+"""Setting -> its values, where the libraries look at it only once the weights are loaded."""
+
+_VLLM = "vllm_enable_sleep_mode vllm_structured_outputs_regex vllm_server_base_url vllm_server_host"
+_VLLM += " vllm_server_port vllm_server_timeout vllm_group_port vllm_gpu_memory_utilization"
+_VLLM += " vllm_max_model_length vllm_tensor_parallel_size vllm_importance_sampling_correction"
+_VLLM += " vllm_importance_sampling_mode vllm_importance_sampling_clip_max vllm_mode"
+_VLLM += " vllm_importance_sampling_clip_min vllm_importance_sampling_cap vllm_model_impl"
+_LORA = "lora_r lora_alpha lora_dropout lora_target_modules lora_target_parameters lora_task_type"
+_LORA += " lora_modules_to_save use_rslora use_dora"
+ONLY_WITH: Mapping[str, tuple[str, Sequence[Any]]] = {
+    name: (other, values)
+    for names, other, values in (
+        (_LORA, "use_peft", (True,)),
+        (_VLLM, "use_vllm", (True,)),
+        ("bnb_4bit_quant_type use_bnb_nested_quant", "load_in_4bit", (True,)),
+        ("bnb_4bit_quant_storage", "load_in_4bit", (True,)),
+        ("save_steps", "save_strategy", ("steps",)),
+        ("logging_steps", "logging_strategy", ("steps",)),
+        (
+            "activation_checkpointing_kwargs gradient_checkpointing_kwargs",
+            "activation_checkpointing",
+            (True,),
+        ),
+        ("liger_kernel_config", "use_liger_kernel", (True,)),
+        ("packing_strategy", "packing", (True,)),
+        ("label_smoothing", "loss_type", ("exo_pair", "robust", "aot", "aot_unpaired")),
+        ("discopop_tau", "loss_type", ("discopop",)),
+        ("sapo_temperature_neg sapo_temperature_pos", "loss_type", ("sapo",)),
+        ("vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg", "loss_type", ("vespo",)),
+        ("label_smoothing_factor", "loss_type", ("nll",)),
+        ("f_alpha_divergence_coef", "f_divergence_type", ("alpha_divergence",)),
+        ("precompute_ref_batch_size", "precompute_ref_log_probs", (True,)),
+        ("ref_model_mixup_alpha ref_model_sync_steps", "sync_ref_model", (True,)),
+        (
+            "entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target",
+            "use_adaptive_entropy",
+            (True,),
+        ),
+        ("num_completions_to_print log_unique_prompts", "log_completions", (True,)),
+        (
+            "transformers_continuous_batching_config",
+            "use_transformers_continuous_batching",
+            (True,),
+        ),
+    )
+    for name in names.split()
+}
+"""Setting -> another, and those of its values with which the first has an effect."""
+
+Where = Callable[[str], str]
+
+
+def refusals(trainer: Any) -> dict[str, tuple[str, str]]:
+    """Return the settings that a trainer's runs refuse: what is wrong with each, and the cure."""
+    found = dict(REFUSED)
+    for base in reversed(getattr(trainer, "__mro__", ())):
+        found |= WITHOUT_EFFECT.get(base.__name__, {})
+    for name, reason in getattr(trainer, "refused_settings", {}).items():
+        if reason is None:
+            found.pop(name, None)
+        else:
+            found[name] = reason
+    return found
+
+
+def refused_problems(
+    trainer: Any, classes: Sequence[type], settings: Mapping[str, Any], where: Where
+) -> list[Problem]:
+    """Return the settings that are refused, and not just at what they are by default."""
+    defaults = {item.name: _default(item) for cls in reversed(classes) for item in fields(cls)}
+    return [
+        Problem(where(name), *reason)
+        for name, reason in sorted(refusals(trainer).items())
+        if name in settings and settings[name] != defaults.get(name)
+    ]
+
+
+def value_problems(cls: type, settings: Mapping[str, Any], where: Where) -> Iterator[Problem]:
+    """Yield the numbers out of bounds and unknown words among settings of a dataclass."""
+    known = {item.name: item for item in fields(cls)}
+    for name, value in settings.items():
+        if not _upstream(cls, name):
+            continue  # its own class checks it
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if wrong := _out_of_bounds(name, value):
+                yield Problem(where(name), f"is {value:g}.", wrong)
+            continue
+        words = CHOICES.get(name) or known[name].metadata.get("choices")
+        if words and value is not None and value not in words:
+            word = getattr(value, "value", value)
+            shown = ", ".join(str(word) for word in words)
+            yield Problem(where(name), f"{word!r} is unknown.", f"Known: {shown}.")
+
+
+def idle(given: Mapping[str, Any], configs: Sequence[Any]) -> Iterator[str]:
+    """Yield a line on the settings `given` that have no effect because of another one's value.
+
+    A shipped run file with one switch turned off by an option is no mistake, so it is a note.
+    """
+    found: dict[str, list[str]] = {}
+    for name in sorted(given.keys() & ONLY_WITH.keys()):
+        other, values = ONLY_WITH[name]
+        config = next((one for one in configs if hasattr(one, other)), None)
+        actual = getattr(config, other, None)
+        if config is None or any(one in values for one in _each(actual)):
+            continue
+        if given[name] != _default_in(configs, name):
+            words = " or ".join(str(value).lower() for value in values)
+            found.setdefault(f"`{other}: {words}`", []).append(name)
+    for condition, names in found.items():
+        have = "has" if len(names) == 1 else "have"
+        yield f"{', '.join(names)} {have} no effect: for {condition} only"
+
+
+def _each(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _default_in(configs: Sequence[Any], name: str) -> Any:
+    known = (item for one in configs for item in fields(one) if item.name == name)
+    return next((_default(item) for item in known), None)
+
+
+def unclassified(classes: Sequence[type]) -> list[str]:
+    """Return the settings that came with a version of the libraries newer than these tables."""
+    tables = {*REFUSED, *PASSED_ON, *USED}
+    names = {item.name: cls for cls in classes for item in fields(cls)}
+    return sorted(
+        name for name, cls in names.items() if _upstream(cls, name) and name not in tables
+    )
+
+
+def _out_of_bounds(name: str, value: float) -> str | None:
+    """Return what the number should be, if it is not that."""
+    if name == "max_steps" and value != -1 and value < 1:
+        return "It should be 1 or more, or -1 to train for `num_train_epochs`."
+    bounds = BOUNDS.get(name, ())
+    if not math.isfinite(value) or not all(_holds(bound, value) for bound in bounds):
+        return f"It should be {' and '.join(_words(bound) for bound in bounds) or 'finite'}."
+    if name in ("warmup_steps", "logging_steps", "save_steps") and value > 1 and value % 1:
+        return f"It should be {_WHOLE}."
+    return None
+
+
+def _holds(bound: BaseMetadata, value: float) -> bool:
+    match bound:
+        case Ge(ge=low):
+            return value >= low  # type: ignore[operator]
+        case Gt(gt=low):
+            return value > low  # type: ignore[operator]
+        case Le(le=high):
+            return value <= high  # type: ignore[operator]
+        case Lt(lt=high):
+            return value < high  # type: ignore[operator]
+    raise TypeError(f"{bound!r} is no bound of a number")
+
+
+def _words(bound: BaseMetadata) -> str:
+    match bound:
+        case Ge(ge=low):
+            return f"{low} or more"
+        case Gt(gt=low):
+            return f"above {low}"
+        case Le(le=high):
+            return f"at most {high}"
+        case Lt(lt=high):
+            return f"below {high}"
+    raise TypeError(f"{bound!r} is no bound of a number")
+
+
+def _default(item: Any) -> Any:
+    return item.default_factory() if callable(item.default_factory) else item.default
+
+
+def _upstream(cls: type, name: str) -> bool:
+    """Return whether a setting is one of transformers' or TRL's."""
+    return any(
+        base.__module__.split(".")[0] in ("transformers", "trl")
+        and name in vars(base).get("__annotations__", {})
+        for base in cls.__mro__
+    )

@@ -1,0 +1,321 @@
+"""Settings that the libraries look at only once weights are loaded: tried here on small things.
+
+The optimizer and the schedule are built by transformers' own code, the LoRA by peft's, on weights
+that take no memory. What one of them does not look at has no effect, and is refused too.
+"""
+
+import copy
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.data_preflight import model_config
+from hf_rlhf.errors import Problem
+from hf_rlhf.policy import lora_config, skeleton
+
+if TYPE_CHECKING:
+    from hf_rlhf.run import Run
+
+GRPO_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo")
+_START = {
+    "revision": "model_revision",
+    "dtype": "dtype",
+    "attn_implementation": "attn_implementation",
+    "trust_remote_code": "trust_remote_code",
+}
+"""Argument of `from_pretrained` -> the setting that says it."""
+_SAMPLING = {
+    **dict.fromkeys(("max_new_tokens", "max_length"), "max_completion_length"),
+    **{
+        name: name
+        for name in (
+            *("temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
+            "cache_implementation",
+        )
+    },
+    **dict.fromkeys(("num_return_sequences", "n"), "num_generations"),
+}
+"""Key of `generation_kwargs` -> the setting that says it."""
+
+
+def settings_problems(run: "Run") -> Iterator[Problem]:
+    """Yield what building from the settings shows; each at a top-level key of the run file."""
+    for check in _CHECKS:
+        yield from check(run)
+
+
+def _model_arguments(run: "Run") -> Iterator[Problem]:
+    """A revision said here would be that of the weights, and not of tokenizer and evaluation."""
+    for name, value in (getattr(run.training, "model_init_kwargs", None) or {}).items():
+        if setting := _START.get(name):
+            yield Problem(
+                "model_init_kwargs",
+                f"has {name}, which is a setting of its own.",
+                f"Write `{setting}: {value}`.",
+            )
+
+
+def _loss_type(run: "Run") -> Iterator[Problem]:
+    """TRL looks at `loss_type` only in the first loss."""
+    loss = getattr(run.training, "loss_type", None)
+    if hasattr(run.training, "num_generations") and loss not in GRPO_LOSSES:
+        yield Problem("loss_type", f"{loss!r} is unknown.", f"Known: {', '.join(GRPO_LOSSES)}.")
+
+
+def _sampling(run: "Run") -> Iterator[Problem]:
+    training = run.training
+    extra = getattr(training, "generation_kwargs", None) or {}
+    for name in sorted(_SAMPLING.keys() & extra.keys()):
+        yield Problem(
+            "generation_kwargs",
+            f"has {name}, which is a setting of its own.",
+            f"Write `{_SAMPLING[name]}: {extra[name]}`.",
+        )
+    if getattr(training, "use_vllm", False) or not hasattr(training, "cache_implementation"):
+        return
+    from transformers import GenerationConfig
+
+    for name in sorted(set(extra) - vars(GenerationConfig()).keys()):
+        yield Problem("generation_kwargs", f"has {name}, which `generate` does not take.")
+    for key, kwargs in (
+        ("cache_implementation", {"cache_implementation": training.cache_implementation}),
+        ("generation_kwargs", extra),
+    ):
+        try:
+            GenerationConfig(do_sample=True, **kwargs)
+        except (ValueError, TypeError) as error:
+            yield Problem(key, f"is refused by transformers: {error}")
+
+
+def _reference(run: "Run") -> Iterator[Problem]:
+    training = run.training
+    if not getattr(training, "sync_ref_model", False):
+        return
+    if run.model.use_peft:
+        yield Problem(
+            "sync_ref_model",
+            "moves a second copy of the weights, and with LoRA the reference is the same model.",
+            "Leave it out, or train all weights: `use_peft: false`.",
+        )
+    elif not training.beta:
+        yield Problem(
+            "sync_ref_model", "moves a reference, and with `beta: 0` there is none.", "Set `beta`."
+        )
+
+
+def _mixture(run: "Run") -> Iterator[Problem]:
+    coefficient = getattr(run.training, "router_aux_loss_coef", None)
+    text_config = model_config(run).get_text_config()
+    if coefficient and not hasattr(text_config, "output_router_logits"):
+        yield Problem(
+            "router_aux_loss_coef",
+            "is for Mixture-of-Experts models, and this is none.",
+            "Leave it out.",
+        )
+
+
+def _loading(run: "Run") -> Iterator[Problem]:
+    """The data loader, as torch would refuse it, and batches that are not what they say."""
+    training = run.training
+    for key in ("dataloader_persistent_workers", "dataloader_multiprocessing_context"):
+        if getattr(training, key) and not training.dataloader_num_workers:
+            yield Problem(key, "is for worker processes.", "Set `dataloader_num_workers`.")
+    config = training.accelerator_config
+    if config.split_batches:
+        yield Problem(
+            "accelerator_config",
+            "has split_batches, which makes `per_device_train_batch_size` that of all devices.",
+            "Leave it out.",
+        )
+    if "num_steps" in (config.gradient_accumulation_kwargs or {}):
+        yield Problem(
+            "accelerator_config",
+            "has num_steps, which changes the accumulation unseen.",
+            "Write `gradient_accumulation_steps`.",
+        )
+
+
+def _optimizer(run: "Run") -> Iterator[Problem]:
+    training = run.training
+    if training.deepspeed:
+        return  # its own configuration may name another
+    name = str(getattr(training.optim, "value", training.optim))
+    if training.optim_args and not re.fullmatch(
+        r"[^=,]+=[^=,]+(,[^=,]+=[^=,]+)*", training.optim_args
+    ):
+        yield Problem(
+            "optim_args", f"is {training.optim_args!r}.", "Write `name=value,name=value`."
+        )
+        return
+    try:
+        arguments = _optimizer_arguments(run, training, build=True)
+    except Exception as error:  # noqa: BLE001 - optimizers of any package raise what they like
+        what = f"{name} cannot be built: {_first_line(error)}"
+        yield Problem("optim", what, "Install what it needs, or choose another.")
+        return
+    for key in ("optim_args", "adam_beta1", "adam_beta2", "adam_epsilon", "optim_target_modules"):
+        value, default = getattr(training, key), _default(training, key)
+        if value == default or key not in run.spec.settings:
+            continue
+        with suppress(Exception):  # it cannot do without
+            if _optimizer_arguments(run, _with(training, key, default)) == arguments:
+                yield Problem(key, f"has no effect with `optim: {name}`.", "Leave it out.")
+
+
+def _optimizer_arguments(run: "Run", training: Any, *, build: bool = False) -> dict[str, Any]:
+    """Return what transformers would build the optimizer with; raises what it would raise."""
+    import torch
+    from transformers import Trainer
+    from transformers.trainer_optimizer import is_optimizer_factory
+
+    model = skeleton(run) if training.optim_target_modules else torch.nn.Linear(1, 1)
+    cls, arguments = Trainer.get_optimizer_cls_and_kwargs(training, model)
+    whole = [arguments.pop(key, None) for key in ("params", "model", "optimizer_dict")]
+    if build and not is_optimizer_factory(cls):
+        cls(next((part for part in whole if part is not None), model.parameters()), **arguments)
+    return dict(arguments)
+
+
+def _schedule(run: "Run") -> Iterator[Problem]:
+    training = run.training
+    if training.deepspeed:
+        return
+    name = str(getattr(training.lr_scheduler_type, "value", training.lr_scheduler_type))
+    key = "lr_scheduler_kwargs" if training.lr_scheduler_kwargs else "lr_scheduler_type"
+    try:
+        rates = _rates(training, training.lr_scheduler_kwargs)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        yield Problem(key, f"{name} cannot be built: {_first_line(error)}")
+        return
+    if training.lr_scheduler_kwargs:
+        with suppress(TypeError):  # it reads them
+            _rates(training, {**training.lr_scheduler_kwargs, "no such argument": 0})
+            what = f"has no effect with `lr_scheduler_type: {name}`."
+            yield Problem("lr_scheduler_kwargs", what, "Leave it out.")
+    if training.warmup_steps and rates == _rates(
+        _with(training, "warmup_steps", 0), training.lr_scheduler_kwargs
+    ):
+        yield Problem(
+            "warmup_steps",
+            f"has no effect with `lr_scheduler_type: {name}`.",
+            "Write `warmup_steps: 0`, or `lr_scheduler_type: constant_with_warmup`.",
+        )
+
+
+def _rates(training: Any, arguments: Any) -> list[float]:
+    """Return the learning rates of some first steps; raises what building the schedule raises."""
+    import torch
+    from transformers import get_scheduler
+
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    steps = training.max_steps if training.max_steps > 0 else 100
+    schedule = get_scheduler(
+        training.lr_scheduler_type,
+        optimizer,
+        num_warmup_steps=training.get_warmup_steps(steps),
+        num_training_steps=steps,
+        scheduler_specific_kwargs=arguments,
+    )
+    rates = []
+    for _ in range(min(steps, 100)):
+        rates.append(float(schedule.get_last_lr()[0]))
+        optimizer.step()
+        schedule.step()
+    return rates
+
+
+def _attention(run: "Run") -> Iterator[Problem]:
+    name = run.model.attn_implementation
+    if name is None or name == "flash_attention_2":  # of which preflight says more
+        return
+    try:
+        skeleton(run, attn_implementation=name)
+    except (ValueError, ImportError) as error:
+        yield Problem("attn_implementation", f"{name!r} cannot be used: {_first_line(error)}")
+
+
+def _lora(run: "Run") -> Iterator[Problem]:
+    """peft stops, with weights loaded, where no module is there, and else says nothing."""
+    if run.adapter is not None or not run.model.use_peft:
+        return  # a continued one has its own, and may be damaged, which is told elsewhere
+    try:
+        config, model = lora_config(run), skeleton(run)
+    except ValueError:
+        return  # a kind of model that only its trainer can build
+    assert config is not None
+    modules = [name for name, _ in model.named_modules() if name]
+    wrong = [
+        *_missing("lora_target_modules", config.target_modules, modules),
+        *_missing("lora_modules_to_save", config.modules_to_save, modules),
+        *_head_problem(run, config.target_modules, model),
+    ]
+    yield from wrong
+    if wrong:
+        return
+    from peft import get_peft_model
+
+    try:
+        get_peft_model(model, config, low_cpu_mem_usage=True)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        yield Problem("lora_target_modules", f"peft refuses this LoRA: {_first_line(error)}")
+
+
+def _missing(key: str, names: Any, modules: list[str]) -> Iterator[Problem]:
+    if not names or names == "all-linear":
+        return
+    listed = [names] if isinstance(names, str) else sorted(names)
+    missing = [one for one in listed if not any(_is_target(module, one) for module in modules)]
+    if missing:
+        ends = sorted({name.rpartition(".")[2] for name in modules})
+        known = ", ".join(end for end in ends if not end.isdigit())
+        every = "`[all-linear]`, or some of: " if key == "lora_target_modules" else "some of: "
+        what = f"names {', '.join(missing)}, which the model does not have."
+        yield Problem(key, what, f"Write {every}{known}.")
+
+
+def _head_problem(run: "Run", names: Any, model: Any) -> Iterator[Problem]:
+    """TRL's trainers multiply by the output layer's weights themselves, past a LoRA on it."""
+    trl = any(base.__module__.startswith("trl.") for base in run.trainer_class.__mro__)
+    head = model.get_output_embeddings() if run.task == "text-generation" and trl else None
+    if head is None or not names or names == "all-linear":
+        return
+    listed = [names] if isinstance(names, str) else sorted(names)
+    place = next(name for name, module in model.named_modules() if module is head)
+    if any(_is_target(place, one) for one in listed):
+        yield Problem(
+            "lora_target_modules",
+            f"names {place}, whose weights TRL uses directly, so its LoRA would not be trained.",
+            f"Remove it, or write `lora_modules_to_save: [{place}]` to train it whole.",
+        )
+
+
+def _is_target(module: str, target: str) -> bool:
+    if module == target or module.endswith(f".{target}"):
+        return True
+    try:
+        return re.fullmatch(target, module) is not None
+    except re.error:
+        return False
+
+
+def _with(training: Any, key: str, value: Any) -> Any:
+    changed = copy.copy(training)
+    setattr(changed, key, value)
+    return changed
+
+
+def _default(training: Any, key: str) -> Any:
+    return next(item.default for item in fields(training) if item.name == key)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+Check = Callable[["Run"], Iterator[Problem]]
+_CHECKS: tuple[Check, ...] = (
+    *(_model_arguments, _loss_type, _sampling, _reference, _mixture, _loading),
+    *(_optimizer, _schedule, _attention, _lora),
+)
