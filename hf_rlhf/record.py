@@ -83,12 +83,13 @@ Model = TypedDict(
 
 
 class Data(TypedDict, total=False):
-    """What was trained on. `report` is the adapter's own; of Hub data it has `source`
-    and `commit`."""
+    """What was trained on. `digests` are of each split's rows (`hf_rlhf.arrow_rows.rows_digest`);
+    `report` is the adapter's own; of Hub data it has `source` and `commit`."""
 
     adapter: str | None
     arguments: dict[str, Json]
     splits: dict[str, int]
+    digests: dict[str, str]
     report: dict[str, Json]
 
 
