@@ -13,6 +13,7 @@ from hf_rlhf.errors import BrokenPlugin
 from hf_rlhf.machine import peak_memory
 from hf_rlhf.measured import METHOD, Measured
 from hf_rlhf.model_record import continued, model_section
+from hf_rlhf.overrides import without_secrets
 from hf_rlhf.preflight import completion_length
 from hf_rlhf.processes import config_file, distributed_type
 from hf_rlhf.record import as_json, environment, new_record, now
@@ -48,6 +49,7 @@ def opening(run: Run, command: Sequence[str]) -> dict[str, Any]:
 
 def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str, Any]) -> list[str]:
     """Return the command line that launches this training again, `distributed` as it was."""
+    argv = without_secrets(argv)
     # Without a number accelerate takes every GPU that it finds.
     launch = ["accelerate", "launch", "--num_processes", str(world_size)]
     if (file := config_file()) is not None:
