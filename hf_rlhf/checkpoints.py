@@ -31,6 +31,7 @@ from hf_rlhf.disk import (
 )
 from hf_rlhf.errors import DiskError, RunFolderError
 from hf_rlhf.files import atomic_write_text, sync_folder
+from hf_rlhf.pure_json import parse_json
 
 MANIFEST = "manifest.json"
 _BLOCK = 2**26
@@ -77,7 +78,7 @@ def is_valid(checkpoint: Path) -> bool:
 def _differing(checkpoint: Path, same: Callable[[Path, Any], bool]) -> list[str]:
     """Return the files that are not as the manifest says, or the manifest's own name."""
     try:
-        content = json.loads((checkpoint / MANIFEST).read_text())
+        content = parse_json((checkpoint / MANIFEST).read_text())
         if not content:
             return [MANIFEST]
         return [name for name, saved in content.items() if not _is(same, checkpoint / name, saved)]
@@ -170,7 +171,7 @@ def _flaw(checkpoint: Path) -> str | None:
 
 def _move_strays(checkpoint: Path) -> None:
     """Move files that the manifest does not name beside the checkpoint: a loader may take them."""
-    sealed = json.loads((checkpoint / MANIFEST).read_text())
+    sealed = parse_json((checkpoint / MANIFEST).read_text())
     beside = checkpoint.with_name(f"{checkpoint.name}.stray")
     strays = [p for p in _files(checkpoint) if p.relative_to(checkpoint).as_posix() not in sealed]
     for path in strays:

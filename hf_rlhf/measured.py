@@ -9,6 +9,7 @@ from typing import Any
 from hf_rlhf.contracts import Score
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.files import atomic_write_text
+from hf_rlhf.pure_json import parse_json
 from hf_rlhf.scrub import scrub
 from hf_rlhf.stats import Interval, bootstrap_mean
 
@@ -59,7 +60,7 @@ class Evaluation:
     def load(cls, path: Path) -> "Evaluation":
         """Read what `save` wrote. Raises RunFolderError when the file is not that."""
         try:
-            content = json.loads(path.read_text())
+            content = parse_json(path.read_text())
             rows, samples = content["rows"], content["samples"]
             return cls(rows, samples, content["completions_per_prompt"], content.get("digest"))
         except (ValueError, KeyError, TypeError) as error:

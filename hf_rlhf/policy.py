@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.base_identity import IDENTITY, check_base
 from hf_rlhf.errors import BrokenPlugin, ModelError, Problem
-from hf_rlhf.lora import LoraAdapter, check_head, read_adapter
+from hf_rlhf.lora import LoraAdapter, check_head, check_patterns, read_adapter
 from hf_rlhf.processes import whole_weights
 from hf_rlhf.run import Run, check_there, resolve_model_path
 
@@ -108,6 +108,10 @@ def lora_config(run: Run) -> "LoraConfig | None":
         from trl import get_peft_config
 
         config = get_peft_config(run.model)
+        target = config.target_modules
+        # TRL makes text of a list of one, and peft takes text for a pattern of whole names.
+        if isinstance(target, str) and re.fullmatch(r"[\w.]+", target) and target != "all-linear":
+            config.target_modules = {target}
     if run.task == "text-classification":
         config.task_type = "SEQ_CLS"
         saved = {*(config.modules_to_save or ())} - _LM_HEADS
@@ -245,6 +249,7 @@ def _check_shapes(run: Run, adapter: LoraAdapter) -> None:
         modules = dict(skeleton(run).named_modules())
     except ValueError:
         return  # a kind of model that only its trainer can build
+    check_patterns(adapter.folder, adapter.config, list(modules))
     made_for = adapter.config.get("base_model_name_or_path")
     for name, edit in adapter.edits.items():
         weight = getattr(modules.get(name), "weight", None)

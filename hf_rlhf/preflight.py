@@ -9,12 +9,13 @@ import importlib.util
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_rlhf.bounded import WHOLE_NAME, pattern_problem
 from hf_rlhf.data_preflight import (
     column_problems,
     evaluation_problems,
@@ -78,7 +79,7 @@ def _base(run: "Run") -> Iterator[Problem]:
 def _model(run: "Run") -> Iterator[Problem]:
     try:
         model_config(run)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RecursionError) as error:
         yield Problem(
             "model_name_or_path",
             f"the configuration of {run.model_path!r} does not load: {str(error).splitlines()[0]}",
@@ -144,9 +145,9 @@ def _targets(run: "Run") -> Iterator[Problem]:
         modules = [name for name, _ in skeleton(run).named_modules() if name]
     except ValueError:
         return  # a kind of model that only its trainer can build
-    named = [targets] if isinstance(targets, str) else sorted(targets)
-    missing = [one for one in named if not any(_is_target(module, one) for module in modules)]
-    if missing:
+    if isinstance(targets, str) and (problem := pattern_problem([(WHOLE_NAME, targets)], modules)):
+        yield Problem("lora_target_modules", f"{targets!r} {problem}.", "Write names of modules.")
+    elif missing := _missing(targets, modules):
         ends = sorted({name.rpartition(".")[2] for name in modules})
         yield Problem(
             "lora_target_modules",
@@ -155,13 +156,12 @@ def _targets(run: "Run") -> Iterator[Problem]:
         )
 
 
-def _is_target(module: str, target: str) -> bool:
-    if module == target or module.endswith(f".{target}"):
-        return True
-    try:
-        return re.fullmatch(target, module) is not None
-    except re.error:
-        return False
+def _missing(targets: str | Collection[str], modules: Sequence[str]) -> list[str]:
+    """Return which targets are no module. To peft text is a pattern, items are ends of names."""
+    if isinstance(targets, str):
+        return [] if any(map(re.compile(targets).fullmatch, modules)) else [targets]
+    ends = tuple(f".{module}" for module in modules)
+    return [one for one in sorted(targets) if not any(end.endswith(f".{one}") for end in ends)]
 
 
 def _batch(run: "Run") -> Iterator[Problem]:
