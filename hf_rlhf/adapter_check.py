@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import ModelError, PublishError
-from hf_rlhf.lora import head_names
+from hf_rlhf.lora import check_patterns, head_names, read_config
 from hf_rlhf.weights import Stored, read_header
 
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -49,7 +49,11 @@ def check_adapter(folder: Path) -> list[str]:
     if not file.is_file():
         raise PublishError(f"{folder} has no {ADAPTER_FILE}. {GATHER}")
     tensors = check_tensors(file)
-    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    try:
+        config = read_config(folder)
+        check_patterns(folder, config, sorted(tensors))
+    except ModelError as error:
+        raise PublishError(f"{error} Nothing was pushed.") from error
     for name in tensors:
         if not name.startswith(_PREFIX) or any(mark in name for mark in _WRAPPERS):
             raise PublishError(

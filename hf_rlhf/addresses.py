@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 _HOSTS = frozenset(
     {"metadata", "metadata.google.internal", "metadata.goog", "instance-data"}
-    | {"instance-data.ec2.internal"}
+    | {"instance-data.ec2.internal", "metadata.azure.internal"}
 )
 _ADDRESSES = frozenset(
     map(
@@ -22,8 +22,12 @@ _ADDRESSES = frozenset(
         ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192", "168.63.129.16"),
     )
 )
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_COMPATIBLE = ipaddress.ip_network("::/96")
+# Networks whose last 32 bits are an IPv4 address: NAT64, its local prefix (RFC 8215),
+# IPv4-compatible and IPv4-translated (RFC 2765) addresses.
+_ENDS_IN_IPV4 = tuple(
+    map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96"))
+)
+_LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 _DOTS = str.maketrans(dict.fromkeys("\u3002\uff0e\uff61", "."))
 """What internationalised names take for a dot (UTS 46)."""
 
@@ -56,6 +60,12 @@ def forbidden_host(text: str) -> str | None:
     return host if is_forbidden(host) else None
 
 
+def forbidden_url(_: object, value: object) -> str | None:
+    """Return what is wrong with a value of a run file that is a URL aimed at such a host."""
+    host = forbidden_host(value) if isinstance(value, str) else None
+    return f"names {host}, a link-local or cloud metadata address." if host else None
+
+
 def _forbidden_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     if address.is_link_local or address in _ADDRESSES:
         return True
@@ -65,6 +75,9 @@ def _forbidden_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -
 def _within(address: ipaddress.IPv6Address) -> list[str]:
     """Return the IPv4 addresses that an IPv6 address stands for."""
     found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
-    if address in _NAT64 or address in _COMPATIBLE:
-        found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    number = int(address)
+    if any(address in network for network in _ENDS_IN_IPV4):
+        found.append(ipaddress.IPv4Address(number & 0xFFFFFFFF))
+    if address in _LOCAL_NAT64:  # or around the byte that RFC 6052 leaves free
+        found.append(ipaddress.IPv4Address((number >> 64 & 0xFFFF) << 16 | number >> 40 & 0xFFFF))
     return [str(one) for one in found if one is not None]

@@ -20,6 +20,7 @@ from typing import Any
 
 from hf_rlhf.errors import ModelError
 from hf_rlhf.files import atomic_write_json
+from hf_rlhf.pure_json import parse_json
 from hf_rlhf.run import resolve_model_path
 from hf_rlhf.weights import INDEX, SINGLE, Stored, open_checkpoint
 
@@ -64,7 +65,7 @@ def read_identity(adapter: Path) -> dict[str, Any] | None:
     """Return what stands beside an adapter, or None. Raises ModelError for a damaged file."""
     path = adapter / IDENTITY
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError as error:
@@ -125,7 +126,7 @@ def _config(base: str | Path, revision: str | None) -> dict[str, Any]:
     if file is None or not file.exists():
         file = _downloaded_config(base, revision)
     try:
-        config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        config: dict[str, Any] = parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{file} cannot be read as a model's configuration: {error}") from error
     return config

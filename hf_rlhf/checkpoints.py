@@ -31,6 +31,7 @@ from hf_rlhf.disk import (
 )
 from hf_rlhf.errors import DiskError, RunFolderError
 from hf_rlhf.files import atomic_write_text, sync_folder
+from hf_rlhf.pure_json import parse_json
 
 MANIFEST = "manifest.json"
 _BLOCK = 2**26
@@ -74,15 +75,12 @@ def is_valid(checkpoint: Path) -> bool:
     return not _differing(checkpoint, lambda path, saved: path.stat().st_size == saved["size"])
 
 
-def damaged(checkpoint: Path) -> list[str]:
-    """Return the files of a valid checkpoint that no longer hold what was saved; reads them all."""
-    return _differing(checkpoint, lambda path, saved: checksum(path) == saved["crc"])
-
-
 def _differing(checkpoint: Path, same: Callable[[Path, Any], bool]) -> list[str]:
     """Return the files that are not as the manifest says, or the manifest's own name."""
     try:
-        content = json.loads((checkpoint / MANIFEST).read_text())
+        content = parse_json((checkpoint / MANIFEST).read_text())
+        if not content:
+            return [MANIFEST]
         return [name for name, saved in content.items() if not _is(same, checkpoint / name, saved)]
     except (OSError, ValueError, AttributeError, TypeError, KeyError):
         return [MANIFEST]
@@ -126,10 +124,13 @@ def valid_checkpoints(folder: Path) -> list[Path]:
 def newest_valid(folder: Path) -> Path | None:
     """Return the checkpoint to resume from, on all processes the same; all of them must call this.
 
-    The main process reads it whole: one that the storage has damaged is passed over, and said.
+    The main process reads it whole, and prints which newer ones are passed over, why, and how many
+    steps that costs. Files that are no part of it are moved out of it, which is printed too.
     Raises RunFolderError where a process does not see what the main one sees.
     """
     found = _newest_intact(folder) if PartialState().is_main_process else None
+    if found is not None:
+        _move_strays(found)
     chosen: Path | None = broadcast_object_list([found])[0]
     if not all(gather_object([chosen is None or is_valid(chosen)])):
         raise RunFolderError(
@@ -140,11 +141,49 @@ def newest_valid(folder: Path) -> Path | None:
 
 
 def _newest_intact(folder: Path) -> Path | None:
-    for checkpoint in reversed(valid_checkpoints(folder)):
-        if not (files := damaged(checkpoint)):
-            return checkpoint
-        print(f"{checkpoint} is passed over: {', '.join(files)} changed since it was saved.")
+    """Return the newest checkpoint that is as it was saved; print what is wrong with newer ones."""
+    newer: list[Path] = []
+    chosen = None
+    for checkpoint in reversed(_named(folder)):
+        if (flaw := _flaw(checkpoint)) is None:
+            chosen = checkpoint
+            break
+        newer.append(checkpoint)
+        print(f"{checkpoint} is passed over: {flaw}.")
+    if newer:
+        start, last = step_of(chosen) if chosen else 0, step_of(newer[0])
+        begin = f"resuming from step {start} instead" if chosen else "beginning anew"
+        print(f"{begin}: the steps up to {last} ({last - start}) are trained again", flush=True)
+    return chosen
+
+
+def _flaw(checkpoint: Path) -> str | None:
+    """Return why a checkpoint cannot be resumed from, None if it is as it was saved."""
+    if not (checkpoint / MANIFEST).exists():
+        return f"it has no {MANIFEST}: its save was not finished"
+    if files := _differing(checkpoint, _whole):
+        if files == [MANIFEST]:
+            return f"its {MANIFEST} cannot be read"
+        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+        return f"{', '.join(files[:3])}{more} changed or gone since it was saved"
     return None
+
+
+def _move_strays(checkpoint: Path) -> None:
+    """Move files that the manifest does not name beside the checkpoint: a loader may take them."""
+    sealed = parse_json((checkpoint / MANIFEST).read_text())
+    beside = checkpoint.with_name(f"{checkpoint.name}.stray")
+    strays = [p for p in _files(checkpoint) if p.relative_to(checkpoint).as_posix() not in sealed]
+    for path in strays:
+        target = beside / path.relative_to(checkpoint)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(target)
+        while not any((path := path.parent).iterdir()):
+            path.rmdir()
+    if strays:
+        names = ", ".join(path.relative_to(checkpoint).as_posix() for path in strays[:3])
+        more = f" and {len(strays) - 3} more" if len(strays) > 3 else ""
+        print(f"{names}{more}: no part of {checkpoint}, moved to {beside}", flush=True)
 
 
 def cycle_in_steps(training: Any) -> int:

@@ -8,18 +8,19 @@ describes the format. Nothing here knows a plugin or imports the training stack.
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hf_rlhf import plain_yaml
-from hf_rlhf.addresses import forbidden_host
+from hf_rlhf.addresses import forbidden_url
 from hf_rlhf.binding import Unfit, bind, fit, near, unknown
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.overrides import apply
 from hf_rlhf.plain_yaml import KeyPath, dotted
+from hf_rlhf.scrub import SECRET_PLACE, misplaced_secret
 from hf_rlhf.specs import (
     CardSpec,
     DatasetSpec,
@@ -177,7 +178,9 @@ class _Checking:
     def spec(self) -> tuple[RunSpec | None, list[Problem]]:
         file = self.file
         self._schema()
-        self._addresses(file.values, ())
+        if self._refused(misplaced_secret, SECRET_PLACE):
+            return None, self.problems  # the others could repeat one
+        self._refused(forbidden_url, "Use the server's own name or address.")
         if self.plugin is None:
             self._report(("plugin",), "is missing or not text.", "Name a trainer: `plugin: NAME`.")
         settings = {key: value for key, value in file.values.items() if key not in _TOP}
@@ -233,17 +236,13 @@ class _Checking:
                 fix += " Upgrade with `pip install --upgrade hf-rlhf`."
             self._report(("schema",), f"is {version!r}.", fix)
 
-    def _addresses(self, value: Any, path: KeyPath) -> None:
-        """Report every URL, wherever it stands, that is aimed at a cloud's credentials."""
-        if isinstance(value, Mapping):
-            for key, item in value.items():
-                self._addresses(item, (*path, key))
-        elif isinstance(value, list):
-            for index, item in enumerate(value):
-                self._addresses(item, (*path, index))
-        elif isinstance(value, str) and (host := forbidden_host(value)):
-            what = f"names {host}, a link-local or cloud metadata address."
-            self._report(path, what, "Use the server's own name or address.")
+    def _refused(self, reason: Callable[[KeyPath, Any], str | None], fix: str) -> bool:
+        """Report each single value, wherever it stands, that there is a `reason` against."""
+        leaves = plain_yaml.leaves(self.file.values)
+        found = [(path, what) for path, value in leaves if (what := reason(path, value))]
+        for path, what in found:
+            self._report(path, what, fix)
+        return bool(found)
 
     def _unknown_setting(self, key: str) -> Problem:
         where = self.file.where((key,))

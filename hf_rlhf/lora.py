@@ -4,15 +4,16 @@ Sources: LoRA (arXiv:2106.09685), rank-stabilised LoRA (arXiv:2312.03732), DoRA
 (arXiv:2402.09353); key names and scaling follow `peft.tuners.lora`.
 """
 
-import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_rlhf.bounded import WHOLE_NAME, pattern_problem
 from hf_rlhf.errors import ModelError
+from hf_rlhf.pure_json import parse_json
 from hf_rlhf.weights import Stored, read_header
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ _UNMERGEABLE = (
     "layer_replication", "megatron_config", "monteclora_config", "target_parameters",
     "trainable_token_indices", "use_bdlora", "use_qalora",
 )  # fmt: skip
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("rank_pattern", "alpha_pattern"), (dict,)),
+    **dict.fromkeys(("target_modules", "exclude_modules", "layers_pattern"), (str, list)),
+    "modules_to_save": (list,),
+}
 # These initialisations leave the base weights as they are; the others (PiSSA, OLoRA, CorDA,
 # LoftQ, LoRA-GA, MiCA) move part of them into the adapter.
 _PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
@@ -129,7 +135,7 @@ class LoraAdapter:
 
 def read_adapter(folder: Path) -> LoraAdapter:
     """Read and check an adapter folder; raises ModelError, naming what cannot be merged and why."""
-    config = _read_config(folder)
+    config = _mergeable_config(folder)
     file = folder / "adapter_model.safetensors"
     if not file.exists():
         pickled = (folder / "adapter_model.bin").exists()
@@ -151,6 +157,7 @@ def read_adapter(folder: Path) -> LoraAdapter:
         parts.setdefault(match["module"], {})[str(part)] = stored
     if not parts and not replacements:
         raise ModelError(f"{file} holds no tensors. {_GATHER}")
+    check_patterns(folder, config, sorted(parts))
     edits = {module: _edit(file, module, found, config) for module, found in parts.items()}
     return LoraAdapter(folder, config, edits, replacements)
 
@@ -194,15 +201,27 @@ def _ungathered(file: Path, key: str, stored: Stored) -> str:
     return f"{file}: {key} has shape {stored.shape}, so there is nothing in it. {_GATHER}"
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return an adapter's configuration. Raises ModelError for a file that peft never writes."""
     path = folder / "adapter_config.json"
     try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        config: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(f"{folder} is not an adapter: it has no adapter_config.json.") from None
     except ValueError as error:
         raise ModelError(f"{path} is not JSON: {error}") from error
-    _check_config(path, config)
+    if not isinstance(config, dict):
+        raise ModelError(f"{path} holds {type(config).__name__}, not a mapping. Copy it again.")
+    for key, kinds in _KINDS.items():
+        if not isinstance(config.get(key), (*kinds, type(None))):
+            found, wanted = type(config[key]).__name__, " or ".join(one.__name__ for one in kinds)
+            raise ModelError(f"{path}: {key} is of type {found}, expected {wanted}.")
+    return config
+
+
+def _mergeable_config(folder: Path) -> dict[str, Any]:
+    path, config = folder / "adapter_config.json", read_config(folder)
+    _check_numbers(path, config)
     kind = config.get("peft_type")
     if kind != "LORA":
         raise ModelError(
@@ -225,15 +244,34 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _check_config(path: Path, config: Any) -> None:
-    """Raise ModelError for what peft never writes: the file may be anybody's."""
-    if not isinstance(config, dict):
-        raise ModelError(f"{path} holds {type(config).__name__}, not a mapping. Copy it again.")
+def _check_numbers(path: Path, config: Mapping[str, Any]) -> None:
     rank, alpha = config.get("r"), config.get("lora_alpha")
     numbers = isinstance(rank, int) and rank > 0 and isinstance(alpha, (int, float))
     if config.get("peft_type") == "LORA" and not numbers:
         raise ModelError(
             f"{path}: r is {rank!r} and lora_alpha {alpha!r}; expected two numbers, r above 0."
+        )
+
+
+def check_patterns(folder: Path, config: Mapping[str, Any], modules: Sequence[str]) -> None:
+    """Raise ModelError for an adapter whose patterns take for ever on the names of modules.
+
+    They are matched as peft does, which does it with whatever a file says.
+    """
+    layers = config.get("layers_pattern") or ()
+    layers = (layers,) if isinstance(layers, str) else layers
+    patterns = [
+        *((WHOLE_NAME, config.get(key)) for key in ("target_modules", "exclude_modules")),
+        *((r"(.*\.)?({})$", one) for one in config.get("rank_pattern") or ()),
+        *((r"(.*\.)?({})$", one) for one in config.get("alpha_pattern") or ()),
+        *((r"(^|.*\.){}($|\..*)", one) for one in config.get("modules_to_save") or ()),
+        *((r"(?:^|.*?\.){}\.(?P<idx>\d+)\.", one) for one in layers),
+    ]
+    texts = [(form, one) for form, one in patterns if isinstance(one, str)]
+    if problem := pattern_problem(texts, modules):
+        raise ModelError(
+            f"{folder / 'adapter_config.json'}: a pattern of module names {problem}. Write the "
+            "names themselves, or a simpler pattern."
         )
 
 

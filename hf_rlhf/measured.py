@@ -9,6 +9,7 @@ from typing import Any
 from hf_rlhf.contracts import Score
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.files import atomic_write_text
+from hf_rlhf.pure_json import parse_json
 from hf_rlhf.scrub import scrub
 from hf_rlhf.stats import Interval, bootstrap_mean
 
@@ -31,6 +32,8 @@ class Evaluation:
     rows: Sequence[Mapping[str, Score]]
     samples: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
     completions_per_prompt: int = 1
+    digest: str | None = None
+    """Of the dataset's rows, as `rows_digest` has it; unknown in files from before it was saved."""
 
     def means(self) -> dict[str, Interval]:
         """Return each metric's mean and interval over the prompts that have it."""
@@ -53,6 +56,7 @@ class Evaluation:
             "rows": list(self.rows),
             "samples": scrub(list(self.samples)),
             "completions_per_prompt": self.completions_per_prompt,
+            "digest": self.digest,
         }
         atomic_write_text(path, json.dumps(content))
 
@@ -60,8 +64,9 @@ class Evaluation:
     def load(cls, path: Path) -> "Evaluation":
         """Read what `save` wrote. Raises RunFolderError when the file is not that."""
         try:
-            content = json.loads(path.read_text())
-            return cls(content["rows"], content["samples"], content["completions_per_prompt"])
+            content = parse_json(path.read_text())
+            rows, samples = content["rows"], content["samples"]
+            return cls(rows, samples, content["completions_per_prompt"], content.get("digest"))
         except (ValueError, KeyError, TypeError) as error:
             raise RunFolderError(
                 f"{path} is not a saved evaluation ({error}). Delete it to evaluate again."
@@ -104,10 +109,11 @@ def paired_difference(before: Evaluation, after: Evaluation) -> dict[str, Interv
 
     Raises RunFolderError when the two are not of the same rows.
     """
-    if len(before.rows) != len(after.rows):
+    counts, digests = (len(before.rows), len(after.rows)), {before.digest, after.digest} - {None}
+    if counts[0] != counts[1] or len(digests) > 1:
         raise RunFolderError(
-            f"An evaluation of {len(before.rows)} completions cannot be paired with one of "
-            f"{len(after.rows)}: they are of other rows. Evaluate both again."
+            f"An evaluation of {counts[0]} completions cannot be paired with one of "
+            f"{counts[1]}: they are of other rows. Evaluate both again."
         )
     pairs = list(zip(before.rows, after.rows, strict=True))
     names = [name for name in after.metrics() if name in before.metrics()]

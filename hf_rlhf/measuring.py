@@ -1,18 +1,20 @@
 """Measure a run's model before and after training: its text by rewards, and what the trainer knows.
 
-What was measured before training is read back when a run goes on. What was measured after is not,
-for its weights have been written anew.
+What was measured before training is read back when a run goes on, if it is of the same rows. What
+was measured after is not, for its weights have been written anew.
 """
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
 
+from hf_rlhf.arrow_rows import rows_digest
 from hf_rlhf.data_preflight import completion_length, positions, token_lengths
 from hf_rlhf.errors import BrokenPlugin
 from hf_rlhf.evaluate import evaluate, held_out_rows, show
@@ -32,7 +34,11 @@ def measured_before(run: Run, say: Say) -> Measured:
         return Measured()
     folder = run.folder / "evaluation"
     paths = {part: folder / f"before{end}.json" for part, end in _PARTS.items()}
-    found = {part: Evaluation.load(path) for part, path in paths.items() if path.exists()}
+    saved = {part: Evaluation.load(path) for part, path in paths.items() if path.exists()}
+    digest = _digest(run) if saved else None
+    found = {part: one for part, one in saved.items() if one.digest in (None, digest)}
+    for part in saved.keys() - found.keys():
+        say(f"{paths[part]} is of other rows than {run.spec.evaluation.split!r} has now: left out")
     # Every process must have looked before the main one writes.
     PartialState().wait_for_everyone()
     if PartialState().is_main_process:
@@ -70,16 +76,18 @@ def measure(
     todo = [part for part in _PARTS if part not in result and _asks(run, part)]
     if todo:
         say(f"measuring {stage} training, on {spec.split!r}")
+    digest = _digest(run) if todo else None
     if "text" in todo:
-        result["text"] = _text(run, model, model_kwargs)
+        result["text"] = replace(_text(run, model, model_kwargs), digest=digest)
         _keep(run, f"{stage}.json", result["text"])
     if "own" in todo:
         own = run.trainer_class.held_out(run, model, model_kwargs)
+        kept = replace(own or Evaluation(()), digest=digest)
         if own is not None:
-            result["own"] = own
+            result["own"] = kept
         if own is not None or stage == "before":
             # That there is nothing is kept too, or a run that goes on would merge to ask again.
-            _keep(run, f"{stage}{_PARTS['own']}.json", own or Evaluation(()))
+            _keep(run, f"{stage}{_PARTS['own']}.json", kept)
     if silent := [name for part in result.values() for name in part.without_values()]:
         say(f"note: no row of {spec.split!r} has a value of {', '.join(silent)}")
     return _named_once(run, Measured(**result))
@@ -123,6 +131,11 @@ def _that_fit(run: Run, answer: int) -> Iterator[Any]:
         prompt = prompt_in(row)
         if not room or token_lengths(run, [prompt])[0] + answer <= room:
             yield prompt
+
+
+def _digest(run: Run) -> str:
+    assert run.spec.evaluation is not None
+    return rows_digest(run.dataset[run.spec.evaluation.split])
 
 
 def _keep(run: Run, name: str, found: Evaluation) -> None:

@@ -4,6 +4,7 @@ Keys are dotted and exact: `--rewards.0.weight 0.3`, or by label, `--rewards.ref
 """
 
 import copy
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from hf_rlhf import plain_yaml
 from hf_rlhf.binding import near
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.plain_yaml import MAX_DEPTH, KeyPath, dotted
+from hf_rlhf.scrub import REDACTED, scrub
 
 _INDEX = re.compile(r"[0-9]{1,6}")
 
@@ -67,6 +69,21 @@ def value_of(text: str) -> Any:
     if document.problems:
         raise ValueError(str(document.problems[0]))
     return document.value
+
+
+def without_secrets(argv: Sequence[str]) -> list[str]:
+    """Return a command line whose inline YAML has lost its secrets, as `scrub` finds them there."""
+    clean: list[str] = []
+    for word in argv:
+        option, equals, text = word.partition("=") if word.startswith("--") else ("", "", word)
+        if text[:1] in ("[", "{"):
+            try:
+                value = value_of(text)
+                text = text if scrub(value) == value else json.dumps(scrub(value))
+            except ValueError:
+                text = REDACTED  # what cannot be read cannot be cleaned
+        clean.append(f"{option}{equals}{text}")
+    return clean
 
 
 def _options(argv: Sequence[str], problems: list[Problem]) -> Iterator[tuple[str, str | None]]:

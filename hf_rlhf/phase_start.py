@@ -1,6 +1,5 @@
 """What a phase begins with: the model that the one before has saved, or its newest checkpoint."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.files import atomic_write_json
 from hf_rlhf.policy import CONFIG
+from hf_rlhf.pure_json import parse_json
 from hf_rlhf.record import RECORD_NAME, load_record
 from hf_rlhf.run import Run
 from hf_rlhf.run_record import differences
@@ -97,7 +97,7 @@ def _damaged(folder: Path, saved: Path) -> list[str]:
     if not saved.is_dir():
         return [f"no {saved.name}"]
     try:
-        return changed(saved, json.loads((folder / SAVED).read_text(encoding="utf-8")))
+        return changed(saved, parse_json((folder / SAVED).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, AttributeError):
         return [f"{SAVED} cannot be read"]
 

@@ -12,7 +12,7 @@ import difflib
 import enum
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,6 +162,18 @@ def from_python(value: Any, name: str) -> Document:
     document = Document(None)
     document.value = _from_python(value, (), name, document.problems)
     return document
+
+
+def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield each single value within `value`, with the keys and indices that lead to it."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from leaves(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from leaves(item, (*path, index))
+    else:
+        yield path, value
 
 
 def dotted(path: Sequence[str | int]) -> str:

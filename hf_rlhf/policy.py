@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.base_identity import IDENTITY, check_base
 from hf_rlhf.errors import BrokenPlugin, ModelError, Problem
-from hf_rlhf.lora import LoraAdapter, check_head, read_adapter
+from hf_rlhf.lora import LoraAdapter, check_head, check_patterns, read_adapter
 from hf_rlhf.processes import whole_weights
 from hf_rlhf.run import Run, check_there, resolve_model_path
 
@@ -249,6 +249,7 @@ def _check_shapes(run: Run, adapter: LoraAdapter) -> None:
         modules = dict(skeleton(run).named_modules())
     except ValueError:
         return  # a kind of model that only its trainer can build
+    check_patterns(adapter.folder, adapter.config, list(modules))
     made_for = adapter.config.get("base_model_name_or_path")
     for name, edit in adapter.edits.items():
         weight = getattr(modules.get(name), "weight", None)

@@ -112,7 +112,7 @@ def _base(run: "Run") -> Iterator[Problem]:
 def _model(run: "Run") -> Iterator[Problem]:
     try:
         model_config(run)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RecursionError) as error:
         yield Problem(
             "model_name_or_path",
             f"the configuration of {run.model_path!r} does not load: {str(error).splitlines()[0]}",

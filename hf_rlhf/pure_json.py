@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import json
 import math
 import os
 from collections import Counter, deque
@@ -20,6 +21,14 @@ def as_json(value: Any) -> tuple[Any, list[str]]:
     result = _plain(value, "", lost)
     notes = [f"{where}: {count} {what}" for (where, what), count in lost.items()]
     return result, notes
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what JSON of unknown origin holds. Raises ValueError, also for what is too deep."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def _plain(value: Any, where: str, lost: Counter[tuple[str, str]]) -> Any:

@@ -4,7 +4,6 @@ Written as the run goes and when it ends, however it ends. A field that is not k
 nothing is guessed. The card is rendered from this file alone.
 """
 
-import json
 import os
 import uuid
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from hf_rlhf.errors import RunFolderError
 from hf_rlhf.files import atomic_write_json
 from hf_rlhf.machine import environment as environment
 from hf_rlhf.pure_json import as_json as as_json
+from hf_rlhf.pure_json import parse_json
 from hf_rlhf.scrub import scrub as scrub
 
 SCHEMA = 1
@@ -83,12 +83,14 @@ Model = TypedDict(
 
 
 class Data(TypedDict, total=False):
-    """What was trained on. `report` is the adapter's own; of Hub data it has `source`
-    and `commit`. `used`: by split, the rows that the trainer keeps, drops and cuts, by reason."""
+    """What was trained on. `digests` are of each split's rows (`hf_rlhf.arrow_rows.rows_digest`);
+    `report` is the adapter's own; of Hub data it has `source` and `commit`. `used`: by split, the
+    rows that the trainer keeps, drops and cuts, by reason."""
 
     adapter: str | None
     arguments: dict[str, Json]
     splits: dict[str, int]
+    digests: dict[str, str]
     report: dict[str, Json]
     used: dict[str, Json]
 
@@ -324,7 +326,7 @@ def load_record(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(run_dir) / RECORD_NAME
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise RunFolderError(
             f"{path} is missing, so {Path(run_dir)} is not a run folder. Give the `output_dir` of "

@@ -50,6 +50,12 @@ class Recorder:
             render_card(self.record)
         else:
             self._take_up(previous)
+            if not previous["data"].get("digests") and self.state.is_main_process:
+                print(
+                    f"note: {self.run.folder} was begun by an hf-rlhf that recorded no digest of "
+                    "its rows: whether they have changed since is checked by their number only.",
+                    flush=True,
+                )
         if self.record["status"] != "finished":
             self.record |= {"status": "running", "finished": None}
             self.record["sessions"] = sessions(self.record, self.run)

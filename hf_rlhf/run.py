@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf import registry
+from hf_rlhf.bounded import template_problem
 from hf_rlhf.compose import ComposedReward
 from hf_rlhf.config import RunFile, RunSpec
 from hf_rlhf.contracts import Task
@@ -168,11 +169,13 @@ def default_run(trainer: str) -> str | None:
 def load_tokenizer(path: str, pad_token: str | None, **kwargs: Any) -> Any:
     """Load a model's tokenizer by `from_pretrained`, and let it pad with `pad_token`, if given.
 
-    Raises ModelError for a token that it does not know: a new one would have no embedding.
+    Raises ModelError for a token that it does not know, for a new one would have no embedding, and
+    for a chat template that does not come to an end.
     """
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(path, **kwargs)
+    _check_templates(path, tokenizer)
     if pad_token is not None:
         if pad_token not in tokenizer.get_vocab():
             raise ModelError(
@@ -181,6 +184,17 @@ def load_tokenizer(path: str, pad_token: str | None, **kwargs: Any) -> Any:
             )
         tokenizer.pad_token = pad_token
     return tokenizer
+
+
+def _check_templates(path: str, tokenizer: Any) -> None:
+    templates = tokenizer.chat_template or {}
+    special = {name: str(one) for name, one in tokenizer.special_tokens_map.items()}
+    for template in templates.values() if isinstance(templates, dict) else (templates,):
+        if problem := template_problem(template, special):
+            raise ModelError(
+                f"the chat template of {path} {problem}. Save another with the tokenizer, or take "
+                "another model."
+            )
 
 
 def default_folder(trainer: str, file: str) -> Path:

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+from hf_rlhf.arrow_rows import rows_digest
 from hf_rlhf.compose import Part
 from hf_rlhf.data_preflight import row_counts
 from hf_rlhf.errors import BrokenPlugin
 from hf_rlhf.machine import peak_memory
 from hf_rlhf.measured import METHOD, Measured
 from hf_rlhf.model_record import continued, model_section
+from hf_rlhf.overrides import without_secrets
 from hf_rlhf.preflight import completion_length
 from hf_rlhf.processes import config_file, distributed_type
 from hf_rlhf.record import as_json, environment, new_record, now
@@ -49,6 +51,7 @@ def opening(run: Run, command: Sequence[str]) -> dict[str, Any]:
 
 def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str, Any]) -> list[str]:
     """Return the command line that launches this training again, `distributed` as it was."""
+    argv = without_secrets(argv)
     # Without a number accelerate takes every GPU that it finds.
     launch = ["accelerate", "launch", "--num_processes", str(world_size)]
     if (file := config_file()) is not None:
@@ -211,12 +214,18 @@ def _data(run: Run) -> dict[str, Any]:
         "adapter": run.spec.dataset.name,
         "arguments": dict(run.spec.dataset.arguments),
         "splits": {name: len(split) for name, split in run.dataset.items()},
+        "digests": digests(run),
         "report": dict(run.report),
         "used": {
             split: {"rows": one.rows, "kept": one.kept, "dropped": one.dropped, "cut": one.cut}
             for split, one in row_counts(run).items()
         },
     }
+
+
+def digests(run: Run) -> dict[str, str]:
+    """Return the digest of each split's rows."""
+    return {name: rows_digest(split) for name, split in run.dataset.items()}
 
 
 def _reward(run: Run) -> dict[str, Any]:
@@ -315,7 +324,8 @@ def differences(recorded: Mapping[str, Any], run: Run) -> list[str]:
     """Return the settings in which a folder's run differs from this one, as `key: old -> new`.
 
     `publish`, `card` and the `Limits` may change: they say what becomes of a run, not what it is.
-    Rows of the dataset count as a setting, for a file may have changed under its name.
+    Rows of the dataset count as a setting, by number and content, for a file may have changed under
+    its name.
     """
     rows = {name: len(split) for name, split in run.dataset.items()}
     old = {**(recorded.get("config") or {}), "rows": recorded["data"]["splits"]}
@@ -323,11 +333,15 @@ def differences(recorded: Mapping[str, Any], run: Run) -> list[str]:
     # What lies under an adapter's name may have changed, too.
     then, now_ = recorded["model"].get("continues") or {}, continued(run) or {}
     old["adapter's weights"], new["adapter's weights"] = then.get("sha256"), now_.get("sha256")
-    # And under a data set's: an adapter that reads files of its own may tell their digest.
-    files = (recorded["data"].get("report") or {}).get("sha256"), run.report.get("sha256")
-    if None not in files:
-        old["dataset's files"], new["dataset's files"] = files
+    # A run from before digests were recorded has none to compare.
+    if (known := recorded["data"].get("digests")) and old["rows"] == rows:
+        old |= {_content(split): digest for split, digest in known.items()}
+        new |= {_content(split): digest for split, digest in digests(run).items()}
     return changed_settings(old, new)
+
+
+def _content(split: str) -> str:
+    return f"content of the rows in {split!r} (digest)"
 
 
 def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

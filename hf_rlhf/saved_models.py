@@ -1,7 +1,6 @@
 """A saved model by any of its names, to be measured: a run, weights, an adapter, a Hub id."""
 
 import hashlib
-import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from hf_rlhf.base_identity import check_base
 from hf_rlhf.errors import ModelError
 from hf_rlhf.policy import INNER, find_adapter
 from hf_rlhf.processes import whole_weights
+from hf_rlhf.pure_json import parse_json
 from hf_rlhf.record import RECORD_NAME, load_record
 from hf_rlhf.run import check_there, find_model, resolve_model_path
 
@@ -229,7 +229,7 @@ def _identity(where: str, revision: str | None) -> str:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
     return found

@@ -4,11 +4,14 @@ import base64
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
 REDACTED = "[redacted]"
+SECRET_PLACE = (
+    "Put it in an environment variable: `api_key_env` names a judge's, HF_TOKEN the Hub's."
+)
 SHORTEST = 8
 """Values of secret variables shorter than this are left: removing "1" would ruin every number."""
 
@@ -18,10 +21,13 @@ _IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#@:]*:([^/\s?#@]+)@", re.IGNORE
 # Names of fields whose value is a secret, whatever it looks like. `max_tokens`, `eos_token` and
 # `api_key_env` (a variable's name) are not.
 _SECRET_FIELD = re.compile(
-    r"(^|_)(api_?key|secret|secret_?key|private_?key|passw(or)?d|passphrase|authorization|"
-    r"(hub|hf|auth|access|bearer)_?token)$|^token$",
+    r"(^|_)((api|secret|private|access|auth)_?keys?|secrets?|passw(or)?ds?|passphrase|"
+    r"auth(orization)?|credentials?|cookie|"
+    r"(hub|hf|api|auth|access|bearer|session|refresh)_?tokens?)$|^token$",
     re.IGNORECASE,
 )
+_VARIABLE_FIELD = "api_key_env"
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _token(literal: str, as_wide: str, rest: str) -> re.Pattern[str]:
@@ -88,6 +94,37 @@ def find_secrets(content: bytes, known: Mapping[str, str] | None = None) -> list
     return found
 
 
+def misplaced_secret(path: Sequence[str | int], value: Any) -> str | None:
+    """Return what is wrong with a value of a run file that is a secret, never the value.
+
+    `path` are the keys that lead to it. A field holds a secret if its name says so, or that of one
+    above it. Labels of judges are free; where the name of a variable belongs, a key is often put.
+    """
+    if value is None or isinstance(value, bool) or value == "":
+        return None
+    if path[-1] == _VARIABLE_FIELD and not _names_variable(value):
+        return (
+            "is not the name of an environment variable: letters, digits and `_`, in capitals if "
+            "it is not set here. It is not repeated, for it may be the key itself."
+        )
+    names = path[:1] + path[2:] if path[0] == "judges" else path
+    if any(isinstance(name, str) and _names_secret(name) for name in names):
+        return "holds a secret, which is not repeated here and would be written to the record."
+    return None
+
+
+def _names_variable(value: Any) -> bool:
+    """Say whether text is a variable's name. A key may have only letters and digits, too."""
+    if not (isinstance(value, str) and _VARIABLE.fullmatch(value)):
+        return False
+    return value.isupper() or value in os.environ
+
+
+def _names_secret(field: str) -> bool:
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", field).replace("-", "_")
+    return bool(_SECRET_FIELD.search(words))
+
+
 def secret_variables() -> dict[str, str]:
     """Return the environment variables that hold a secret, with its value.
 
@@ -143,12 +180,7 @@ def _scrubber(secrets: list[str]) -> Callable[[Any], Any]:
 
 
 def _holds_secret(key: Any, value: Any) -> bool:
-    return (
-        isinstance(key, str)
-        and isinstance(value, str)
-        and bool(value)
-        and bool(_SECRET_FIELD.search(key.replace("-", "_")))
-    )
+    return isinstance(key, str) and isinstance(value, str) and bool(value) and _names_secret(key)
 
 
 def _without_flag_values(items: list[Any]) -> list[Any]:
@@ -161,9 +193,7 @@ def _without_flag_values(items: list[Any]) -> list[Any]:
             after_flag = False
             continue
         name, equals, _ = item.partition("=") if isinstance(item, str) else ("", "", "")
-        is_flag = name.startswith("--") and bool(
-            _SECRET_FIELD.search(name.lstrip("-").rpartition(".")[2].replace("-", "_"))
-        )
+        is_flag = name.startswith("--") and _names_secret(name.lstrip("-").rpartition(".")[2])
         result.append(f"{name}={REDACTED}" if is_flag and equals else item)
         after_flag = is_flag and not equals
     return result

@@ -6,11 +6,12 @@ that take no memory. What one of them does not look at has no effect, and is ref
 
 import copy
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from hf_rlhf.bounded import WHOLE_NAME, pattern_problem
 from hf_rlhf.data_preflight import model_config
 from hf_rlhf.errors import Problem
 from hf_rlhf.policy import lora_config, skeleton
@@ -246,10 +247,14 @@ def _lora(run: "Run") -> Iterator[Problem]:
         return  # a kind of model that only its trainer can build
     assert config is not None
     modules = [name for name, _ in model.named_modules() if name]
+    targets = config.target_modules
+    if isinstance(targets, str) and (problem := pattern_problem([(WHOLE_NAME, targets)], modules)):
+        yield Problem("lora_target_modules", f"{targets!r} {problem}.", "Write names of modules.")
+        return
     wrong = [
-        *_missing("lora_target_modules", config.target_modules, modules),
+        *_missing("lora_target_modules", targets, modules),
         *_missing("lora_modules_to_save", config.modules_to_save, modules),
-        *_head_problem(run, config.target_modules, model),
+        *_head_problem(run, targets, model),
     ]
     yield from wrong
     if wrong:
@@ -265,9 +270,9 @@ def _lora(run: "Run") -> Iterator[Problem]:
 def _missing(key: str, names: Any, modules: list[str]) -> Iterator[Problem]:
     if not names or names == "all-linear":
         return
-    listed = [names] if isinstance(names, str) else sorted(names)
-    missing = [one for one in listed if not any(_is_target(module, one) for module in modules)]
-    if missing:
+    each = [names] if isinstance(names, str) else [{name} for name in sorted(names)]
+    unmatched = [one for one in each if not any(_is_target(module, one) for module in modules)]
+    if missing := [one if isinstance(one, str) else one.pop() for one in unmatched]:
         ends = sorted({name.rpartition(".")[2] for name in modules})
         known = ", ".join(end for end in ends if not end.isdigit())
         every = "`[all-linear]`, or some of: " if key == "lora_target_modules" else "some of: "
@@ -281,9 +286,8 @@ def _head_problem(run: "Run", names: Any, model: Any) -> Iterator[Problem]:
     head = model.get_output_embeddings() if run.task == "text-generation" and trl else None
     if head is None or not names or names == "all-linear":
         return
-    listed = [names] if isinstance(names, str) else sorted(names)
     place = next(name for name, module in model.named_modules() if module is head)
-    if any(_is_target(place, one) for one in listed):
+    if _is_target(place, names):
         yield Problem(
             "lora_target_modules",
             f"names {place}, whose weights TRL uses directly, so its LoRA would not be trained.",
@@ -291,13 +295,11 @@ def _head_problem(run: "Run", names: Any, model: Any) -> Iterator[Problem]:
         )
 
 
-def _is_target(module: str, target: str) -> bool:
-    if module == target or module.endswith(f".{target}"):
-        return True
-    try:
-        return re.fullmatch(target, module) is not None
-    except re.error:
-        return False
+def _is_target(module: str, targets: str | Collection[str]) -> bool:
+    """Return whether peft finds a module: text is a pattern to it, items are ends of names."""
+    if isinstance(targets, str):
+        return re.fullmatch(targets, module) is not None
+    return any(f".{module}".endswith(f".{one}") for one in targets)
 
 
 def _with(training: Any, key: str, value: Any) -> Any:

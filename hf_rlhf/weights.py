@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hf_rlhf.errors import ModelError
+from hf_rlhf.pure_json import parse_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,7 +136,12 @@ def open_checkpoint(folder: Path) -> dict[str, Stored]:
         if (folder / SINGLE).exists():
             return read_header(folder / SINGLE)
         raise ModelError(_no_weights(folder))
-    weight_map: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    try:
+        weight_map = dict[str, str](parse_json(index.read_text(encoding="utf-8"))["weight_map"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise ModelError(
+            f"{index} is not an index of shards ({error}). Download it again."
+        ) from error
     found: dict[str, Stored] = {}
     for name in sorted(set(weight_map.values())):
         if Path(name).name != name or not (folder / name).is_file():

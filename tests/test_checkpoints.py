@@ -66,7 +66,15 @@ def test_what_is_sealed_is_on_the_disk_before_the_manifest_says_so(tmp_path, mon
 
 @pytest.mark.parametrize(
     "manifest",
-    ["", "[]", "{", '["x"]', '{"model.safetensors": 7}', '{"model.safetensors": {"size": "7"}}'],
+    [
+        "",
+        "[]",
+        "{",
+        "{}",
+        '["x"]',
+        '{"model.safetensors": 7}',
+        '{"model.safetensors": {"size": "7"}}',
+    ],
 )
 def test_a_damaged_manifest_proves_nothing(tmp_path, manifest):
     checkpoint = made(tmp_path, 1)
@@ -155,7 +163,75 @@ def test_a_checkpoint_whose_bits_have_flipped_is_passed_over_and_said(tmp_path, 
     (after / name).write_bytes(content)
     assert is_valid(after)
     assert newest_valid(tmp_path) == before
-    assert f"checkpoint-2 is passed over: {name} changed" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"checkpoint-2 is passed over: {name} changed" in printed
+    assert "resuming from step 1 instead: the steps up to 2 (1) are trained again" in printed
+
+
+def _cut(checkpoint):
+    (checkpoint / "model.safetensors").write_bytes(b"wei")
+
+
+def _without_weights(checkpoint):
+    (checkpoint / "model.safetensors").unlink()
+
+
+def _unsealed(checkpoint):
+    (checkpoint / "manifest.json").unlink()
+
+
+def _torn_manifest(checkpoint):
+    (checkpoint / "manifest.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (_cut, "model.safetensors changed or gone since it was saved"),
+        (_without_weights, "model.safetensors changed or gone since it was saved"),
+        (_unsealed, "it has no manifest.json: its save was not finished"),
+        (_torn_manifest, "its manifest.json cannot be read"),
+    ],
+)
+def test_a_newer_checkpoint_that_does_not_count_is_named_with_its_cause_and_its_steps(
+    tmp_path, capsys, damage, why
+):
+    before, middle, last = made(tmp_path, 3), made(tmp_path, 5), made(tmp_path, 9)
+    damage(last)
+    assert newest_valid(tmp_path) == middle
+    printed = capsys.readouterr().out
+    assert f"{last} is passed over: {why}." in printed
+    assert "resuming from step 5 instead: the steps up to 9 (4) are trained again" in printed
+    damage(before)  # older than what is resumed from: of no concern
+    damage(middle)
+    assert newest_valid(tmp_path) is None
+    printed = capsys.readouterr().out
+    assert printed.count("is passed over") == 3
+    assert "beginning anew: the steps up to 9 (9) are trained again" in printed
+
+
+def test_what_is_no_part_of_a_checkpoint_is_moved_out_of_it_and_said(tmp_path, capsys):
+    """transformers reads `pytorch_model.bin` before an adapter, and stops at other formats."""
+    checkpoint = made(tmp_path, 2)
+    strays = ["pytorch_model.bin", "pytorch_model_fsdp_0/a/x.distcp", "global_step/more.pt"]
+    for name in strays:
+        (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / name).write_bytes(b"of something else")
+    before = {path for path in checkpoint.rglob("*") if path.is_file()}
+    assert newest_valid(tmp_path) == checkpoint
+    assert {path for path in checkpoint.rglob("*") if path.is_file()} == before - {
+        checkpoint / name for name in strays
+    }
+    assert not (checkpoint / "pytorch_model_fsdp_0").exists()
+    moved = tmp_path / "checkpoint-2.stray"
+    assert all((moved / name).read_bytes() == b"of something else" for name in strays)
+    printed = capsys.readouterr().out
+    assert "pytorch_model.bin" in printed
+    assert str(moved) in printed
+    (checkpoint / "pytorch_model.bin").write_bytes(b"again")
+    assert newest_valid(tmp_path) == checkpoint
+    assert (moved / "pytorch_model.bin").read_bytes() == b"again"
+    assert valid_checkpoints(tmp_path) == [checkpoint]
 
 
 def test_a_checksum_depends_on_every_block_and_their_order(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+from datasets import Dataset
 
 from hf_rlhf import measuring
 from hf_rlhf.errors import BrokenPlugin, ModelError, RunFolderError
@@ -79,10 +80,19 @@ def test_a_run_that_goes_on_does_not_merge_again_where_its_trainer_measures_noth
         reward=object(),
         spec=SimpleNamespace(evaluation=EvaluationSpec(), plugin="ppo"),
         trainer_class=SimpleNamespace(held_out=lambda *_: None),
+        dataset={"test": Dataset.from_list([{"prompt": "a"}])},
     )
-    first, again = (measuring.measured_before(run, lambda said: None) for _ in range(2))
+    lines = []
+    first, again = (measuring.measured_before(run, lines.append) for _ in range(2))
     assert begun == [tmp_path]
     assert first.means() == again.means() == Evaluation(rows(1.0)).means()
+    # What was measured on other rows is no pair of what will be measured on these.
+    run.dataset = {"test": Dataset.from_list([{"prompt": "b"}])}
+    other = measuring.measured_before(run, lines.append)
+    assert begun == [tmp_path] * 2
+    assert "before.json is of other rows than 'test' has now" in "".join(lines)
+    with pytest.raises(RunFolderError, match="of other rows"):
+        other.since(first)
 
 
 def test_a_metric_that_no_held_out_row_has_is_told(tmp_path, monkeypatch):

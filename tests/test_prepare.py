@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from hf_rlhf import bounded
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.prepare import prepare
@@ -389,10 +390,74 @@ def test_tokenizer_that_is_damaged(tiny_run, tmp_path):
             "names nosuch, which the model .*q_proj",
         ),
         ({"lora_target_modules": ["q_proj", "v_porj"]}, "lora_target_modules: names v_porj"),
+        # Of several, peft takes none for a pattern: it would train q_proj alone.
+        ({"lora_target_modules": ["q_proj", ".*v_proj"]}, r"names \.\*v_proj, which"),
+        ({"lora_target_modules": [".*q_porj"]}, r"names \.\*q_porj, which"),
     ],
 )
 def test_numbers_and_modules_that_nothing_can_be_trained_with(tiny_run, settings, pattern):
     said({**tiny_run, **settings}, pattern)
+
+
+@pytest.mark.parametrize(("written", "count"), [(["q_proj"], 2), ([".*[qv]_proj"], 4)])
+def test_one_target_module_is_an_end_or_a_pattern_of_names(tiny_run, written, count):
+    """TRL makes text of a list of one, and peft a pattern of text: `q_proj` matched nothing."""
+    from peft import get_peft_model
+
+    from hf_rlhf.policy import lora_config, skeleton
+
+    run = prepare(RunFile.from_mapping({**tiny_run, "lora_target_modules": written}))
+    model = get_peft_model(skeleton(run), lora_config(run))
+    layers = model.config.num_hidden_layers
+    names = [name for name, _ in model.named_parameters() if "lora_A" in name]
+    assert len(names) == layers * count // 2
+
+
+def test_a_pattern_of_target_modules_that_does_not_end_is_refused(tiny_run, monkeypatch):
+    prepare(RunFile.from_mapping(tiny_run))
+    monkeypatch.setattr(bounded, "SECONDS", 3)
+    endless = {**tiny_run, "lora_target_modules": ["(([a-z_.0-9]+)+)+!"]}
+    said(endless, "lora_target_modules: .* does not come to an end in 3 s")
+
+
+def test_a_chat_template_that_does_not_end_is_refused_before_a_row_is_written_out_with_it(
+    tiny_run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(bounded, "SECONDS", 3)
+    copied_model(tiny_run, tmp_path / "model")
+    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    (tmp_path / "model" / "chat_template.jinja").write_text(endless)
+    said(tiny_run, r"model_name_or_path: the chat template of .* does not come to an end in 3 s")
+
+
+@pytest.mark.parametrize(
+    ("change", "pattern"),
+    [
+        ('{"a":' * 100_000, "adapter_config.json is not JSON: it is nested too deep"),
+        ({"target_modules": "(([a-z_.0-9]+)+)+!"}, "does not come to an end in 3 s"),
+        ({"rank_pattern": {"(([a-z_.0-9]+)+)+!": 4}}, "does not come to an end in 3 s"),
+        ({"rank_pattern": ["q"]}, "rank_pattern is of type list, expected dict"),
+    ],
+)
+def test_an_adapter_of_anybodys_is_read_within_bounds(
+    tiny_run, tmp_path, monkeypatch, change, pattern
+):
+    from peft import get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    from hf_rlhf.policy import lora_config
+
+    run = prepare(RunFile.from_mapping(tiny_run))
+    monkeypatch.setattr(bounded, "SECONDS", 3)
+    model = AutoModelForCausalLM.from_pretrained(run.model_path)
+    get_peft_model(model, lora_config(run)).save_pretrained(tmp_path / "adapter")
+    file = tmp_path / "adapter" / "adapter_config.json"
+    if isinstance(change, str):
+        file.write_text(change)
+    else:
+        file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    del tiny_run["lora_r"], tiny_run["lora_target_modules"]
+    said({**tiny_run, "adapter": str(tmp_path / "adapter")}, pattern)
 
 
 def test_model_and_adapter_that_are_not_there(tiny_run, tmp_path, monkeypatch):

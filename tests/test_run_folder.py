@@ -6,12 +6,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from accelerate import PartialState
+from datasets import DatasetDict
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.plan import plan
 from hf_rlhf.prepare import prepare
 from hf_rlhf.record import load_record, write_record
+from hf_rlhf.recorder import Recorder
 from hf_rlhf.run_folder import OWNER_NAME, claimed, previous_record
 from hf_rlhf.run_record import _changed, judges_section, opening, reproduction, usage_of
 
@@ -76,15 +79,26 @@ def test_a_run_goes_on_unless_a_setting_or_the_rows_differ(tiny_run):
         previous_record(resolved({**tiny_run, "learning_rate": 0.5}))
     with pytest.raises(RunFolderError, match=r"learning_rate: 0.001 -> 0.5"):
         plan(RunFile.from_mapping({**tiny_run, "learning_rate": 0.5}), None)
-    record = load_record(run.folder)
-    record["data"]["report"]["sha256"] = "a" * 64
-    write_record(record, run.folder)
-    assert previous_record(run)
-    with pytest.raises(RunFolderError, match=r"dataset's files: 'a+' -> 'b+'"):
-        previous_record(replace(run, report={"sha256": "b" * 64}))
+    backwards = run.dataset["train"].select(range(7, -1, -1))
+    swapped = replace(run, dataset=DatasetDict({**run.dataset, "train": backwards}))
+    with pytest.raises(RunFolderError) as refused:
+        previous_record(swapped)
+    assert "content of the rows in 'train' (digest): " in str(refused.value)
+    assert "in 'test'" not in str(refused.value)
     run.dataset["train"] = run.dataset["train"].select(range(7))
     with pytest.raises(RunFolderError, match=r"rows: .*'train': 8.* -> .*'train': 7"):
         previous_record(run)
+
+
+def test_a_folder_from_before_rows_had_digests_goes_on_and_says_so(tiny_run, capsys):
+    run = resolved(tiny_run)
+    run.folder.mkdir()
+    record = opening(run, [])
+    assert record["data"]["digests"].keys() == {"train", "test"}
+    del record["data"]["digests"]
+    write_record(record, run.folder)
+    Recorder(run, PartialState()).open([])
+    assert "recorded no digest of its rows" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

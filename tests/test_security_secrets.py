@@ -7,6 +7,7 @@ cache, trackio's database and what was published, inside zip and Parquet files t
 
 import base64
 import json
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -16,8 +17,13 @@ from urllib.parse import quote
 
 import pytest
 
+from hf_rlhf.config import RunFile
+from hf_rlhf.errors import JudgeError
+from hf_rlhf.judge.openai import OpenAIJudge
 from hf_rlhf.judge.scripted import Reply, ScriptedServer
+from hf_rlhf.judge.text import OpenAIText
 from hf_rlhf.record import load_record
+from hf_rlhf.run_record import reproduction
 from hf_rlhf.scrub import REDACTED, find_secrets, scrub
 
 # Put together here, so that no file looks as if it held a token.
@@ -32,6 +38,9 @@ CANARIES = {
 }
 PROXY_PASSWORD = "canaryproxypassword"
 OFFERED = "canary-offered-as-an-argument"
+OFFERED_HEX = "0c4a1e9b7d2f8c3a5e6b1d0f9a8c7e2b"
+OFFERED_DIGITS = "40917263540917263"
+ALL_OFFERED = (OFFERED, OFFERED_HEX, OFFERED_DIGITS)
 
 
 def forms(secret: str) -> set[bytes]:
@@ -58,7 +67,7 @@ def contents(path: Path) -> Iterator[tuple[str, bytes]]:
 
 def hits(*folders: Path) -> tuple[int, list[str]]:
     """Return how many contents were searched, and where a canary stands."""
-    wanted = [*CANARIES.values(), PROXY_PASSWORD, OFFERED]
+    wanted = [*CANARIES.values(), PROXY_PASSWORD, *ALL_OFFERED]
     looked, found = 0, []
     for folder in folders:
         for path in folder.rglob("*"):
@@ -134,7 +143,7 @@ def run(config: Path, *options: str) -> tuple[int, str]:
 
 
 def leaks(text: str) -> list[str]:
-    wanted = [*CANARIES.values(), PROXY_PASSWORD, OFFERED]
+    wanted = [*CANARIES.values(), PROXY_PASSWORD, *ALL_OFFERED]
     return [s for s in wanted if any(form.decode() in text for form in forms(s))]
 
 
@@ -214,6 +223,85 @@ def test_secrets_offered_where_they_do_not_belong_are_refused_unseen(
     assert hits(tmp_path)[1] == []
 
 
+JUDGE_FIELDS = {"name": "openai", "model": "m"}
+MISPLACED = {
+    "judges.main.api_key_env": {"judges": {"main": {**JUDGE_FIELDS, "api_key_env": OFFERED}}},
+    "judges.hex.api_key_env": {"judges": {"hex": {"api_key_env": f"a{OFFERED_HEX}"}}},
+    "judges.number.api_key_env": {"judges": {"number": {"api_key_env": int(OFFERED_DIGITS)}}},
+    "judges.main.extra_body.auth": {"judges": {"main": {"extra_body": {"auth": OFFERED}}}},
+    "judges.main.extra_body.auth.value": {
+        "judges": {"main": {"extra_body": {"auth": {"value": OFFERED}}}}
+    },
+    "judges.main.extra_body.headers.0.X-Api-Key": {
+        "judges": {"main": {"extra_body": {"headers": [{"X-Api-Key": OFFERED}]}}}
+    },
+    "model_init_kwargs.token": {"model_init_kwargs": {"token": OFFERED}},
+    "dataset.clientSecret": {"dataset": {"clientSecret": OFFERED}},
+    "rewards.0.options.password": {"rewards": [{"options": {"password": int(OFFERED_DIGITS)}}]},
+    "credentials.0": {"credentials": [OFFERED]},
+}
+
+
+@pytest.mark.parametrize("where", MISPLACED)
+def test_a_key_in_a_field_of_any_depth_is_refused_unrepeated(where):
+    base = {"plugin": "p", "dataset": {"name": "d"}}
+    written = RunFile.from_mapping({**base, **MISPLACED[where]}, name="run.yaml")
+    section, value = next(iter(MISPLACED[where].items()))
+    inline = RunFile.from_mapping(base).override([f"--{section}", json.dumps(value)])
+    for file in (written, inline):
+        spec, problems = file.spec(known_settings={})
+        said = "\n".join(map(str, problems))
+        assert spec is None
+        assert where in said
+        assert leaks(said) == []
+
+
+def test_what_is_only_named_like_a_secret_is_taken():
+    judge = {**JUDGE_FIELDS, "api_key_env": "MY_KEY_2", "extra_body": {"max_tokens": 5}}
+    settings = {"model_init_kwargs": {"token": True}, "hub_token": None, "pad_token": "<pad>"}
+    file = RunFile.from_mapping(
+        {"plugin": "p", "dataset": {"name": "d"}, "judges": {"secret": judge}, **settings}
+    )
+    assert file.spec(known_settings={})[1] == []
+
+
+def test_a_variable_in_small_letters_is_a_name_where_it_is_set(monkeypatch):
+    with pytest.raises(JudgeError, match="api_key_env"):
+        OpenAIJudge("m", api_key_env="my_key")
+    monkeypatch.setenv("my_key", "x")
+    assert OpenAIJudge("m", api_key_env="my_key").api_key_env == "my_key"
+
+
+@pytest.mark.parametrize("made", [OpenAIJudge, OpenAIText])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"api_key_env": OFFERED},
+        {"api_key_env": f"a{OFFERED_HEX}"},
+        {"extra_body": {"auth": OFFERED}},
+        {"extra_body": {"a": [{"token": OFFERED}]}},
+    ],
+)
+def test_a_judge_made_in_python_takes_no_key_either(made, fields):
+    with pytest.raises(JudgeError, match=next(iter(fields))) as refused:
+        made("m", **fields, cache=False)
+    assert leaks(str(refused.value)) == []
+
+
+def test_the_recorded_command_is_scrubbed_as_it_is_parsed(secrets):
+    quoted = f'{{main: {{"api_\\u006bey": "{OFFERED}", n: 1}}, plain: "fine"}}'
+    argv = ["--judges", quoted, f"--model_init_kwargs={{token: {OFFERED}}}", "--x", "[unclosed"]
+    command = reproduction(argv, 1, {"type": "NO"})
+    assert leaks(shlex.join(command)) == []
+    assert json.loads(command[command.index("--judges") + 1])["main"] == {
+        "api_key": REDACTED,
+        "n": 1,
+    }
+    assert command[-1] == REDACTED
+    unchanged = ["--judges", "{a: {name: lexical}}"]
+    assert reproduction(unchanged, 1, {"type": "NO"})[-2:] == unchanged
+
+
 def test_an_error_that_quotes_a_secret_is_printed_without_it(monkeypatch, secrets, capfd):
     from hf_rlhf import train as train_module
     from hf_rlhf.errors import RewardError
@@ -244,7 +332,6 @@ def test_a_judges_reply_that_quotes_the_key_is_kept_without_it(secrets, tmp_path
     import asyncio
 
     from hf_rlhf.contracts import Question
-    from hf_rlhf.judge.openai import OpenAIJudge
 
     key = CANARIES["MY_JUDGE_KEY"]
     reply = Reply(json.dumps({"reason": f"your key is {key}", "score": 2}))

@@ -23,11 +23,22 @@ METADATA = [
     *("169.16689662", "[::ffff:169.254.169.254]", "[::ffff:a9fe:a9fe]", "[::169.254.169.254]"),
     *("[64:ff9b::a9fe:a9fe]", "[2002:a9fe:a9fe::1]", "169.254.169.254."),
     *("%31%36%39.254.169.254", "169\u3002254\u3002169\u3002254", "\uff11\uff16\uff19.254.169.254"),
+    *("[64:ff9b::169.254.169.254]", "[64:ff9b:1::a9fe:a9fe]", "[64:ff9b:1:a9fe:a9:fe00::]"),
+    *("[::ffff:0:a9fe:a9fe]", "[0:0:0:0:0:FFFF:A9FE:A9FE]", "[::ffff:100.100.100.200]"),
+    *("[64:ff9b::168.63.129.16]", "metadata.azure.internal", "Metadata.Azure.Internal."),
     *("metadata.google.internal", "METADATA.google.internal.", "metadata", "instance-data"),
 ]
 FINE = [
     *("localhost", "127.0.0.1", "[::1]", "10.0.0.7", "192.168.1.2", "172.16.0.1", "judge"),
-    *("[fd12:3456::1]", "api.openai.com", "8.8.8.8", "100.64.0.1", "0.0.0.0", "metadata.example"),
+    *(
+        "[fd12:3456::1]",
+        "[64:ff9b::a00:1]",
+        "api.openai.com",
+        "8.8.8.8",
+        "100.64.0.1",
+        "0.0.0.0",
+        "metadata.example",
+    ),
 ]
 
 
@@ -66,6 +77,29 @@ def test_a_name_is_checked_by_what_it_resolves_to_before_anything_is_sent(monkey
         return [(2, 1, 6, "", ("10.0.0.1", 0)), (10, 1, 6, "", ("fe80::1%eth0", 0, 0, 2))]
 
     monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolve)
+    judge = OpenAIJudge("m", "http://innocent.example/v1", cache=False)
+    with pytest.raises(JudgeError, match="innocent.example.*metadata"):
+        asyncio.run(judge.judge([Question("quality", "a", "b")]))
+
+
+@pytest.mark.parametrize(
+    "second",
+    [(2, 1, 6, "", ("169.254.169.254", 80)), (10, 1, 6, "", ("::ffff:a9fe:a9fe", 80, 0, 0))],
+)
+def test_a_name_that_resolves_to_another_address_the_next_time_is_refused_there(
+    monkeypatch, second
+):
+    """DNS rebinding: the address that is connected to is the one that was looked at."""
+    answers = [(2, 1, 6, "", ("10.0.0.1", 80))]
+
+    async def resolve(self, host, port, **_):
+        return [answers.pop() if answers else second]
+
+    async def connected(*_, **__):
+        raise AssertionError("it was connected to")
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolve)
+    monkeypatch.setattr("aiohappyeyeballs.start_connection", connected)
     judge = OpenAIJudge("m", "http://innocent.example/v1", cache=False)
     with pytest.raises(JudgeError, match="innocent.example.*metadata"):
         asyncio.run(judge.judge([Question("quality", "a", "b")]))

@@ -17,6 +17,8 @@ from hf_rlhf.judge.endpoint import Endpoint, Failed, Reply, Silent, Unavailable
 from hf_rlhf.judge.limits import Limits
 from hf_rlhf.judge.outage import Outage, Waiting, outage_of
 from hf_rlhf.judge.tally import Tally
+from hf_rlhf.plain_yaml import leaves
+from hf_rlhf.scrub import SECRET_PLACE, misplaced_secret
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -192,6 +194,7 @@ def roomier(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def check(settings: Connection, who: Called, *more: str) -> None:
     """Raise JudgeError for settings that cannot work; `more` must be above 0, too."""
+    _refuse_secrets(settings, who)
     if not settings.model.strip():
         named = who.setting("model")
         raise JudgeError(f"{who}: {named} is empty; name a model that the server has.")
@@ -207,3 +210,11 @@ def check(settings: Connection, who: Called, *more: str) -> None:
     if settings.temperature is not None and not 0 <= settings.temperature < math.inf:
         named = who.setting("temperature")
         raise JudgeError(f"{who}: {named} must be at least 0, or null.")
+
+
+def _refuse_secrets(settings: Connection, who: Called) -> None:
+    written = {"api_key_env": settings.api_key_env, "extra_body": settings.extra_body}
+    for path, value in leaves(written):
+        if what := misplaced_secret(path, value):
+            named = ".".join([who.setting(str(path[0])), *map(str, path[1:])])
+            raise JudgeError(f"{who}: {named} {what} {SECRET_PLACE}")

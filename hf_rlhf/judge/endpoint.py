@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -110,8 +111,10 @@ class Endpoint:
         A client's connections belong to one loop, and trainers call from several, so it is not
         kept. Redirects are not followed: they would carry prompts and key to another host.
         """
-        await _refuse_internal(self.base_url, self.called)
-        async with transport.session(self.base_url, self._headers()) as client:
+        host = urlsplit(self.base_url).hostname or ""
+        await _refuse_internal(host, self.called)
+        check = partial(_refuse_forbidden, host=host, called=self.called)
+        async with transport.session(self.base_url, self._headers(), check) as client:
             yield client
 
     async def complete(
@@ -328,8 +331,8 @@ def checked_url(base_url: str, called: Called = JUDGE) -> str:
     return bare.rstrip("/")
 
 
-async def _refuse_internal(base_url: str, called: Called) -> None:
-    host = urlsplit(base_url).hostname or ""
+async def _refuse_internal(host: str, called: Called) -> None:
+    """Refuse a name at once that resolves to such an address, and one that a proxy is to ask."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

@@ -5,8 +5,9 @@ Why not the client of a vendor: docs/decisions/0012-the-judge-speaks-http.md.
 
 import contextlib
 import os
+import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from ipaddress import ip_address, ip_network
@@ -17,7 +18,8 @@ from urllib.request import getproxies
 from hf_rlhf.errors import JudgeError
 
 if TYPE_CHECKING:
-    from aiohttp import ClientSession
+    from aiohttp import ClientSession, ThreadedResolver
+    from aiohttp.abc import ResolveResult
 
 MAX_REPLY_BYTES = 16 * 2**20
 """Of a body, decompressed. A chat completion of 100,000 tokens is a megabyte."""
@@ -38,10 +40,12 @@ class Answer:
     """False: the body is longer than MAX_REPLY_BYTES, and `text` is its beginning."""
 
 
-def session(url: str, headers: Mapping[str, str]) -> "ClientSession":
+def session(url: str, headers: Mapping[str, str], check: Callable[[str], None]) -> "ClientSession":
     """Return a session for `url` in the running event loop; `headers` go with each request.
 
-    It keeps as many connections as there are requests, no cookies, and has no time limit.
+    It keeps as many connections as there are requests, no cookies, and has no time limit. Each
+    address that the host's name resolves to is given to `check`, which may raise, before anything
+    connects to it; behind a proxy it is the proxy that resolves the name.
     Raises JudgeError for a proxy or certificates that cannot be used.
     """
     import aiohttp
@@ -51,7 +55,7 @@ def session(url: str, headers: Mapping[str, str]) -> "ClientSession":
     connector = aiohttp.TCPConnector(
         limit=0,
         keepalive_timeout=_IDLE_S,
-        resolver=aiohttp.ThreadedResolver(),  # the system's, whatever else is installed
+        resolver=_resolver(None if proxy else check),
         ssl=_trusted(*map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR"))) if secure else True,
     )
     return aiohttp.ClientSession(
@@ -63,6 +67,24 @@ def session(url: str, headers: Mapping[str, str]) -> "ClientSession":
         max_line_size=_MAX_HEADER_BYTES,
         max_field_size=_MAX_HEADER_BYTES,
     )
+
+
+def _resolver(check: Callable[[str], None] | None) -> "ThreadedResolver":
+    """Return the system's resolver, whatever else is installed, that gives addresses to `check`."""
+    import aiohttp
+
+    class Checked(aiohttp.ThreadedResolver):
+        """What it returns is what is connected to, so that a name cannot change in between."""
+
+        async def resolve(
+            self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+        ) -> "list[ResolveResult]":
+            found = await super().resolve(host, port, family)
+            for one in found if check is not None else ():
+                check(one["host"])
+            return found
+
+    return Checked()
 
 
 async def ask(client: "ClientSession", method: str, url: str, body: bytes | None = None) -> Answer:

@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -26,6 +27,7 @@ from hf_rlhf_roles.asked import ChatRequest
 from hf_rlhf_roles.engine import Engine, Reply, Sampling, TooLong, Unspeakable
 
 TOKEN_VARIABLE = "HF_RLHF_ROLES_TOKEN"
+LOCAL_HOSTS = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?", re.IGNORECASE)
 _GRACE = 5
 """Seconds for answers in hand when the server is stopped."""
 
@@ -38,10 +40,15 @@ class Limits(BaseModel):
     """Bytes of a request."""
     max_waiting: int = 32
     """Requests in hand at once; more are told to come again."""
+    body_seconds: float = 10.0
+    """For the whole of a request to come; until then it is not in hand."""
 
 
 def make_app(engine: Engine, limits: Limits | None = None, token: str | None = None) -> FastAPI:
-    """Return the application. With a token, requests carry `Authorization: Bearer TOKEN`."""
+    """Return the application. With a token, requests carry `Authorization: Bearer TOKEN`.
+
+    Without one, only those are answered that name this machine: LOCAL_HOSTS.
+    """
     limits = limits or Limits()
     app = FastAPI(title="hf-rlhf roles", docs_url=None, redoc_url=None, openapi_url=None)
     service = _Service(engine, limits)
@@ -220,9 +227,10 @@ def _usage(reply: Reply) -> dict[str, int]:
 
 
 class _Guard:
-    """Refuses strangers, oversized requests and too many at once before anything of them is read.
+    """Refuses strangers and oversized requests before they are read, and too many at once.
 
-    As plain ASGI it holds a request's place until the last byte is sent or the client is gone.
+    As plain ASGI it holds a request's place from when it has come whole until the last byte is sent
+    or the client is gone.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits, token: str | None) -> None:
@@ -235,10 +243,18 @@ class _Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if refused := self._refused(Request(scope)):
+        refused = self._refused(Request(scope))
+        if refused is None and (counted := scope["method"] == "POST"):
+            try:
+                async with asyncio.timeout(self.limits.body_seconds):
+                    receive = await _whole_body(receive)
+                refused = self._refused(Request(scope))  # others may have come in the meantime
+            except TimeoutError:
+                seconds = self.limits.body_seconds
+                refused = _error(408, f"The request did not come whole within {seconds:g} s.")
+        if refused is not None:
             await refused(scope, receive, send)
             return
-        counted = scope["method"] == "POST"
         self.inside += counted
         began = False
 
@@ -256,6 +272,10 @@ class _Guard:
             self.inside -= counted
 
     def _refused(self, request: Request) -> JSONResponse | None:
+        host = request.headers.get("host")  # browsers always send it
+        if not self.token and host is not None and not LOCAL_HOSTS.fullmatch(host):
+            said = f"This server is for localhost only; with {TOKEN_VARIABLE} set, for other names."
+            return _error(403, said)
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
         open_to_all = not self.token or request.url.path == "/health"
         if not (open_to_all or hmac.compare_digest(given.encode(), str(self.token).encode())):
@@ -273,6 +293,19 @@ class _Guard:
             said = f"{self.limits.max_waiting} requests are in hand. Try again later."
             return _error(429, said, code="rate_limit_exceeded")
         return None
+
+
+async def _whole_body(receive: Receive) -> Receive:
+    """Take in what a request brings, and return what gives it again, then what follows."""
+    messages = [await receive()]
+    while messages[-1].get("more_body"):
+        messages.append(await receive())
+    messages.reverse()
+
+    async def again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return again
 
 
 def _error(
@@ -311,14 +344,22 @@ def serve(engine: Engine, opened: socket.socket, limits: Limits) -> None:
     import uvicorn
 
     token = os.environ.get(TOKEN_VARIABLE) or None
-    app = make_app(engine, limits, token)
     locked = f", token from {TOKEN_VARIABLE}" if token else ""
     host, port = opened.getsockname()[:2]
-    print(
+    greeting = (
         f"http://{f'[{host}]' if ':' in host else host}:{port}/v1 serves {', '.join(engine.roles)} "
-        f"on one base{locked}. Ctrl-C stops it.",
-        flush=True,
+        f"on one base{locked}. Ctrl-C stops it."
     )
+
+    class Server(uvicorn.Server):
+        """Says that it serves once it listens."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                print(greeting, flush=True)
+
+    app = make_app(engine, limits, token)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_GRACE)
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[opened])
+        Server(config).run(sockets=[opened])

@@ -5,6 +5,7 @@ import io
 import json
 import queue
 import shutil
+import socket
 import threading
 
 import pytest
@@ -18,6 +19,7 @@ from hf_rlhf_roles.guard import seal_all
 from hf_rlhf_roles.server import Limits, check_host, make_app, open_port
 from hf_rlhf_roles.workspace import make_workspace
 
+LOCAL = "http://localhost:8000"
 HELLO = [{"role": "user", "content": "Hello."}]
 
 
@@ -55,7 +57,7 @@ def engine(workspace):
 
 @pytest.fixture(scope="module")
 def client(engine):
-    return TestClient(make_app(engine, Limits(max_tokens=16, max_body=4000)))
+    return TestClient(make_app(engine, Limits(max_tokens=16, max_body=4000)), LOCAL)
 
 
 def ask(client, **changed):
@@ -239,7 +241,7 @@ def test_bad_requests_are_told(client, changed, status, said):
 def test_a_prompt_over_the_context_is_told(engine):
     with pytest.raises(TooLong, match="room for 2048"):
         engine.encode("writer", [{"role": "user", "content": "zq " * 2000}], 10)
-    big = TestClient(make_app(engine))
+    big = TestClient(make_app(engine), LOCAL)
     answer = ask(big, messages=[{"role": "user", "content": "zq " * 2000}])
     assert answer.json()["error"]["code"] == "context_length_exceeded"
 
@@ -330,7 +332,7 @@ def test_clients_that_go_away_leave_their_places(engine, stream):
 
     for away_after in (0, 1, 2) if stream else (0,):
         asyncio.run(go(away_after))
-    assert ask(TestClient(app)).status_code == 200
+    assert ask(TestClient(app, LOCAL)).status_code == 200
 
 
 def test_a_token_keeps_strangers_out(engine):
@@ -351,13 +353,81 @@ def test_other_machines_need_a_token(monkeypatch):
     check_host("127.0.0.1", allow_remote=False)
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *(("localhost:8000", 200), ("127.0.0.1", 200), ("[::1]:8000", 200), ("LOCALHOST", 200)),
+        *(("evil.example", 403), ("evil.example:8000", 403), ("localhost.evil.example", 403)),
+        *(("127.0.0.1.evil.example", 403), ("[::1].evil.example", 403), ("", 403)),
+        ("localhost:80@evil.example", 403),
+    ],
+)
+def test_without_a_token_only_local_names_are_answered_to(engine, host, status):
+    """A page in a browser reaches 127.0.0.1 by a name of its own, that it lets resolve so."""
+    client = TestClient(make_app(engine), LOCAL)
+    answer = client.get("/v1/models", headers={"Host": host})
+    assert answer.status_code == status
+    assert status == 200 or "HF_RLHF_ROLES_TOKEN" in answer.json()["error"]["message"]
+    locked = TestClient(make_app(engine, token="open sesame"), LOCAL)
+    right = {"Authorization": "Bearer open sesame", "Host": host}
+    assert locked.get("/v1/models", headers=right).status_code == 200
+
+
+def test_bodies_that_do_not_come_hold_no_places(engine):
+    """More stalled requests than places; then one that comes whole is answered."""
+    app = make_app(engine, Limits(max_waiting=2, body_seconds=1.0))
+    scope, content = long_request(False)
+    short = json.dumps({"model": "writer", "messages": HELLO, "max_tokens": 2}).encode()
+    length = (b"content-length", b"%d" % len(short))
+    brief = {**scope, "headers": [(b"content-type", b"application/json"), length]}
+
+    async def status_of(scope, content, more):
+        sent = []
+        parts = [{"type": "http.request", "body": content, "more_body": more}]
+
+        async def receive():
+            if not parts:
+                await asyncio.sleep(3600)
+            return parts.pop()
+
+        async def send(message):
+            sent.append(message)
+
+        await app(dict(scope), receive, send)
+        return sent[0]["status"]
+
+    async def go():
+        waiting = [asyncio.create_task(status_of(scope, content[:9], True)) for _ in range(5)]
+        await asyncio.sleep(0.1)
+        status = await status_of(brief, short, False)
+        return status, await asyncio.gather(*waiting)
+
+    assert asyncio.run(go()) == (200, [408] * 5)
+
+
+def test_it_says_that_it_serves_when_it_does(engine, monkeypatch):
+    from hf_rlhf_roles import server
+
+    opened = open_port("127.0.0.1", 0)
+    printed = []
+
+    def note(text, **_):
+        printed.append(text)
+        socket.create_connection(opened.getsockname(), timeout=10).close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(server, "print", note, raising=False)
+    server.serve(engine, opened, Limits())
+    assert "serves data_insight, writer" in printed[0]
+
+
 def test_too_many_at_once_are_told_to_come_again(engine):
     full = make_app(engine, Limits(max_waiting=1))
     body = {"model": "writer", "messages": HELLO, "max_tokens": 2}
     codes = queue.Queue()
 
     def work():
-        codes.put(TestClient(full).post("/v1/chat/completions", json=body).status_code)
+        codes.put(TestClient(full, LOCAL).post("/v1/chat/completions", json=body).status_code)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
     with engine._lock:

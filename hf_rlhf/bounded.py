@@ -1,0 +1,138 @@
+"""Try what came with somebody's model where it can do no harm: its patterns, its chat template.
+
+A regular expression may backtrack for years, a template loop for ever or fill the memory, and
+neither can be stopped from within. So each is tried in a process with little memory and time.
+"""
+
+import json
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+SECONDS = 20
+"""Far more than what any honest pattern or template takes on a busy machine: milliseconds."""
+MEMORY = 2**30
+MOST_TEXT = 2**24
+"""Characters that a template may make of a conversation of four short messages."""
+_PLAIN = re.compile(r"[\w.-]*")
+
+
+WHOLE_NAME = r"(?:{})\Z"
+
+
+def pattern_problem(patterns: Iterable[tuple[str, str]], names: Sequence[str]) -> str | None:
+    """Return what is wrong with regular expressions that are to be matched with names, or None.
+
+    Each is given as the form in which it is used, such as WHOLE_NAME, and what stands in its {}.
+    """
+    used = [form.format(inner) for form, inner in patterns if not _PLAIN.fullmatch(inner)]
+    return _tried("patterns", {"patterns": used, "names": list(names)}) if used else None
+
+
+def template_problem(template: str, special: Mapping[str, str]) -> str | None:
+    """Return why a chat template cannot be used: it does not end, or makes too much text.
+
+    Errors that it raises are of no concern here: they depend on the conversation.
+    """
+    return _template_problem(template, json.dumps(dict(special), sort_keys=True))
+
+
+@cache
+def _template_problem(template: str, special: str) -> str | None:
+    return _tried("template", {"template": template, "special": json.loads(special)})
+
+
+def _tried(what: str, asked: Mapping[str, Any]) -> str | None:
+    command = [sys.executable, "-m", __name__, what]
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(asked).encode(),
+            capture_output=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"does not come to an end in {SECONDS} s"
+    if done.returncode:
+        return f"takes more than {MEMORY // 2**20} MiB of memory, or cannot be tried"
+    problem: str | None = json.loads(done.stdout)
+    return problem
+
+
+def _try_patterns(patterns: Sequence[str], names: Sequence[str]) -> str | None:
+    try:
+        compiled = [re.compile(pattern) for pattern in patterns]
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"is no regular expression: {error}"
+    for pattern in compiled:
+        for name in names:
+            pattern.match(name)
+    return None
+
+
+_CONVERSATIONS = (
+    [{"role": "user", "content": "Hello"}],
+    [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": "Bye"},
+    ],
+)
+
+
+def _try_template(template: str, special: Mapping[str, str]) -> str | None:
+    """Render as `transformers.utils.chat_template_utils` does, without its seconds of imports."""
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """The `generation` block around what the assistant says: here, only its content."""
+
+        tags = frozenset({"generation"})
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body, lineno=line)
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = lambda value, **options: json.dumps(value, default=str)
+    environment.globals |= {"raise_exception": raise_exception, "strftime_now": str}
+    for messages in _CONVERSATIONS:
+        # A template may raise anything; MemoryError is no Exception of it, and ends the process.
+        with suppress(TemplateError, ValueError, LookupError, TypeError, ArithmeticError):
+            size = 0
+            for part in environment.from_string(template).generate(
+                messages=messages, tools=None, documents=None, add_generation_prompt=True, **special
+            ):
+                size += len(part)
+                if size > MOST_TEXT:
+                    return f"makes more than {MOST_TEXT:,} characters of a short conversation"
+    return None
+
+
+def main() -> None:
+    """Try what standard input holds, and print what is wrong with it as JSON."""
+    with suppress(ValueError, OSError):  # not every system has this limit
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    with suppress(ValueError, OSError):  # should nobody wait any more
+        resource.setrlimit(resource.RLIMIT_CPU, (2 * SECONDS, 2 * SECONDS))
+    tries = {"patterns": _try_patterns, "template": _try_template}
+    print(json.dumps(tries[sys.argv[1]](**json.load(sys.stdin))))
+
+
+if __name__ == "__main__":
+    main()
