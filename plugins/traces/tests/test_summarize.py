@@ -303,6 +303,33 @@ def test_none_summarised_is_an_error(store: Store) -> None:
     assert len(lines(store, "failed")) == SAMPLES
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        FAULTS["401"],
+        FAULTS["403"],
+        # Google's API says so by 400, which others say of a context that is too long.
+        Reply(
+            status=400, body=b'{"error": {"message": "API key not valid. Pass a valid API key."}}'
+        ),
+        Reply(status=400, body=b'{"error": {"message": "Invalid API-key provided."}}'),
+        Reply(status=400, body=b'{"error": {"code": "invalid_api_key"}}'),
+    ],
+)
+def test_a_refused_key_stops_the_call_at_the_first_reply(store: Store, refusal: Reply) -> None:
+    with ScriptedServer(always=refusal, delay=0.1) as server:
+        with pytest.raises(JudgeError, match=r"refused the key(.|\n)* variable OPENAI_API_KEY"):
+            summarize(store, server)
+        assert len(server.asked) == 1
+    assert lines(store, "failed") == []
+
+
+def test_all_go_on_at_once_after_the_first_reply(store: Store) -> None:
+    with ScriptedServer(summary_of, delay=0.05) as server:
+        assert summarize(store, server)["summarised"] == SAMPLES
+        assert server.peak > 4
+
+
 @pytest.mark.parametrize("how", [pytest.param("model", marks=pytest.mark.slow), "extractive"])
 def test_after_a_kill_the_file_is_that_of_an_unbroken_run(how: str, store: Store) -> None:
     path = store.folder / "summaries/summaries.jsonl"
