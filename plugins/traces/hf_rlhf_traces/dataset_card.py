@@ -37,8 +37,9 @@ _SAID = (
 """Of a report: what is said in sentences."""
 _NOTES = {
     "no_action": "replies that neither search nor answer",
-    "think_turns": "assistant turns, of all samples, that have reasoning and more",
-    "think_dropped": "of those with reasoning, assistant turns written without it",
+    "think_turns": "assistant turns before the reply, of all samples, that have thoughts in tags",
+    "think_dropped": "of those, turns whose thoughts are plain text, without the tags",
+    "reasoning_dropped": "samples without reasoning, under an opening that asks for none",
     "traces_without_samples": "traces that gave none",
     "unknown_steps": "steps of unknown type: not written",
     "without_quotes": "summaries without any quote",

@@ -24,6 +24,11 @@ MADE_BY: Mapping[str, str] = types.MappingProxyType(
     }
 )
 """Dataset -> the verb, and step of a store, that makes it."""
+Form = Literal["multiturn", "steps", "summary_prefix", "summary_only", "summary_both"]
+FORMS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
+    {**{name: (name,) for name in DATASETS}, "summary_both": ("summary_prefix", "summary_only")}
+)
+"""What a run trains on -> the datasets that it is the rows of."""
 
 
 class Chat(TypedDict):
