@@ -13,7 +13,6 @@ from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.rows import Chat, GrowingStep, Lines, Multiturn, Origin, Step
 from hf_rlhf_traces.trace import Answer, Reasoning, Search, Trace, Unknown, turns
 
-
 _WHOLE = -1
 """The place of a draw for a whole conversation."""
 

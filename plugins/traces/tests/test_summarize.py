@@ -448,12 +448,21 @@ def test_every_sample_is_a_row_of_both_datasets_or_counted(
     assert made_up > 0
     assert report["missing"] == 5
     report = split(store)
-    assert report["steps"] == SAMPLES == sum(report["samples"].values()) + failed + 5
-    assert (report["dropped_quotes"], report["without_quotes"]) == (made_up, made_up)
+    # A summary of nothing but invented quotes would be one without evidence.
+    left_out = {"min_verbatim": 0, "all_quotes_invented": made_up}
+    assert report["filtered"] == left_out
+    assert report["steps"] == SAMPLES == sum(report["samples"].values()) + made_up + failed + 5
+    assert (report["dropped_quotes"], report["without_quotes"]) == (0, 0)
+    assert f"{made_up} whose quotes are all invented" in capsys.readouterr().out
+    check(reconciliation(store))
+    for side in ("train", "validation"):
+        for row in rows_of(store, "summary_prefix", side):
+            assert parse(row["summary"], FORM).quotes
     report = split(store, "--overwrite", "--keep_unverbatim")
     assert report["dropped_quotes"] == 0
+    assert sum(report["samples"].values()) + failed + 5 == SAMPLES
     report = split(store, "--overwrite", "--min_verbatim", "0.5")
-    assert report["filtered"] == {"min_verbatim": made_up}
+    assert report["filtered"] == {"min_verbatim": made_up, "all_quotes_invented": 0}
     assert sum(report["samples"].values()) + made_up + failed + 5 == SAMPLES
     assert f"{made_up} under --min_verbatim" in capsys.readouterr().out
     card = (store.folder / "datasets/README.md").read_text()
@@ -491,6 +500,8 @@ def test_a_filter_that_leaves_nothing_says_so(store: Store) -> None:
         summarize(store, server)
     with pytest.raises(DataError, match=f"{SAMPLES} under --min_verbatim 0.5"):
         split(store, "--min_verbatim", "0.5")
+    with pytest.raises(DataError, match=f"{SAMPLES} with no quote that stands in the context"):
+        split(store)
     with pytest.raises(ConfigError, match="--min_verbatim: is 2"):
         Filter(2)
 
