@@ -129,7 +129,8 @@ class OpenAIText:
         A request that is in the cache is not sent. The first that is sent is waited for before
         others are, so that a refused key costs one request. Raises JudgeError for what will not
         heal, for a server that is not there at the first request, or later is down for longer than
-        `patience`; and whatever `requests` or `on_reply` raise. What was handed over before is in the cache as well.
+        `patience`; and whatever `requests` or `on_reply` raise. What was handed over before is in
+        the cache as well.
         """
         started = monotonic()
         asking = self._asking

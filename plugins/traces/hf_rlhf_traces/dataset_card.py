@@ -20,7 +20,7 @@ CARD = "README.md"
 _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 """Where the Hub's categories end, by tens: https://huggingface.co/docs/hub/datasets-cards."""
 _ABOUT = {
-    "multiturn": "conversations up to each reply; the loss is on the assistant's turns",
+    "multiturn": "conversations up to each reply; a run learns the last turn",
     "steps": "what was seen up to a result, and the reply to it",
     "summary_prefix": "full context to summary and reply",
     "summary_only": "summary to reply",

@@ -17,7 +17,7 @@ def multiturn_main(argv: Sequence[str]) -> int:
     parser = _parser(
         "multiturn",
         "Conversations up to each reply of a trace: a sample for the first reply, and one for each "
-        "cut at a result. Trained on the assistant's turns.",
+        "cut at a result. The last turn of a sample is learned.",
     )
     parser.add_argument("--seed", type=seed, default=42, help="of what is dropped; default: 42")
     parser.add_argument(

@@ -50,7 +50,7 @@ class Origin(TypedDict):
 
 
 class Multiturn(Origin):
-    """A conversation up to a reply; the loss is on the assistant's turns."""
+    """A conversation up to a reply, its last turn, which is learned."""
 
     messages: Annotated[list[Chat], "question and results are the user's turns"]
 

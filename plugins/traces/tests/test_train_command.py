@@ -88,7 +88,7 @@ def test_a_run_file_is_the_shipped_one_on_the_data_of_the_store(store: Path) -> 
     assert [one["dataset"]["form"] for one in values["phases"]] == [
         "multiturn",
         "summary_only",
-        "summary_prefix",
+        "summary_both",
     ]
     assert values["output_dir"] == str(store / "runs/progressive")
     assert "card" not in values

@@ -91,7 +91,8 @@ def split_summary(
                 f"{store.folder}: no row is left of {counts['steps']} samples: "
                 f"{counts['min_verbatim']} under --min_verbatim {chosen.min_verbatim:g}, "
                 f"{counts['all_quotes_invented']} with no quote that stands in the context "
-                f"(--keep_unverbatim keeps them), {failed.total()} failed, {counts['missing']} not summarised."
+                f"(--keep_unverbatim keeps them), {failed.total()} failed, "
+                f"{counts['missing']} not summarised."
             )
         report.update(_report(counts, failed, made_by))
     return report
