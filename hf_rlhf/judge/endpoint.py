@@ -12,6 +12,7 @@ import difflib
 import email.utils
 import json
 import os
+import re
 import socket
 import ssl
 import time
@@ -44,6 +45,11 @@ NO_KEY = "EMPTY"
 ACCOUNT = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
 """What OpenAI bills, where a key has several; as its own clients name them."""
 _SHOWN = 200
+_WRONG = "(?:invalid|not valid|incorrect|expired|missing)"
+_REFUSES_KEY = re.compile(
+    rf"{_WRONG}[^.]{{0,30}}api[ _-]?key|api[ _-]?key[^.]{{0,30}}{_WRONG}", re.IGNORECASE
+)
+"""What a 400 says of a bad key, as Google's API answers it."""
 
 
 class Failed(Exception):
@@ -263,7 +269,7 @@ class Endpoint:
         base_url = self.called.setting("base_url")
         if status == BUSY:
             return JudgeError(f"{where} has no quota left for this key ({status}: {said}).")
-        if status in (401, 403):
+        if status in (401, 403) or (status == 400 and _REFUSES_KEY.search(answer.text)):
             return JudgeError(
                 f"{where} refused the key ({status}: {said}). "
                 f"Put a valid one in the environment variable {self.api_key_env}."

@@ -126,21 +126,26 @@ class OpenAIText:
     async def write(self, requests: Iterable[Messages], on_reply: OnReply) -> None:
         """Send each request, `max_concurrency` at a time, and hand over what comes as it comes.
 
-        A request that is in the cache is not sent. Raises JudgeError for what will not heal, for a
-        server that is not there at the first request, or later is down for longer than `patience`;
-        and whatever `requests` or `on_reply`
-        raise. What was handed over before is in the cache as well.
+        A request that is in the cache is not sent. The first that is sent is waited for before
+        others are, so that a refused key costs one request. Raises JudgeError for what will not
+        heal, for a server that is not there at the first request, or later is down for longer than
+        `patience`; and whatever `requests` or `on_reply` raise. What was handed over before is in
+        the cache as well.
         """
         started = monotonic()
         asking = self._asking
         line = _Line(requests, self.max_concurrency, self._known)
         waiting = asking.waiting(started, from_start=False)
+        answered = asyncio.Event()
 
-        async def work(client: "ClientSession", keep: Keep[Text | NoText]) -> None:
+        async def work(client: "ClientSession", keep: Keep[Text | NoText], first: bool) -> None:
+            if not first:
+                await answered.wait()
             while (request := line.next()) is not None:
                 said = request.known
                 if said is None:
                     said = await _ask(asking, client, request.body, waiting)
+                    answered.set()
                 self._tally.add(
                     calls=1,
                     cached=request.known is not None,
@@ -151,6 +156,7 @@ class OpenAIText:
                     line.again(request.index, further)
                 elif further is None and request.known is None:
                     keep(request.key, said)
+            answered.set()
 
         try:
             with self._cache.writing() if self._cache else nullcontext(_forget) as write:
@@ -159,8 +165,8 @@ class OpenAIText:
                     asking.endpoint.connect() as client,
                     asyncio.TaskGroup() as group,
                 ):
-                    for _ in range(self.max_concurrency):
-                        group.create_task(work(client, keep))
+                    for number in range(self.max_concurrency):
+                        group.create_task(work(client, keep, first=number == 0))
         except ExceptionGroup as errors:
             raise _first(errors) from None
         finally:

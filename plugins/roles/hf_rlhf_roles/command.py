@@ -80,7 +80,7 @@ def train_main(argv: Sequence[str]) -> int:
     from hf_rlhf_roles.guard import seal_base
     from hf_rlhf_roles.ledger import Ledger
     from hf_rlhf_roles.plan import Planner
-    from hf_rlhf_roles.training import plan_table, train_all
+    from hf_rlhf_roles.training import check_steps, plan_table, train_all
 
     # A plan changes nothing, and can be looked at while something trains.
     with nullcontext() if chosen.dry_run else claimed(workspace.folder):
@@ -91,7 +91,11 @@ def train_main(argv: Sequence[str]) -> int:
             overrides=overrides,
             allow_shared_data=chosen.allow_shared_data,
         )
-        print(plan_table(planner.plan(steps), left_out), flush=True)
+        plan = planner.plan(steps)
+        print(plan_table(plan, left_out), flush=True)
+        # One step alone is checked as its training begins.
+        if chosen.dry_run or sum(one.state != "done" for one in plan) > 1:
+            check_steps(planner, plan)
         if not chosen.dry_run:
             clear_unfinished(workspace.folder / "adapters")
             train_all(planner, steps)

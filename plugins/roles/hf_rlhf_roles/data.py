@@ -57,13 +57,17 @@ class Inspected:
 
     pins: Mapping[str, str] = field(default_factory=dict)
     """`revision` and `subset` of a Hub dataset, where they are given."""
+    systems: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    """System prompt that rows have of their own -> how many, and where the first of them stands."""
 
     def shares(self, other: "array[int]") -> int:
         """Return how many of these marks stand in `other`, too."""
         return len(set(self.marks) & set(other))
 
 
-def inspect_data(path: str, pins: Mapping[str, str] | None = None) -> Inspected:
+def inspect_data(
+    path: str, pins: Mapping[str, str] | None = None, *, system_column: str = "system"
+) -> Inspected:
     """Read every row of a file, folder or Hub dataset once. Raises DataError, naming the row.
 
     `pins` may have `revision` and `subset` of a Hub dataset.
@@ -72,16 +76,21 @@ def inspect_data(path: str, pins: Mapping[str, str] | None = None) -> Inspected:
     marks: set[int] = set()
     kinds: Counter[str] = Counter()
     first: dict[str, str] = {}
+    systems: dict[str, tuple[int, str]] = {}
     count = 0
     for row in _rows(path, pins):
         count += 1
+        if own := _system(row.values, system_column):
+            before, where = systems.get(own, (0, row.where))
+            systems[own] = (before + 1, where)
         kind = kind_of(row.values)
         kinds[kind] += 1
         first.setdefault(kind, f"{row.where}: {_shape(row.values)}")
         digest.update(_canonical(row.values))
         marks.update(_marks(row.values))
     found = array("Q", sorted(marks))
-    return Inspected(path, count, dict(kinds), digest.hexdigest(), found, first, dict(pins or {}))
+    told = (path, count, dict(kinds), digest.hexdigest(), found, first, dict(pins or {}))
+    return Inspected(*told, systems)
 
 
 def first_shared(data: Inspected, marks: "array[int]") -> str | None:
@@ -169,6 +178,35 @@ def check_kind(found: Inspected, role: Role, name: str, stage: Stage) -> None:
         f"{found.name}: stage {name!r} of role {role.name!r} takes data of kind {stage.data} "
         f"({EXPECTED[stage.data]}), but of {found.rows} rows {said}.{hint}"
     )
+
+
+def check_system(found: Inspected, role: Role) -> None:
+    """Raise DataError for rows with another system prompt than the role is served with."""
+    others = {text: one for text, one in found.systems.items() if text != role.system.strip()}
+    if not others:
+        return
+    text, (_, where) = next(iter(others.items()))
+    raise DataError(
+        f"{found.name}: {sum(count for count, _ in others.values())} of {found.rows} rows have a "
+        f"system prompt of their own ({_short(text)} at {where}), and role {role.name!r} is served "
+        f"with its own ({_short(role.system)}): they would train it under another prompt. Take it "
+        "out of the rows, or write it as the role's `system`."
+    )
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
+def _system(values: Mapping[str, Any], column: str) -> str:
+    """Return the system prompt of a row: its column, or the first turn of a conversation."""
+    found = [values.get(column)]
+    for value in values.values():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            turn = value[0]
+            if _speaker(turn) in ("system", "developer"):
+                found.append(turn.get("content") or turn.get("value"))
+    return next((one.strip() for one in found if isinstance(one, str) and one.strip()), "")
 
 
 def _marks(values: Mapping[str, Any]) -> Iterator[int]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, DataError, Problem
-from hf_rlhf_roles.data import Inspected, check_kind, inspect_data, pins_of
+from hf_rlhf_roles.data import Inspected, check_kind, check_system, inspect_data, pins_of
 from hf_rlhf_roles.guard import Seal, seal_folder
 from hf_rlhf_roles.ledger import Ledger, Trained, check_isolation
 from hf_rlhf_roles.role import BASE, OWNED, REFERENCE, Role, Stage
@@ -82,14 +82,16 @@ class Planner:
             self._roles[name] = self.workspace.role(name)
         return self._roles[name]
 
-    def inspected(self, step: Step) -> Inspected:
+    def inspected(self, step: Step, system_column: str = "system") -> Inspected:
         """Return what was read of a step's data."""
         pins = pins_of(self.role(step.role).stage(step.stage).dataset)
-        key = (step.data, *sorted(pins.items()))
+        key = (step.data, *sorted(pins.items()), system_column)
         if key not in self._inspected:
             with self.workspace.inside():
                 try:
-                    self._inspected[key] = inspect_data(step.data, pins)
+                    self._inspected[key] = inspect_data(
+                        step.data, pins, system_column=system_column
+                    )
                 except DataError as error:
                     raise DataError(
                         f"{error} (Paths in workspace.yaml are seen from {self.workspace.folder}.)"
@@ -118,6 +120,9 @@ class Planner:
         values = self._values(step, role, stage, start, shared)
         if values["dataset"].keys().isdisjoint(("columns", "schema")):
             check_kind(data, role, step.stage, stage)  # else the adapter is told how to read it
+        columns = values["dataset"].get("columns")
+        system = columns.get("system", "system") if isinstance(columns, Mapping) else "system"
+        check_system(self.inspected(step, str(system)), role)
         inputs = {
             "data": data.digest,
             "config": _digest(_without_paths(values)),

@@ -4,11 +4,12 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config import RunFile
-from hf_rlhf.errors import HfRlhfError, ModelError
+from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem
 from hf_rlhf.files import atomic_write_text, whole_folder
 from hf_rlhf.folder_card import tell_weights
 from hf_rlhf.lora import check_head, read_adapter
@@ -16,7 +17,53 @@ from hf_rlhf.record import load_record, now
 from hf_rlhf_roles.caches import own_caches
 from hf_rlhf_roles.guard import check_as_left, check_untouched, seal_all, seal_folder
 from hf_rlhf_roles.plan import Planned, Planner
+from hf_rlhf_roles.role import REFERENCE
 from hf_rlhf_roles.workspace import Step, Workspace
+
+
+def check_steps(planner: Planner, plan: Sequence[Planned]) -> None:
+    """Check each step that is to be done as its training will, its rows with it.
+
+    Where a step waits for an adapter, what depends on that is left out. Raises ConfigError with
+    the problems of all steps.
+    """
+    from hf_rlhf.processes import planned
+
+    problems: list[Problem] = []
+    with planner.workspace.inside(), own_caches(planner.workspace.folder):
+        for one in plan:
+            if one.state == "done":
+                continue
+            asked = one.values.get("expect_world_size")
+            try:
+                with planned(asked if isinstance(asked, int) and asked > 0 else 1):
+                    _prepare(one)
+            except ConfigError as error:
+                problems += [
+                    replace(problem, where=f"{one.step.key}: {problem.where}")
+                    for problem in error.problems
+                ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _prepare(one: Planned) -> None:
+    from hf_rlhf.prepare import prepare, prepare_scoring
+    from hf_rlhf.run import find_model, load_tokenizer
+
+    values = {**one.values, "output_dir": str(one.run_folder())}
+    if REFERENCE.search(str(values.get("adapter"))):
+        del values["adapter"]  # it is made before
+    file = RunFile.from_mapping(values, name=str(one.run_folder().with_suffix(".yaml")))
+    if not REFERENCE.search(str(values)):
+        prepare(file)
+        return
+    tokenizer = load_tokenizer(
+        find_model(str(values["model_name_or_path"])),
+        values.get("pad_token"),
+        revision=values.get("model_revision"),
+    )
+    prepare_scoring(file, tokenizer, plugin=one.stage.trainer)
 
 
 def train_step(planner: Planner, planned: Planned) -> Path:

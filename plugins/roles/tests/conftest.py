@@ -40,6 +40,7 @@ def runs(monkeypatch):
 
     spoilers = []
     monkeypatch.setattr(training, "_run", run)
+    monkeypatch.setattr(training, "check_steps", lambda *_: None)  # test_dry_run.py has the real
     monkeypatch.setattr(
         training, "load_record", lambda folder: {"status": "finished", "run_id": "r"}
     )

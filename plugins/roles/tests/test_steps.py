@@ -3,6 +3,7 @@
 The run itself is replaced by one that leaves what a run leaves (`test_pipeline.py` has real ones).
 """
 
+import json
 import os
 import re
 import shutil
@@ -197,6 +198,50 @@ def test_data_of_the_wrong_kind_names_the_stage_for_it(home, runs):
     with pytest.raises(DataError, match="no such file"):
         step(home, "writer", "sft", "--data", str(home / "data" / "writer_sf.jsonl"))
     assert runs.ran == []
+
+
+def talk(system: str, *, by: str = "role", said: str = "content") -> dict[str, object]:
+    turns = (("system", system), ("user", "Q"), ("assistant", "A"))
+    name = "messages" if by == "role" else "conversations"
+    return {name: [{by: role, said: text} for role, text in turns]}
+
+
+@pytest.mark.parametrize(
+    ("stage", "row"),
+    [
+        ("sft", {"system": "You are a pirate.", "prompt": "Q", "response": "A"}),
+        ("sft", talk("You are a pirate.")),
+        ("sft", talk("You are a pirate.", by="from", said="value")),
+        (
+            "dpo",
+            {
+                "prompt": talk("You are a pirate.")["messages"][:2],
+                "chosen": "A",
+                "rejected": "B",
+            },
+        ),
+    ],
+)
+def test_rows_with_a_system_prompt_of_their_own_are_refused(home, runs, stage, row):
+    data = home / "data" / "mine.jsonl"
+    plain = (home / "data" / "writer_sft.jsonl").read_text().splitlines()[:2]
+    step(home, "writer", "sft")
+    first = plain if stage == "sft" else []
+    data.write_text("\n".join([*first, json.dumps(row)]) + "\n")
+    own = rf"1 of {len(first) + 1} rows have a system prompt of their own .*pirate.*mine\.jsonl:"
+    for dry in ([], ["--dry_run"]):
+        with pytest.raises(DataError, match=own):
+            step(home, "writer", stage, "--data", str(data), *dry)
+    assert len(runs.ran) == 1
+
+
+def test_rows_with_the_system_prompt_of_the_role_are_as_those_without(home, runs):
+    system = read_workspace(home).role("writer").system
+    data = home / "data" / "mine.jsonl"
+    rows = [talk(f"{system}\n"), talk(" "), {"prompt": "R", "response": "B", "system": ""}]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    step(home, "writer", "sft", "--data", str(data))
+    assert len(runs.ran) == 1
 
 
 @pytest.mark.parametrize("first", ["writer", "data_insight"])

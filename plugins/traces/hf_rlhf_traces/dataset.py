@@ -6,13 +6,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf.files import atomic_write_text
-from hf_rlhf_traces.rows import DATASETS, MADE_BY, arrow_schema, conversation
+from hf_rlhf_traces.rows import DATASETS, FORMS, MADE_BY, Form, arrow_schema, conversation
 from hf_rlhf_traces.store import MANIFEST, Store
 from hf_rlhf_traces.tokens import Pair, lengths, rendered
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _SPLITS = {"train": "train", "validation": "test"}
 _LOOKED_AT = 20
+_SHAPED = {"multiturn": ["messages"], "steps": ["answer"]}
+"""Dataset that is no prompt and completion yet -> the columns that these take the place of."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ def traces(
     *,
     tokenizer: Any,
     rejected_rows: Path | None = None,
-    form: Literal["multiturn", "steps", "summary_prefix", "summary_only"] = "multiturn",
+    form: Form = "multiturn",
     max_tokens: int | None = None,
     max_train_rows: int | None = None,
     max_test_rows: int | None = None,
@@ -47,15 +50,16 @@ def traces(
 ) -> Loaded:
     """Load a dataset made of agent search traces by `hf-rlhf traces`.
 
-    `multiturn` gives `messages`, of which the assistant's turns are learned; the others give
-    `prompt` and `completion`, as messages. The validation questions are the split `test`.
+    Each sample is a `prompt` and a `completion`, as messages: the completion is the reply to learn,
+    in `multiturn` the last turn alone, since each turn before it is the reply of a sample of its
+    own. The validation questions are the split `test`.
 
     Args:
         path: the folder that the verbs work in, its folder `datasets` or a copy of that, or the id
             of a dataset on the Hub that `hf-rlhf traces push` has pushed.
         tokenizer: is given by the run.
         rejected_rows: is given by the run: the file to which rows too long are written.
-        form: which of the datasets.
+        form: which of the datasets; `summary_both` is `summary_prefix` and `summary_only`.
         max_tokens: longer samples, prompt and reply with the chat template, are left out.
         max_train_rows: at most so many; which, depends on their ids alone, and those of a smaller
             number are among those of a larger one.
@@ -75,7 +79,7 @@ def traces(
 
     most = {"train": max_train_rows, "test": max_test_rows}
     _check(form, {"max_tokens": max_tokens, **{f"max_{n}_rows": one for n, one in most.items()}})
-    found = _here(Path(path).expanduser(), form, revision) or _on_the_hub(path, form, revision)
+    found = _found(path, form, revision)
     made: dict[str, Dataset] = {}
     dropped: dict[str, int] = {}
     too_long: list[dict[str, Any]] = []
@@ -83,8 +87,8 @@ def traces(
     for split, rows in found.splits.items():
         _check_columns(found.name, form, split, rows)
         name = _SPLITS[split]
-        shaped = _shaped(rows, form)
-        _check_template(found.name, shaped, tokenizer)
+        shaped = as_prompt_completion(rows, form)
+        _check_template(found.name, shaped, form, tokenizer)
         special += _with_special_tokens(shaped, tokenizer)
         fitting, long = _short_enough(shaped, tokenizer, max_tokens)
         kept = _fewer(fitting, most[name])
@@ -106,13 +110,32 @@ def traces(
 
 
 def _check(form: str, sizes: Mapping[str, int | None]) -> None:
-    if form not in DATASETS:
-        close = difflib.get_close_matches(form, DATASETS, n=1)
+    if form not in FORMS:
+        close = difflib.get_close_matches(form, FORMS, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise DataError(f"`form` is {form!r}, expected one of {', '.join(DATASETS)}.{hint}")
+        raise DataError(f"`form` is {form!r}, expected one of {', '.join(FORMS)}.{hint}")
     for name, value in sizes.items():
         if value is not None and value < 1:
             raise DataError(f"`{name}` is {value}, expected at least 1.")
+
+
+def _found(path: str, form: str, revision: str | None) -> _Found:
+    """Return the rows of a form, those of one dataset behind those of another."""
+    from datasets import concatenate_datasets
+
+    here = Path(path).expanduser()
+    parts = [
+        _here(here, name, revision) or _on_the_hub(path, name, revision) for name in FORMS[form]
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    splits = {
+        split: concatenate_datasets([one.splits[split] for one in parts])
+        for split in parts[0].splits
+    }
+    digests = " ".join(one.sha256 or "" for one in parts).strip()
+    sha256 = hashlib.sha256(digests.encode()).hexdigest() if digests else None
+    return _Found(path, splits, parts[0].commit, sha256)
 
 
 def _here(path: Path, form: str, revision: str | None) -> _Found | None:
@@ -180,38 +203,41 @@ def _on_the_hub(path: str, form: str, revision: str | None) -> _Found:
 
 
 def _check_columns(name: str, form: str, split: str, rows: "Dataset") -> None:
-    if missing := [one for one in arrow_schema(form).names if one not in rows.column_names]:
+    needed = arrow_schema(FORMS[form][0]).names
+    if missing := [one for one in needed if one not in rows.column_names]:
         raise DataError(
             f"{name}: {form} ({split}) lacks the columns {', '.join(missing)}; it has "
-            f"{', '.join(rows.column_names)}. Build it by hf-rlhf traces {MADE_BY[form]}."
+            f"{', '.join(rows.column_names)}. Build it by hf-rlhf traces {MADE_BY[FORMS[form][0]]}."
         )
 
 
-def _shaped(rows: "Dataset", form: str) -> "Dataset":
-    """Return rows of a TRL format; only `steps` are not that as they are."""
-    if form != "steps":
+def as_prompt_completion(rows: "Dataset", form: str) -> "Dataset":
+    """Return rows in columns `prompt` and `completion`, which those of summaries are already."""
+    if form not in _SHAPED:
         return rows
     from datasets import Features
 
-    others = [one for one in rows.column_names if one not in ("prompt", "answer")]
+    others = [one for one in rows.column_names if one not in ("prompt", *_SHAPED[form])]
     turns = Features.from_arrow_schema(arrow_schema("summary_prefix"))
     both = {one: turns[one] for one in ("prompt", "completion")}
     features = Features({**{one: rows.features[one] for one in others}, **both})
-    return rows.map(_as_messages, remove_columns=["answer"], features=features)
+    shape = partial(_reply_apart, form)
+    return rows.map(shape, remove_columns=_SHAPED[form], features=features)
 
 
-def _as_messages(row: Mapping[str, Any]) -> dict[str, Any]:
-    prompt, completion = conversation("steps", row)
+def _reply_apart(form: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    prompt, completion = conversation(form, row)
     return {"prompt": prompt, "completion": completion}
 
 
-def _check_template(name: str, rows: "Dataset", tokenizer: Any) -> None:
+def _check_template(name: str, rows: "Dataset", form: str, tokenizer: Any) -> None:
     """Refuse a chat template that drops what was said: Qwen3's drops earlier turns' <think>."""
-    if "messages" not in rows.column_names:
+    if form != "multiturn":
         return
     for row in rows.select(range(min(len(rows), _LOOKED_AT))):
-        text = rendered(tokenizer, row["messages"])
-        lost = [one["content"] for one in row["messages"] if one["content"].strip() not in text]
+        turns = [*row["prompt"], *row["completion"]]
+        text = rendered(tokenizer, turns)
+        lost = [one["content"] for one in turns if one["content"].strip() not in text]
         if lost:
             raise ModelError(
                 f"{name}: the tokenizer's chat template changes what was said in {row['id']}: it "
@@ -228,7 +254,7 @@ def _with_special_tokens(rows: "Dataset", tokenizer: Any) -> int:
     special = "|".join(re.escape(one) for one in tokenizer.all_special_tokens if one)
     if not special:
         return 0
-    columns = [one for one in ("messages", "prompt", "completion") if one in rows.column_names]
+    columns = ["prompt", "completion"]
     count = 0
     # In Arrow, since every process does it, and rows as Python objects take ten times as long.
     for table in rows.select_columns(columns).with_format("arrow").iter(batch_size=256):
@@ -259,8 +285,6 @@ def _short_enough(
 
 
 def _pairs(rows: "Dataset") -> Iterator[Pair]:
-    if "messages" in rows.column_names:
-        return (conversation("multiturn", row) for row in rows.select_columns(["messages"]))
     columns = ["prompt", "completion"]
     return (conversation("summary_only", row) for row in rows.select_columns(columns))
 

@@ -20,7 +20,7 @@ CARD = "README.md"
 _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 """Where the Hub's categories end, by tens: https://huggingface.co/docs/hub/datasets-cards."""
 _ABOUT = {
-    "multiturn": "conversations up to each reply; the loss is on the assistant's turns",
+    "multiturn": "conversations up to each reply; a run learns the last turn",
     "steps": "what was seen up to a result, and the reply to it",
     "summary_prefix": "full context to summary and reply",
     "summary_only": "summary to reply",
@@ -37,8 +37,9 @@ _SAID = (
 """Of a report: what is said in sentences."""
 _NOTES = {
     "no_action": "replies that neither search nor answer",
-    "think_turns": "assistant turns, of all samples, that have reasoning and more",
-    "think_dropped": "of those with reasoning, assistant turns written without it",
+    "think_turns": "assistant turns before the reply, of all samples, that have thoughts in tags",
+    "think_dropped": "of those, turns whose thoughts are plain text, without the tags",
+    "reasoning_dropped": "samples without reasoning, under an opening that asks for none",
     "traces_without_samples": "traces that gave none",
     "unknown_steps": "steps of unknown type: not written",
     "without_quotes": "summaries without any quote",

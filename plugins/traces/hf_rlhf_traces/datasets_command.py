@@ -17,7 +17,7 @@ def multiturn_main(argv: Sequence[str]) -> int:
     parser = _parser(
         "multiturn",
         "Conversations up to each reply of a trace: a sample for the first reply, and one for each "
-        "cut at a result. Trained on the assistant's turns.",
+        "cut at a result. The last turn of a sample is learned.",
     )
     parser.add_argument("--seed", type=seed, default=42, help="of what is dropped; default: 42")
     parser.add_argument(
@@ -25,10 +25,21 @@ def multiturn_main(argv: Sequence[str]) -> int:
         type=share,
         default=0.3,
         metavar="P",
-        help="how often a turn is written without its reasoning; default: %(default)s",
+        help="how often a turn before the reply has its thoughts as plain text, without their "
+        "tags; default: %(default)s",
+    )
+    parser.add_argument(
+        "--reasoning_drop_prob",
+        type=share,
+        default=0.0,
+        metavar="P",
+        help="how often a conversation is written without any reasoning, under an opening that "
+        "asks for none; default: %(default)s",
     )
     chosen = parser.parse_args(argv)
-    drop = {"seed": chosen.seed, "think_drop_prob": chosen.think_drop_prob}
+    drop = {
+        name: getattr(chosen, name) for name in ("seed", "think_drop_prob", "reasoning_drop_prob")
+    }
 
     from hf_rlhf_traces.samples import multiturn_rows
 
@@ -93,7 +104,15 @@ def described(report: Mapping[str, Any]) -> str:
     left = [f"{count:,} {why}" for why, count in report["skipped"].items() if count]
     if report.get("unknown_steps"):
         left.append(f"{report['unknown_steps']:,} unknown steps not written")
-    return f"{told}; left out: {', '.join(left) or 'nothing'}."
+    told += f"; left out: {', '.join(left) or 'nothing'}."
+    if dropped := report.get("think_dropped"):
+        told += (
+            f" {dropped:,} of {report['think_turns']:,} earlier turns have their thoughts without "
+            "tags."
+        )
+    if dropped := report.get("reasoning_dropped"):
+        told += f" {dropped:,} samples are without reasoning, under an opening that asks for none."
+    return told
 
 
 def _parser(dataset: str, description: str) -> argparse.ArgumentParser:

@@ -58,6 +58,13 @@ class Format:
         "enough, give the answer, and nothing else, in <{answer}> tags.\n\nQuestion: {context}"
     )
     """The first turn in `multiturn`; `{context}` is the question."""
+    multiturn_without_reasoning: str = (
+        "Answer the question below. If you lack knowledge, search by a query in <{search}> tags; "
+        "what is found is returned in <{information}> tags, and you may search as often as you "
+        "need. When you know enough, give the answer, and nothing else, in <{answer}> tags."
+        "\n\nQuestion: {context}"
+    )
+    """The same where the reasoning was dropped, so that none is asked for."""
     summary_prefix: str = (
         "Below is a question and what a search agent has thought and found so far. First "
         "summarise it in <{summary}> tags: the <{question}>, the <{reasoning}> so far, and as "
@@ -138,12 +145,17 @@ class Format:
         r"""Undo `escape`."""
         return self._escaped.sub(r"<\1", text) if "<\\" in text else text
 
-    def said(self, steps: Iterable[Step]) -> str:
-        """Return what the agent said at one go, in tags; unknown steps and results have none."""
-        return "\n".join(filter(None, map(self._step, steps)))
+    def said(self, steps: Iterable[Step], *, think_tags: bool = True) -> str:
+        """Return what the agent said at one go, in tags; unknown steps and results have none.
 
-    def _step(self, step: Step) -> str:
+        Without `think_tags`, thoughts stand there as plain text.
+        """
+        return "\n".join(filter(None, (self._step(one, think_tags) for one in steps)))
+
+    def _step(self, step: Step, think_tags: bool) -> str:
         if isinstance(step, Reasoning):
+            if not think_tags:
+                return self.escape(step.content)
             return f"<{self.think}>{self.escape(step.content)}</{self.think}>"
         if isinstance(step, Search):
             named = "" if step.tool == SEARCH_TOOL else f' tool="{html.escape(step.tool)}"'
@@ -191,8 +203,17 @@ class Format:
         return f"<{self.question}>{self.escape(text)}</{self.question}>"
 
     def settings(self) -> dict[str, str]:
-        """Return the fields, for records and cards."""
-        return asdict(self)
+        """Return the fields, for records and cards.
+
+        A field that came later is left out while it has its default: folders and summaries that
+        were made before stay those of this format.
+        """
+        later = {"multiturn_without_reasoning"}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in later or value != getattr(Format, name)
+        }
 
 
 _TAG_NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?")
@@ -200,7 +221,8 @@ _PLACEHOLDERS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "document": (("number", "title", "content"), "content"),
     "system": (TAGS, ""),
     **dict.fromkeys(
-        ("multiturn", "summary_prefix", "summary_only"), ((*TAGS, "context"), "context")
+        ("multiturn", "multiturn_without_reasoning", "summary_prefix", "summary_only"),
+        ((*TAGS, "context"), "context"),
     ),
 }
 """Template -> the placeholders it may have, and the one that it must have."""

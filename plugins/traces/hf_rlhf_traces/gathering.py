@@ -72,7 +72,7 @@ def gather(
                 if one is None:
                     continue
                 counted.append(tally.add(one))
-                if tally.rows == EARLY and not tally.traces:
+                if tally.rows == EARLY == tally.bad:
                     tally.refuse_if_more(0)
             tally.noted["blank_lines"] += len(found) - len(counted)
             for one in counted:

@@ -19,9 +19,16 @@ REJECTED = {
     "two_answers": "there are two different final answers",
     "unknown_step": "a step of unknown type, with --unknown drop_row",
     "duplicate": "the same row was read before",
+    "filtered": "a --where does not hold",
+    "field_missing": "the field of a --where is not there, or cannot be compared",
+    "answer_wrong": "the answer is wrong, as its type or `expected_answer` says (--answers)",
+    "answer_unjudged": "nothing says that the answer is right, with --answers correct",
     "contaminated": "the evaluation file of --decontaminate has the question, or words of it",
 }
 """Reason -> what it means."""
+
+BY_CHOICE = ("duplicate", "contaminated", "filtered", "answer_wrong", "answer_unjudged")
+"""Reasons by which nothing is wrong with a row."""
 
 NOTED = {
     "without_results": "traces without any result: they have a first reply only",
@@ -32,6 +39,7 @@ NOTED = {
     "hidden_reasoning": "reasoning that the provider hides; nothing stands for it",
     "reasoning_empty": "reasoning without text, left out",
     "answers_empty": "answers without text, left out",
+    "answers_wrong": "answers that the source calls wrong, left out with the reasoning for them",
     "answers_in_the_middle": "answers that the agent went on from, kept as reasoning",
     "answers_repeated": "final answers given twice in the same words, kept once",
     "reasoning_after_the_answer": "reasoning behind the final answer, left out",

@@ -19,6 +19,7 @@ from hf_rlhf_traces.options import seed as a_seed
 from hf_rlhf_traces.read_table import show_read
 from hf_rlhf_traces.readers import FORMS
 from hf_rlhf_traces.reading import Options
+from hf_rlhf_traces.selection import ANSWERS, condition
 from hf_rlhf_traces.sources import files_of
 from hf_rlhf_traces.split import check_ratio
 from hf_rlhf_traces.store import REJECTS, TRACES, Store
@@ -54,6 +55,8 @@ def asked_reading(chosen: argparse.Namespace) -> dict[str, Any]:
             decontaminate=chosen.decontaminate,
             subset=chosen.subset,
             revision=chosen.revision,
+            where=tuple(chosen.where),
+            answers=chosen.answers,
         ),
         "validation_ratio": chosen.validation_ratio,
         "seed": chosen.seed,
@@ -114,6 +117,21 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
         "or answer, are rejected",
     )
     parser.add_argument(
+        "--where",
+        type=_where,
+        action="append",
+        default=[],
+        metavar="FIELD>=VALUE",
+        help="read only rows of which that holds, as 'reward>=1' or 'verdict==good'; repeatable",
+    )
+    parser.add_argument(
+        "--answers",
+        choices=ANSWERS,
+        default="not_wrong",
+        help="which are learned: all; all but those that the source calls wrong (IncorrectAnswer); "
+        "or only traces whose answer is known to be correct; default: %(default)s",
+    )
+    parser.add_argument(
         "--max_rejected_share",
         type=float,
         default=0.05,
@@ -125,6 +143,15 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
         "--revision", metavar="REV", help="of a Hub dataset: a branch, tag or commit"
     )
     add_overwrite(parser, "read anew, with other settings")
+
+
+def _where(text: str) -> str:
+    try:
+        return condition(text).text
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(
+            f"{error.problems[0].what} {error.problems[0].fix}"
+        ) from error
 
 
 def read(

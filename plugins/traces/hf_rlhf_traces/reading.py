@@ -26,6 +26,7 @@ from hf_rlhf_traces.readers.clean import clean, json_in
 from hf_rlhf_traces.readers.messages import MESSAGES
 from hf_rlhf_traces.readers.rough import QUESTION_KEYS, BadRow, Noted, kind_of
 from hf_rlhf_traces.readers.search import TRACE_KEYS
+from hf_rlhf_traces.selection import Answers, condition, selected
 from hf_rlhf_traces.settle import settle
 from hf_rlhf_traces.trace import (
     Answer,
@@ -65,6 +66,10 @@ class Options:
     subset: str | None = None
     revision: str | None = None
     """Of datasets on the Hub: the configuration; a branch, tag or commit."""
+    where: tuple[str, ...] = ()
+    """Comparisons of fields, `reward>=1`, all of which must hold for a row to be read."""
+    answers: Answers = "not_wrong"
+    """Which answers are learned from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +220,11 @@ def _read(values: Mapping[str, Any], where: str, options: Options, noted: Noted)
     unknown = {step.kind for step in steps if isinstance(step, Unknown)}
     if unknown and options.unknown == "drop_row":
         raise BadRow("unknown_step", ", ".join(sorted(unknown)))
-    trace = Trace("", rough.question, steps, _as_json(rough.fields), "")
+    fields = _as_json(rough.fields)
+    for text in options.where:
+        condition(text).check(fields)
+    steps = selected(steps, fields, noted, answers=options.answers, typed=name == "search")
+    trace = Trace("", rough.question, steps, fields, "")
     if options.decontaminate and (why := evaluation_set(options.decontaminate).match(trace)):
         raise BadRow("contaminated", why)
     try:

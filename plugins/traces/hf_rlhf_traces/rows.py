@@ -24,6 +24,11 @@ MADE_BY: Mapping[str, str] = types.MappingProxyType(
     }
 )
 """Dataset -> the verb, and step of a store, that makes it."""
+Form = Literal["multiturn", "steps", "summary_prefix", "summary_only", "summary_both"]
+FORMS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
+    {**{name: (name,) for name in DATASETS}, "summary_both": ("summary_prefix", "summary_only")}
+)
+"""What a run trains on -> the datasets that it is the rows of."""
 
 
 class Chat(TypedDict):
@@ -45,7 +50,7 @@ class Origin(TypedDict):
 
 
 class Multiturn(Origin):
-    """A conversation up to a reply; the loss is on the assistant's turns."""
+    """A conversation up to a reply, its last turn, which is learned."""
 
     messages: Annotated[list[Chat], "question and results are the user's turns"]
 

@@ -5,6 +5,7 @@ command goes on where it stopped, and each step can be made anew by its own verb
 """
 
 import argparse
+import json
 import shlex
 import sys
 import time
@@ -37,6 +38,10 @@ STEPS = (
 )
 """In this order; `publish` only where a repository is named."""
 TABLE = "reconciliation.md"
+BASE = "base"
+"""The label of the model that training began with."""
+NEXT_STEP_METRICS = ("answer_exact", "query_f1")
+"""What the verdict is of: whether the next step, an answer or a search, is that of the data."""
 _ratio = real("a share above 0 and below 1", lambda number: 0 < number < 1)
 
 
@@ -161,7 +166,7 @@ def _arguments(
             unmeasured = _unmeasured(chosen.out, options.get("train", []))
             return [folder, "--seed", str(chosen.seed), *unmeasured, *anew]
         case "eval":
-            return [folder, "--record", *_measured(chosen.out, options)]
+            return [folder, "--record", *_measured(chosen.out, options.get("eval", []), options)]
         case "analyze":
             return [folder]
         case "publish":
@@ -176,12 +181,36 @@ def _run_folder(folder: Path, options: Mapping[str, Sequence[str]]) -> Path:
     return folder / "runs" / str(chosen.strategy)
 
 
-def _measured(folder: Path, options: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return which model is measured, where no option says so."""
-    if "--model" in _names(options.get("eval", [])):
+def _measured(
+    folder: Path, asked: Sequence[str], options: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Return which models are measured, where no option says so: the base, and what became of it.
+
+    That the one is better than the other is claimed of both tasks, as far as they are measured.
+    """
+    from hf_rlhf_traces.evaluation.command import eval_parser
+    from hf_rlhf_traces.evaluation.metrics import TASKS
+
+    if "--model" in _names(asked):
         return []
     run = _run_folder(folder, options)
-    return ["--model", f"{run.name}={run}"]
+    models = (f"{BASE}={_base(run)}", f"{run.name}={run}")
+    tasks = eval_parser().parse_args([str(folder), *asked]).task or list(TASKS)
+    claims = (
+        f"{task} {metric}: {run.name} > {BASE}" for task in tasks for metric in NEXT_STEP_METRICS
+    )
+    return [
+        *(word for one in models for word in ("--model", one)),
+        *(word for one in claims for word in ("--claim", one)),
+    ]
+
+
+def _base(run: Path) -> str:
+    """Return the model that a run began with."""
+    config = load_record(run)["config"]
+    revision = config.get("model_revision")
+    named = str(config["model_name_or_path"])
+    return f"{named}@{revision}" if revision and not Path(named).exists() else named
 
 
 def _names(options: Sequence[str]) -> set[str]:
@@ -252,7 +281,8 @@ def _stopped(step: str, argv: Sequence[str]) -> None:
 
 
 def _end(chosen: argparse.Namespace, made: Sequence[Made], run: Path) -> None:
-    """Show how long each step took and what became of what it was given; where the rest is."""
+    """Show how long each step took, what became of what it was given, and what was learned."""
+    from hf_rlhf_traces.evaluation.tables import verdict_lines
     from hf_rlhf_traces.terminal import console
 
     store = Store.open(chosen.out)
@@ -271,6 +301,9 @@ def _end(chosen: argparse.Namespace, made: Sequence[Made], run: Path) -> None:
         print(f"published: {load_record(run)['publish']['url']}")
     else:
         print(f"publish it: hf-rlhf publish {shlex.join(_published(run, 'YOU/NAME'))}")
+    results = json.loads((store.folder / "eval" / "results.json").read_text(encoding="utf-8"))
+    for line in verdict_lines(results, run.name, BASE):
+        print(line)
 
 
 def _times(made: Sequence[Made]) -> Any:

@@ -13,6 +13,9 @@ from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.rows import Chat, GrowingStep, Lines, Multiturn, Origin, Step
 from hf_rlhf_traces.trace import Answer, Reasoning, Search, Trace, Unknown, turns
 
+_WHOLE = -1
+"""The place of a draw for a whole conversation."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
@@ -57,36 +60,56 @@ class _Turns:
 
 
 def multiturn_rows(
-    trace: Trace, form: Format, *, seed: int, think_drop_prob: float
+    trace: Trace,
+    form: Format,
+    *,
+    seed: int,
+    think_drop_prob: float,
+    reasoning_drop_prob: float = 0.0,
 ) -> tuple[list[Multiturn], Counter[str]]:
     """Return the conversations up to each reply, and counts.
 
-    Each assistant turn is written without its reasoning with probability `think_drop_prob`, by a
-    draw of its own: it depends on seed, trace, sample and turn, not on what was drawn before. A
-    turn of nothing but reasoning keeps it. What unknown steps alone part is one user's turn.
+    Of the turns before the reply, each has its thoughts as plain text, without their tags, with
+    probability `think_drop_prob`. With probability `reasoning_drop_prob` a whole conversation is
+    written without reasoning, under the opening that asks for none; a turn of nothing but reasoning
+    keeps it. Each draw is its own: it depends on seed, trace, sample and turn, not on what was
+    drawn before. What unknown steps alone part is one user's turn.
     """
     made = _Turns.of(trace, form)
-    without_thoughts = _bare(trace, form, made.said)
+    untagged, bare = _untagged(trace, form), _bare(trace, form, made.said)
     counts = made.counts(trace, first=0)
     rows: list[Multiturn] = []
-    opening = form.ask(form.multiturn, form.escape(trace.question))
     for last, reply in enumerate(made.said):
         if not reply:
             continue
-        messages = _opened(form, opening)
+        reasons = bare[: last + 1] == made.said[: last + 1] or (
+            _drawn(seed, trace.id, last, _WHOLE) >= reasoning_drop_prob
+        )
+        if not reasons:
+            counts["reasoning_dropped"] += 1
+        template = form.multiturn if reasons else form.multiturn_without_reasoning
+        messages = _opened(form, form.ask(template, form.escape(trace.question)))
         for place in range(last + 1):
-            said, bare = made.said[place], without_thoughts[place]
-            if bare != said:
+            said = (made.said if reasons else bare)[place]
+            if reasons and place < last and untagged[place] != said:
                 counts["think_turns"] += 1
                 if _drawn(seed, trace.id, last, place) < think_drop_prob:
                     counts["think_dropped"] += 1
-                    said = bare
+                    said = untagged[place]
             if said:
                 messages.append({"role": "assistant", "content": said})
             if place < last:
                 _hear(messages, made.found[place])
         rows.append({**_origin(trace, made, last), "messages": messages})
     return rows, counts
+
+
+def _untagged(trace: Trace, form: Format) -> list[str]:
+    """What was said, thoughts as plain text; with their tags, where they hold no text."""
+    return [
+        form.said(turn.said, think_tags=False) or form.said(turn.said)
+        for turn in turns(trace.steps)
+    ]
 
 
 def _bare(trace: Trace, form: Format, said: list[str]) -> list[str]:

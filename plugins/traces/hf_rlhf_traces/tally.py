@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from hf_rlhf.errors import DataError
 from hf_rlhf.readers import near
-from hf_rlhf_traces.outcomes import REJECTED
+from hf_rlhf_traces.outcomes import BY_CHOICE, REJECTED
 from hf_rlhf_traces.readers.search import KNOWN
 from hf_rlhf_traces.reading import Options, Read, Rejected, rejected
 from hf_rlhf_traces.seen import Seen
@@ -98,6 +98,11 @@ class Tally:
         self.ranks.append(rank(found.key, self.seed))
 
     @property
+    def bad(self) -> int:
+        """Return how many rows are rejected for what is wrong with them."""
+        return self.rejected.total() - sum(self.rejected[reason] for reason in BY_CHOICE)
+
+    @property
     def content(self) -> str:
         """Return 32 hex digits of all traces, which are the same for the same traces.jsonl."""
         return self._content.hexdigest()[:32]
@@ -105,12 +110,12 @@ class Tally:
     def refuse_if_more(self, share: float) -> None:
         """Raise DataError, with reasons and places, when more than `share` of rows are rejected.
 
-        Repeated rows and those of an evaluation file do not count: nothing is wrong with them.
+        Repeated rows and those left out by choice do not count: nothing is wrong with them.
         """
         if not self.rows:
             read = f"{', '.join(self.files[:3])}{' and others' * (len(self.files) > 3)}"
             raise DataError(f"there is no row in {read}. Expected at least one.")
-        bad = self.rejected.total() - self.rejected["duplicate"] - self.rejected["contaminated"]
+        bad = self.bad
         if bad <= share * self.rows and self.traces:
             return
         lines = [
@@ -119,13 +124,20 @@ class Tally:
             for reason, count in self.rejected.most_common()
         ]
         allowed = f", more than --max_rejected_share {share:g}" if self.traces else ""
+        said = f"{bad:,} of {self.rows:,} rows are no traces{allowed}"
+        if not bad:
+            said = f"None of {self.rows:,} rows is left"
         raise DataError(
-            f"{bad:,} of {self.rows:,} rows are no traces{allowed}:\n" + "\n".join(lines) + "\n"
+            f"{said}:\n" + "\n".join(lines) + "\n"
             f"All are in {self.folder / REFUSED}. {self._cure()}"
         )
 
     def _cure(self) -> str:
+        if not self.bad:
+            return "Ask for less by --where, --answers or --decontaminate, or give other files."
         cures = ["mend them"]
+        if self.rejected["field_missing"]:
+            cures.append("name another field by --where")
         if self.options.form is None and self.rejected.keys() & {
             "no_form",
             "two_forms",

@@ -47,6 +47,8 @@ def train_main(argv: Sequence[str]) -> int:
         with TemporaryDirectory() as folder:
             return _launched(chosen, Path(folder), values, [*overrides, "--dry_run"])
     out = store.folder / "runs" / chosen.strategy
+    if (out / RECORD_NAME).exists() and not chosen.overwrite:
+        check_overrides(chosen, overrides)  # or what is misspelt would look like another setting
     asked = _begun(store, chosen.strategy, values, overrides)
     with _begin(out, asked, overwrite=chosen.overwrite), _typed(argv):
         status = _launched(chosen, out.parent, values, overrides)

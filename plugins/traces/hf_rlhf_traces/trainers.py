@@ -31,7 +31,10 @@ class OnlyTrainer(_Supervised):  # type: ignore[misc]
 
 
 class ProgressiveTrainer(_Supervised):  # type: ignore[misc]
-    """Supervised fine-tuning in phases: multi-turn traces, then summaries alone, then both.
+    """Supervised fine-tuning in phases: multi-turn traces, then summaries alone, then both tasks.
+
+    The last phase has the rows of both summary datasets: without those of the phase before it would
+    unlearn to go on from a given summary.
 
     A chain of runs of the trainer `sft`, one for each entry of the run file's `phases`, each begun
     with what the one before has made. The same command goes on in the phase and step where it

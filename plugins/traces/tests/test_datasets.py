@@ -160,6 +160,25 @@ def test_what_is_done_is_not_done_again_and_other_settings_are_refused(
     assert Store.open(store).settings("multiturn")["think_drop_prob"] == 0.5
 
 
+def test_what_was_dropped_is_counted(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    drops = ["--think_drop_prob", "1", "--reasoning_drop_prob", "0.5"]
+    assert run("multiturn", store, *drops, "--overwrite") == 0
+    report = Store.open(store).report("multiturn")
+    shown = " ".join(capsys.readouterr().out.split())
+    turns = f"{report['think_dropped']} of {report['think_turns']} earlier turns"
+    assert f"{turns} have their thoughts without tags." in shown
+    assert f"{report['reasoning_dropped']} samples are without reasoning" in shown
+    card = (store / "datasets/README.md").read_text(encoding="utf-8")
+    assert f"| `reasoning_dropped` | {report['reasoning_dropped']} |" in card
+
+
+def test_a_folder_of_before_has_the_format_that_it_had() -> None:
+    assert "multiturn_without_reasoning" not in Format().settings()
+    other = Format(multiturn_without_reasoning="{context}")
+    assert Format.of(other.settings()) == other
+
+
 @pytest.mark.parametrize("share", ["-0.1", "1.1", "nan", "x"])
 def test_a_probability_is_from_0_to_1(
     store: Path, share: str, capsys: pytest.CaptureFixture[str]
@@ -294,6 +313,27 @@ def test_the_adapter_conforms(made: Path, form: str, tokenizer: Any) -> None:
             ({"revision": "main"}, "`revision` is for a dataset on the Hub"),
         ],
     )
+
+
+def test_of_a_conversation_the_last_turn_alone_is_learned(made: Path, tokenizer: Any) -> None:
+    loaded = traces(str(made), tokenizer=tokenizer).dataset["train"]
+    for row, written in zip(loaded, rows_of(made, "multiturn", "train"), strict=True):
+        assert [*row["prompt"], *row["completion"]] == written["messages"]
+        assert [turn["role"] for turn in row["completion"]] == ["assistant"]
+
+
+def test_both_summary_datasets_may_be_one(store: Path, tokenizer: Any) -> None:
+    run("summarize", store)
+    run("split_summary", store)
+    forms = ("summary_prefix", "summary_only", "summary_both")
+    prefix, only, both = (traces(str(store), tokenizer=tokenizer, form=one) for one in forms)
+    for split in ("train", "test"):
+        parts = [*prefix.dataset[split], *only.dataset[split]]
+        assert list(both.dataset[split]) == parts
+    assert both.report["rows_read"] == prefix.report["rows_read"] + only.report["rows_read"]
+    assert both.report["sha256"] not in (None, prefix.report["sha256"], only.report["sha256"])
+    few = traces(str(store), tokenizer=tokenizer, form="summary_both", max_train_rows=10)
+    assert len({row["id"] for row in few.dataset["train"]}) == 5  # the same samples in both
 
 
 def test_rows_that_are_too_long_are_left_out_and_listed(

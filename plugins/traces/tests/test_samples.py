@@ -182,15 +182,54 @@ def test_a_reply_without_search_or_answer_is_kept_and_counted() -> None:
     assert (rows[0]["answer"], counts["no_action"]) == ("<think>hm</think>", 1)
 
 
-def test_reasoning_is_dropped_where_something_else_is_said() -> None:
-    trace = of(THINK, LOOK, FOUND, THINK)
+def said_in(row: Any) -> list[str]:
+    return [turn["content"] for turn in row["messages"] if turn["role"] == "assistant"]
+
+
+def test_the_tags_of_earlier_thoughts_are_dropped_and_their_text_is_kept() -> None:
+    trace = of(Reasoning("hm <think>"), LOOK, FOUND, THINK, FOUND, THINK, SAY)
     rows, counts = multiturn(trace, think_drop_prob=1.0)
-    assert [turn["content"] for turn in rows[-1]["messages"] if turn["role"] == "assistant"] == [
-        "<search>q</search>",
-        "<think>hm</think>",
+    assert said_in(rows[-1]) == [
+        "hm <\\think>\n<search>q</search>",
+        "hm",
+        "<think>hm</think>\n<answer>a</answer>",
     ]
-    assert counts["think_dropped"] == counts["think_turns"] == 2
-    assert multiturn(trace)[1]["think_dropped"] == 0
+    assert counts["think_dropped"] == counts["think_turns"] == 3
+    kept, none = multiturn(trace)
+    assert none["think_dropped"] == 0
+    # The reply to learn and what it is asked for under are the same, whatever was dropped.
+    for one, other in zip(rows, kept, strict=True):
+        assert one["messages"][-1] == other["messages"][-1]
+        assert one["messages"][0] == other["messages"][0]
+
+
+def test_reasoning_is_dropped_from_a_whole_conversation_that_asks_for_none() -> None:
+    trace = of(THINK, LOOK, FOUND, THINK, LOOK, FOUND, THINK, SAY)
+    rows, counts = multiturn(trace, think_drop_prob=1.0, reasoning_drop_prob=1.0)
+    assert said_in(rows[-1]) == ["<search>q</search>"] * 2 + ["<answer>a</answer>"]
+    for row in rows:
+        asked = row["messages"][0]["content"]
+        assert asked == FORM.ask(FORM.multiturn_without_reasoning, "Who?")
+        assert "think" not in asked.lower()
+    assert counts["reasoning_dropped"] == 3
+    assert counts["think_turns"] == 0
+
+
+def test_what_has_no_reasoning_to_drop_is_asked_for_as_ever() -> None:
+    for trace in (of(LOOK, FOUND, SAY), of(THINK)):
+        assert multiturn(trace, reasoning_drop_prob=1.0) == multiturn(trace)
+
+
+@settings(max_examples=50)
+@given(traces(KNOWN), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.0, 0.5, 1.0]))
+def test_no_reply_lacks_the_reasoning_that_its_instruction_demands(
+    trace: Trace, think: float, reasoning: float
+) -> None:
+    rows, _ = multiturn(trace, think_drop_prob=think, reasoning_drop_prob=reasoning)
+    demands = FORM.ask(FORM.multiturn, FORM.escape(trace.question))
+    for row, whole in zip(rows, multiturn(trace)[0], strict=True):
+        if row["messages"][0]["content"].startswith(demands):
+            assert row["messages"][-1] == whole["messages"][-1]
 
 
 def test_a_draw_depends_on_its_own_turn_alone() -> None:

@@ -303,6 +303,33 @@ def test_none_summarised_is_an_error(store: Store) -> None:
     assert len(lines(store, "failed")) == SAMPLES
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        FAULTS["401"],
+        FAULTS["403"],
+        # Google's API says so by 400, which others say of a context that is too long.
+        Reply(
+            status=400, body=b'{"error": {"message": "API key not valid. Pass a valid API key."}}'
+        ),
+        Reply(status=400, body=b'{"error": {"message": "Invalid API-key provided."}}'),
+        Reply(status=400, body=b'{"error": {"code": "invalid_api_key"}}'),
+    ],
+)
+def test_a_refused_key_stops_the_call_at_the_first_reply(store: Store, refusal: Reply) -> None:
+    with ScriptedServer(always=refusal, delay=0.1) as server:
+        with pytest.raises(JudgeError, match=r"refused the key(.|\n)* variable OPENAI_API_KEY"):
+            summarize(store, server)
+        assert len(server.asked) == 1
+    assert lines(store, "failed") == []
+
+
+def test_all_go_on_at_once_after_the_first_reply(store: Store) -> None:
+    with ScriptedServer(summary_of, delay=0.05) as server:
+        assert summarize(store, server)["summarised"] == SAMPLES
+        assert server.peak > 4
+
+
 @pytest.mark.parametrize("how", [pytest.param("model", marks=pytest.mark.slow), "extractive"])
 def test_after_a_kill_the_file_is_that_of_an_unbroken_run(how: str, store: Store) -> None:
     path = store.folder / "summaries/summaries.jsonl"
@@ -421,12 +448,21 @@ def test_every_sample_is_a_row_of_both_datasets_or_counted(
     assert made_up > 0
     assert report["missing"] == 5
     report = split(store)
-    assert report["steps"] == SAMPLES == sum(report["samples"].values()) + failed + 5
-    assert (report["dropped_quotes"], report["without_quotes"]) == (made_up, made_up)
+    # A summary of nothing but invented quotes would be one without evidence.
+    left_out = {"min_verbatim": 0, "all_quotes_invented": made_up}
+    assert report["filtered"] == left_out
+    assert report["steps"] == SAMPLES == sum(report["samples"].values()) + made_up + failed + 5
+    assert (report["dropped_quotes"], report["without_quotes"]) == (0, 0)
+    assert f"{made_up} whose quotes are all invented" in capsys.readouterr().out
+    check(reconciliation(store))
+    for side in ("train", "validation"):
+        for row in rows_of(store, "summary_prefix", side):
+            assert parse(row["summary"], FORM).quotes
     report = split(store, "--overwrite", "--keep_unverbatim")
     assert report["dropped_quotes"] == 0
+    assert sum(report["samples"].values()) + failed + 5 == SAMPLES
     report = split(store, "--overwrite", "--min_verbatim", "0.5")
-    assert report["filtered"] == {"min_verbatim": made_up}
+    assert report["filtered"] == {"min_verbatim": made_up, "all_quotes_invented": 0}
     assert sum(report["samples"].values()) + made_up + failed + 5 == SAMPLES
     assert f"{made_up} under --min_verbatim" in capsys.readouterr().out
     card = (store.folder / "datasets/README.md").read_text()
@@ -464,6 +500,8 @@ def test_a_filter_that_leaves_nothing_says_so(store: Store) -> None:
         summarize(store, server)
     with pytest.raises(DataError, match=f"{SAMPLES} under --min_verbatim 0.5"):
         split(store, "--min_verbatim", "0.5")
+    with pytest.raises(DataError, match=f"{SAMPLES} with no quote that stands in the context"):
+        split(store)
     with pytest.raises(ConfigError, match="--min_verbatim: is 2"):
         Filter(2)
 

@@ -104,7 +104,12 @@ def test_run_goes_from_a_file_to_a_model_and_goes_on_where_it_was(
     assert command(run) == 0
     said = capsys.readouterr().out
     assert f"model: {out}/runs/progressive" in said
-    assert "train 3-prefix" in (out / "reconciliation.md").read_text()
+    assert [line.partition(":")[0] for line in said.splitlines()[-2:]] == [
+        "verdict, summarise the context and reason",
+        "verdict, reason from the given summary",
+    ]
+    assert "progressive is NOT shown to be better than base: answer: exact match 0.000" in said
+    assert "train 3-both" in (out / "reconciliation.md").read_text()
     assert (out / "runs/progressive/merged/model.safetensors").exists()
     trained = (out / "runs/progressive/merged/model.safetensors").stat().st_mtime_ns
     assert command(run) == 0

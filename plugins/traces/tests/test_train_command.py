@@ -18,6 +18,7 @@ from hf_rlhf.run_folder import claimed
 from hf_rlhf.run_record import as_shell
 from hf_rlhf_traces import train_command
 from hf_rlhf_traces.command import command
+from hf_rlhf_traces.dataset import traces
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.train_command import launcher, run_values, train_main
 from hf_rlhf_traces.world.dataset import traces_multihop
@@ -44,15 +45,16 @@ def asked(store: Path, **given: Any) -> argparse.Namespace:
     return argparse.Namespace(**{**usual, "repo_id": None, **given})
 
 
-@pytest.mark.parametrize("form", ["multiturn", "summary_prefix", "summary_only"])
+@pytest.mark.parametrize("form", ["multiturn", "summary_prefix", "summary_only", "summary_both"])
 def test_the_world_in_memory_is_what_the_verbs_build(form: Any, store: Path) -> None:
-    from datasets import Dataset
+    from hf_rlhf.run import load_tokenizer, resolve_model_path
 
     made = traces_multihop(form=form, traces=24, seed=5)
-    for split, name in (("train", "train"), ("validation", "test")):
-        built = Dataset.from_parquet(str(store / "datasets" / form / f"{split}.parquet"))
-        assert made.dataset[name].to_list() == built.to_list()
-        assert made.report["splits"][name] == len(built) > 0
+    tokenizer = load_tokenizer(resolve_model_path(BASE), None)
+    built = traces(str(store), form=form, tokenizer=tokenizer)
+    for name in ("train", "test"):
+        assert made.dataset[name].to_list() == built.dataset[name].to_list()
+        assert made.report["splits"][name] == len(built.dataset[name]) > 0
 
 
 def test_no_held_out_question_is_in_any_training_form() -> None:
@@ -86,7 +88,7 @@ def test_a_run_file_is_the_shipped_one_on_the_data_of_the_store(store: Path) -> 
     assert [one["dataset"]["form"] for one in values["phases"]] == [
         "multiturn",
         "summary_only",
-        "summary_prefix",
+        "summary_both",
     ]
     assert values["output_dir"] == str(store / "runs/progressive")
     assert "card" not in values
@@ -234,6 +236,16 @@ def test_overwrite_is_for_other_settings_and_keeps_a_run_of_the_same(
     assert weights(begun).read_text() == "an hour of work"
 
 
+@pytest.mark.parametrize("option", ["--learning_rat", "--dataset.max_token", "--evaluation.row"])
+def test_a_misspelt_option_is_that_and_no_other_setting(begun: Path, option: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        trained(begun, option, "3")
+    name = option.removeprefix("--").rpartition(".")[2]
+    assert re.search(rf"{name}\W.*did you mean .{name}\w", str(error.value), re.IGNORECASE)
+    assert "Nothing was deleted" not in str(error.value)
+    assert weights(begun).read_text() == "days of work"
+
+
 def test_a_run_is_not_deleted_for_one_that_cannot_begin(
     begun: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -337,30 +349,3 @@ def test_lora_is_had_by_the_options_that_the_gpu_run_files_name() -> None:
     run = prepare(tiny.override([*shlex.split(options), "--dataset.traces", "20"]))
     assert run.model.use_peft
     assert run.model.lora_target_modules == "all-linear"
-
-
-def test_qwens_template_marks_replies_once_the_trainer_has_its_own_copy() -> None:
-    from transformers import AutoTokenizer
-    from trl.chat_template_utils import get_training_chat_template, qwen2_5_chat_template
-
-    from hf_rlhf.run import resolve_model_path
-    from hf_rlhf_traces.rows import conversation
-
-    tokenizer = AutoTokenizer.from_pretrained(resolve_model_path(BASE))
-    tokenizer.chat_template = qwen2_5_chat_template
-    row = traces_multihop(form="multiturn", traces=4).dataset["train"][3]
-    prompt, reply = conversation("multiturn", row)
-    found = tokenizer.apply_chat_template(
-        [*prompt, *reply],
-        chat_template=get_training_chat_template(tokenizer),
-        tokenize=True,
-        return_dict=True,
-        return_assistant_tokens_mask=True,
-    )
-    pairs = zip(found["input_ids"], found["assistant_masks"], strict=True)
-    said = tokenizer.decode([token for token, counted in pairs if counted])
-    turns = [turn["content"] for turn in row["messages"] if turn["role"] == "assistant"]
-    places = [said.index(turn) for turn in turns]
-    assert places == sorted(places)
-    assert "<information>" not in said
-    assert row["question"] not in said

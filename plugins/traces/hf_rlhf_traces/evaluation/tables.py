@@ -91,6 +91,32 @@ def claim_lines(results: Mapping[str, Any]) -> list[str]:
     return [f"{one['verdict']}: {one['claim']}: {_decided(one)}" for one in results["claims"]]
 
 
+def verdict_lines(results: Mapping[str, Any], model: str, base: str) -> list[str]:
+    """Return, for each task, whether the claims that a model is better than its base are shown."""
+    lines = []
+    for task in results["data"]:
+        claims = [
+            one
+            for one in results["claims"]
+            if one["task"] == task and one["models"] == [model, base] and one["estimate"]
+        ]
+        if not claims:
+            continue
+        open_ = [one for one in claims if one["verdict"] != "shown"]
+        said = "NOT shown to be better" if open_ else "better"
+        why = "; ".join(_beside(results, one) for one in open_ or claims)
+        lines.append(f"verdict, {SAID[task]}: {model} is {said} than {base}: {why}")
+    return lines
+
+
+def _beside(results: Mapping[str, Any], claim: Mapping[str, Any]) -> str:
+    """Return what a claim is of, with the means of both models and their difference."""
+    metric, labels = METRICS[claim["metric"]], claim["models"]
+    means = (results["models"][one]["tasks"][claim["task"]]["metrics"] for one in labels)
+    model, base = (f"{one[metric.name]['mean']:.3f}" for one in means)
+    return f"{metric.title} {model}, {labels[1]} {base} ({_decided(claim)})"
+
+
 def _decided(claim: Mapping[str, Any]) -> str:
     found, metric = claim["estimate"], METRICS[claim["metric"]]
     if found is None:

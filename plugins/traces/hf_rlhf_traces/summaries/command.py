@@ -157,6 +157,7 @@ def split_described(report: Mapping[str, Any]) -> str:
         f"{report['steps']:,} samples = {sum(samples.values()):,} rows of each dataset "
         f"({samples['train']:,} train, {samples['validation']:,} validation) + "
         f"{report['filtered']['min_verbatim']:,} under --min_verbatim + "
+        f"{report['filtered']['all_quotes_invented']:,} whose quotes are all invented + "
         f"{sum(report['failed'].values()):,} failed + {report['missing']:,} not summarised. "
         f"{_quoted(report)} {report['dropped_quotes']:,} quotes left out, "
         f"{report['without_quotes']:,} summaries without any."
@@ -268,7 +269,11 @@ def split_parser() -> Parser:
         metavar="SHARE",
         help="leave out rows of which a smaller share of quotes is word for word; default: 0",
     )
-    add("--keep_unverbatim", action="store_true", help="keep quotes that are not word for word")
+    add(
+        "--keep_unverbatim",
+        action="store_true",
+        help="keep quotes that are not word for word, and summaries that have no other",
+    )
     add(
         "--tokenizer",
         default="package://hf_rlhf_traces/tiny_base",

@@ -29,7 +29,8 @@ class Filter:
     min_verbatim: float = 0.0
     """Leave out rows of which a smaller share of the quotes stands in the context."""
     drop_unverbatim: bool = True
-    """Leave quotes out of a summary that do not stand in the context."""
+    """Leave quotes out of a summary that do not stand in the context; a summary of nothing but
+    such quotes, too, with its row, or it would teach to summarise without evidence."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a share that is none."""
@@ -48,7 +49,11 @@ def split_summary(
     """
     made_by = store.settings(summarize.STEP)
     left = store.report(summarize.STEP).get("content")
-    settings = asdict(chosen)
+    # The last says that a folder of a version that kept them was made otherwise.
+    settings = {
+        **asdict(chosen),
+        "all_quotes_invented": "kept" if not chosen.drop_unverbatim else "left out",
+    }
     folders = {name: store.folder / "datasets" / name for name in (PREFIX, ONLY)}
     there = all(folder.exists() for folder in folders.values())
     if store.check(STEP, settings, overwrite=overwrite) == "done" and there:
@@ -74,6 +79,8 @@ def split_summary(
                 counts["missing"] += reason is None
             elif (share := _share(summary)) < chosen.min_verbatim:
                 counts["min_verbatim"] += 1
+            elif chosen.drop_unverbatim and share == 0:
+                counts["all_quotes_invented"] += 1
             else:
                 kept = _summary(summary, chosen, counts)
                 counts[side] += 1
@@ -83,7 +90,9 @@ def split_summary(
             raise DataError(
                 f"{store.folder}: no row is left of {counts['steps']} samples: "
                 f"{counts['min_verbatim']} under --min_verbatim {chosen.min_verbatim:g}, "
-                f"{failed.total()} failed, {counts['missing']} not summarised."
+                f"{counts['all_quotes_invented']} with no quote that stands in the context "
+                f"(--keep_unverbatim keeps them), {failed.total()} failed, "
+                f"{counts['missing']} not summarised."
             )
         report.update(_report(counts, failed, made_by))
     return report
@@ -95,7 +104,7 @@ def _report(
     return {
         "steps": counts["steps"],
         "samples": {side: counts[side] for side in ("train", "validation")},
-        "filtered": {"min_verbatim": counts["min_verbatim"]},
+        "filtered": {name: counts[name] for name in ("min_verbatim", "all_quotes_invented")},
         "failed": dict(sorted(failed.items())),
         "missing": counts["missing"],
         "quotes": counts["quotes"],

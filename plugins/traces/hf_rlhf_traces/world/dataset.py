@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import DataError
+from hf_rlhf_traces.dataset import as_prompt_completion
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.rows import arrow_schema
+from hf_rlhf_traces.rows import FORMS, arrow_schema
 from hf_rlhf_traces.samples import multiturn_rows, step_rows
 from hf_rlhf_traces.split import Split, rank
 from hf_rlhf_traces.trace import Trace
@@ -16,13 +17,13 @@ from hf_rlhf_traces.world.traces import traces as world_traces
 if TYPE_CHECKING:
     from datasets import Dataset
 
-_FORMS = ("multiturn", "summary_prefix", "summary_only")
+_FORMS = tuple(one for one in FORMS if one != "steps")
 _SPLITS = {"train": "train", "validation": "test"}
 
 
 def traces_multihop(
     *,
-    form: Literal["multiturn", "summary_prefix", "summary_only"] = "multiturn",
+    form: Literal["multiturn", "summary_prefix", "summary_only", "summary_both"] = "multiturn",
     traces: int = 200,
     seed: int = 0,
     hops: Sequence[int] = (1, 3),
@@ -38,15 +39,16 @@ def traces_multihop(
     by the embedded extractive summariser; no file is read or written.
 
     Args:
-        form: which of the datasets.
+        form: which of the datasets; `summary_both` is `summary_prefix` and `summary_only`.
         traces: how many traces; one of n hops gives n + 1 conversations and n summaries.
         seed: of facts and questions.
         hops: fewest and most searches of a trace.
         documents: found by a search; one of them says what was searched for.
         validation_ratio: share of the questions that are held out, in all forms the same.
         split_seed: which they are.
-        think_drop_prob: how often a turn is written without its reasoning (`multiturn`).
-        max_test_rows: at most so many held-out rows, the first; at least 1.
+        think_drop_prob: how often a turn before the reply has its thoughts without their tags
+            (`multiturn`).
+        max_test_rows: at most so many held-out rows of each dataset, the first; at least 1.
 
     Returns:
         Splits `train` and `test`, as `traces` gives them.
@@ -66,10 +68,11 @@ def traces_multihop(
     made = list(world_traces(recipe, traces))
     split = Split.choose((rank(one.key, split_seed) for one in made), validation_ratio, split_seed)
     rows: dict[str, list[Mapping[str, Any]]] = {"train": [], "validation": []}
-    for row in _rows(made, form, split_seed, think_drop_prob):
-        rows[split.of(row["question_key"])].append(row)
-    if max_test_rows is not None:
-        del rows["validation"][max_test_rows:]
+    for name in FORMS[form]:
+        held_out = []
+        for row in _rows(made, name, split_seed, think_drop_prob):
+            (rows["train"] if split.of(row["question_key"]) == "train" else held_out).append(row)
+        rows["validation"] += held_out[:max_test_rows]
     found = {_SPLITS[side]: _dataset(form, some) for side, some in rows.items() if some}
     report = {
         "world": "multihop",
@@ -104,4 +107,5 @@ def _dataset(form: str, rows: Sequence[Mapping[str, Any]]) -> "Dataset":
     import pyarrow as pa
     from datasets import Dataset
 
-    return Dataset(pa.Table.from_pylist(list(rows), arrow_schema(form)))
+    schema = arrow_schema(FORMS[form][0])
+    return as_prompt_completion(Dataset(pa.Table.from_pylist(list(rows), schema)), form)
