@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from hf_rlhf.card_text import no_interval
+from hf_rlhf.card_text import interval
 from hf_rlhf.compose import TOTAL, ComposedReward
 from hf_rlhf.files import atomic_write_text
 from hf_rlhf.scrub import scrub
@@ -181,16 +181,9 @@ def results_table(record: Mapping[str, Any]) -> Any:
             metric,
             f"{before['mean']:.3f}" if before else "-",
             f"{after['mean']:.3f}",
-            _signed(difference) if difference else "-",
+            interval(difference, signed=True) if difference else "-",
         )
     return table
-
-
-def _signed(difference: Mapping[str, Any]) -> str:
-    mean = f"{difference['mean']:+.3f}"
-    if reason := no_interval(difference):
-        return f"{mean} ({reason})"
-    return f"{mean} [{difference['low']:+.3f}, {difference['high']:+.3f}]"
 
 
 def cut_off(record: Mapping[str, Any]) -> str:

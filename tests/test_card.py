@@ -160,6 +160,8 @@ class TestClaims:
         [
             *((0.1, 0.2, 5, "rose"), (-0.2, -0.1, 5, "fell"), (0.0, 0.2, 5, "no change shown")),
             *((-0.1, 0.0, 5, "no change shown"), (0.1, 0.1, 1, "one row, no interval")),
+            *((0.1, 0.1, 6, "rose"), (-0.1, -0.1, 6, "fell"), (0.0, 0.0, 6, "no change shown")),
+            *((0.1, 0.1, 5, "no change shown"), (-0.1, -0.1, 5, "no change shown")),
             (None, None, 0, "not compared"),
         ],
     )
