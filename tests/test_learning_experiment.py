@@ -106,6 +106,13 @@ def test_p_is_adjusted_for_the_number_of_predictions(report):
     assert report.adjusted(gaps) == [pytest.approx(0.03), None, 0.04, 0.04]
 
 
+def test_greedy_answers_are_compared_too(report, results):
+    start = {"reward": 0.5, "greedy_reward": 0.9}
+    found = results("arithmetic", {"sft3": start, "grpo": {"reward": 0.6, "greedy_reward": 0.8}})
+    by_name = {one["name"]: one["difference"]["mean"] for one in report.compared(found)}
+    assert by_name["arithmetic, greedy: grpo - sft3"] == pytest.approx(-0.1, abs=0.02)
+
+
 def test_gains_from_two_starts_are_compared_as_gains(report, results):
     found = results(
         "arithmetic",

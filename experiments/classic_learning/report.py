@@ -139,6 +139,10 @@ def compared(results: Results) -> list[dict[str, Any]]:
             if results.has(world, a, b):
                 gap = results.difference(world, a, b, "reward")
                 found.append({"name": f"{world}: {a} - {b}", "difference": gap})
+        for method in ("ppo", "grpo"):
+            if results.has(world, method, "sft3"):
+                gap = results.difference(world, method, "sft3", "greedy_reward")
+                found.append({"name": f"{world}, greedy: {method} - sft3", "difference": gap})
         if results.has(world, "dpo", "sft3", "dpo_sft1", "sft1"):
             gap = results.gains_apart(world, "dpo", "dpo_sft1", "reward")
             found.append({"name": f"{world}: gain of dpo - gain of dpo_sft1", "difference": gap})
