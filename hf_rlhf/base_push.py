@@ -64,6 +64,7 @@ def _push_base(hub: Hub, repo_id: str, model: Mapping[str, Any], private: bool |
     else:
         bundle.add_text("README.md", base_card(folder, model, repo_id, endpoint=hub.endpoint))
     if (record := _record_of(folder)) is not None:
+        record["publish"] = None  # where the run itself was published, this is not
         add_list(bundle, record, repo_id=repo_id, layout="single", step=None)
     bundle.check(secrets_in_use(hub))
     hub.prepare_repo(repo_id, "main", private=private, gated=None)

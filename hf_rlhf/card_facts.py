@@ -375,12 +375,18 @@ def fewer(rows: int | None, estimate: Mapping[str, Any] | None) -> int | None:
     return count if rows is not None and count is not None and count < rows else None
 
 
+_SIGN_TEST = 6
+"""Rows from which all of them on one side of 0 are a change by the sign test: 2 / 2^6 < 0.05."""
+
+
 def verdict(difference: Mapping[str, Any] | None) -> str:
     """Return `rose`, `fell` or `no change shown`, as the interval of the difference allows."""
     if not difference or difference["low"] is None or difference["high"] is None:
         return "not compared"
     if difference["n"] == 1:
         return "one row, no interval"
+    if difference["low"] == difference["high"] and difference["n"] < _SIGN_TEST:
+        return "no change shown"
     if difference["low"] > 0:
         return "rose"
     return "fell" if difference["high"] < 0 else "no change shown"

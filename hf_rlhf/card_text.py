@@ -90,25 +90,24 @@ def share(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{100 * value:.1f}%"
 
 
-def interval(estimate: Mapping[str, Any] | None) -> str:
-    """Return `mean [low, high]`, or `not measured`.
+def interval(estimate: Mapping[str, Any] | None, *, signed: bool = False) -> str:
+    """Return `mean [low, high]`, or `not measured`; a difference is `signed`.
 
-    Where it would say nothing, the reason stands in its place.
+    Of one row, or of rows that are all the same, the interval would have no width and look like
+    certainty: the reason stands in its place.
     """
     if not estimate or estimate["mean"] is None:
         return NOT_MEASURED
-    mean = number(float(estimate["mean"]))
-    if reason := no_interval(estimate):
-        return f"{mean} ({reason})"
-    return f"{mean} [{number(float(estimate['low']))}, {number(float(estimate['high']))}]"
+
+    def text(value: float) -> str:
+        return f"{'+' if signed and value > 0 else ''}{number(float(value))}"
+
+    if reason := _no_interval(estimate):
+        return f"{text(estimate['mean'])} ({reason})"
+    return f"{text(estimate['mean'])} [{text(estimate['low'])}, {text(estimate['high'])}]"
 
 
-def no_interval(estimate: Mapping[str, Any]) -> str:
-    """Return why no interval of an estimate is to be shown, or nothing.
-
-    Of one row, or of rows that are all the same, a bootstrap gives an interval of no width, which
-    would look like certainty.
-    """
+def _no_interval(estimate: Mapping[str, Any]) -> str:
     rows = estimate.get("n")
     if rows == 1:
         return "one row"

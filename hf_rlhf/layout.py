@@ -9,7 +9,6 @@ weights for the base, and applies the adapter a second time. `separate`: two rep
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,8 +20,9 @@ from hf_rlhf.adapter_check import check_adapter
 from hf_rlhf.base_identity import IDENTITY
 from hf_rlhf.bundle import Bundle, as_text
 from hf_rlhf.card import render_card
-from hf_rlhf.card_metadata import HUB, is_hub_id, validate_card
+from hf_rlhf.card_metadata import HUB, validate_card
 from hf_rlhf.errors import PublishError
+from hf_rlhf.folder_card import FOR_THE_CARD, adapter_repo, on_hub
 from hf_rlhf.hub import MANIFEST
 from hf_rlhf.merge import merge_adapter
 from hf_rlhf.outbox import complete_steps, outbox
@@ -51,14 +51,6 @@ class Weights:
 
     model: Path | None
     adapter: Path | None
-
-
-def adapter_repo(asked: PublishSpec) -> str | None:
-    """Return the repository that has the adapter in its root, if one has."""
-    assert asked.repo_id is not None
-    if not asked.merged:
-        return asked.repo_id
-    return f"{asked.repo_id}-adapter" if asked.layout == "separate" else None
 
 
 def parts(
@@ -105,7 +97,7 @@ def parts(
         )  # fmt: skip
         result.append(Part(own, bundle, "adapter", tuple(notes)))
     for part in result:
-        _add_record(part, run, record, asked, step)
+        _add_record(part, run, shown, asked, step)
     return result
 
 
@@ -123,27 +115,6 @@ def names(
     asked = asked if asked.base_model else replace(asked, base_model="BASE/MODEL")
     found = parts(run, record, asked, weights, step, hashed=False)
     return [(part.repo_id, path) for part in found for path in part.bundle.files]
-
-
-def on_hub(record: Mapping[str, Any], asked: PublishSpec) -> dict[str, Any]:
-    """Return the record as the card shows it: with the base under its name on the Hub."""
-    shown: dict[str, Any] = deepcopy(dict(record))
-    model, base = shown["model"], asked.base_model
-    if base is not None and model["base"] != base:
-        model["lineage"] = [base if one == model["base"] else one for one in model["lineage"]]
-        model["base"], model["base_is_hub_id"], model["revision"] = base, True, None
-    # Folders of this machine say nothing to others.
-    model["lineage"] = [one for one in model["lineage"] if is_hub_id(one) or "://" in one]
-    # What is pushed is what the card tells of, whatever is in the folder.
-    model["saved"] = None
-    # Without commit and address: a card that named its own commit could never be pushed twice.
-    steps = sorted(int(step) for step in (record["publish"] or {}).get("steps") or {})
-    shown["publish"] = {"repo_id": asked.repo_id, "layout": asked.layout}
-    if (was := record["model"]["base"]) != model["base"]:
-        shown["publish"]["base_was"] = was
-    if steps:
-        shown["publish"]["steps"] = steps
-    return shown
 
 
 def _add_card(bundle: Bundle, record: Mapping[str, Any], **how: Any) -> None:
@@ -189,8 +160,11 @@ def _add_record(
 def add_list(bundle: Bundle, record: Mapping[str, Any], **where: Any) -> None:
     """Add the record with the list of the bundle's files: by it pushes and pulls know their own."""
     bundle.files.pop(MANIFEST, None)
-    stated = {**where, "files": bundle.manifest()}
-    bundle.add_text(MANIFEST, as_text(scrub({**record, "publish": stated})))
+    kept = {key: value for key, value in (record["publish"] or {}).items() if key in FOR_THE_CARD}
+    stated = {**kept, **where, "files": dict(sorted(bundle.manifest().items()))}
+    # In the record's own order, which is that of the card's tables.
+    text = json.dumps(scrub({**record, "publish": stated}), indent=2, ensure_ascii=False)
+    bundle.add_text(MANIFEST, text + "\n")
 
 
 def eval_results(record: Mapping[str, Any]) -> dict[str, str]:

@@ -8,8 +8,12 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+<<<<<<< HEAD
 from hf_rlhf.card_facts import fewer
 from hf_rlhf.card_text import counted, no_interval
+=======
+from hf_rlhf.card_text import interval
+>>>>>>> hH
 from hf_rlhf.compose import TOTAL, ComposedReward
 from hf_rlhf.files import atomic_write_text
 from hf_rlhf.scrub import scrub
@@ -182,11 +186,12 @@ def results_table(record: Mapping[str, Any]) -> Any:
             f"{metric}{_of_rows(evaluation['rows'], after)}",
             f"{before['mean']:.3f}" if before else "-",
             f"{after['mean']:.3f}",
-            _signed(difference) if difference else "-",
+            interval(difference, signed=True) if difference else "-",
         )
     return table
 
 
+<<<<<<< HEAD
 def _of_rows(rows: int | None, estimate: Mapping[str, Any]) -> str:
     """Return of how many rows a metric is, if not of all."""
     count = fewer(rows, estimate)
@@ -200,6 +205,8 @@ def _signed(difference: Mapping[str, Any]) -> str:
     return f"{mean} [{difference['low']:+.3f}, {difference['high']:+.3f}]"
 
 
+=======
+>>>>>>> hH
 def cut_off(record: Mapping[str, Any]) -> str:
     """Say that most held-out completions after training were cut at the limit, if so."""
     evaluation = record["evaluation"] or {}

@@ -11,6 +11,10 @@ _NORMAL = 10_000.0
 """Degrees of freedom from which on t differs from the normal distribution in the fifth digit."""
 
 
+_ROUNDING = 1e-12
+"""Of a variance: what remains of it in floats where it is 0."""
+
+
 @dataclass(frozen=True)
 class Interval:
     """A mean over `n` values and its percentile-bootstrap interval (Efron 1979)."""
@@ -106,8 +110,9 @@ def _variance_of_mean(table: NDArray[np.float64]) -> tuple[float, float]:
     if of_rows > of_rest:
         mean_square += of_rows - of_rest
         scatter += of_rows**2 / (rows - 1) + of_rest**2 / free
-    if mean_square <= 0:
-        return 0.0, 0
+    if mean_square <= of_rest * _ROUNDING:
+        # Seeds agree, and so do rows, while the values differ: what is left is noise of both.
+        return of_rest / (seeds * rows), free
     # The difference of mean squares can bring the approximation below what either factor has.
     freedom = max(mean_square**2 / scatter, min(seeds, rows) - 1)
     return mean_square / (seeds * rows), freedom

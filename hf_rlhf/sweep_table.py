@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_rlhf.card_text import cell as table_cell
-from hf_rlhf.card_text import duration, number
+from hf_rlhf.card_text import duration, interval, number
 from hf_rlhf.files import atomic_write_bytes
 from hf_rlhf.plots import COLOURS, INK, calm
+from hf_rlhf.stats import CrossedInterval
 from hf_rlhf.sweep_report import METHOD, ONE_SEED, Line
 
 HEADINGS = (
@@ -39,11 +40,8 @@ def rows_of(lines: Sequence[Line]) -> list[tuple[str, ...]]:
     ]
 
 
-def _interval(found: Any, *, signed: bool = False) -> str:
-    def text(value: float) -> str:
-        return f"{'+' if signed and value > 0 else ''}{number(float(value))}"
-
-    return f"{text(found.mean)} [{text(found.low)}, {text(found.high)}]"
+def _interval(found: CrossedInterval, *, signed: bool = False) -> str:
+    return interval({**found.as_json(), "n": found.seeds * found.rows}, signed=signed)
 
 
 def _p(value: float) -> str:

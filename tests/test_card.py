@@ -109,7 +109,7 @@ def test_golden(name):
 
 
 def test_the_shipped_example_is_what_its_record_renders():
-    """To replace the example, copy a run's `run.json` there and regenerate."""
+    """To replace the example, copy what the demo pulled (`demo/pulled`) there and regenerate."""
     folder = card_folder() / "example"
     record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     card = render_card(record)
@@ -119,6 +119,19 @@ def test_the_shipped_example_is_what_its_record_renders():
     assert card == (folder / "README.md").read_text(encoding="utf-8")
     assert all((folder / picture["file"]).exists() for picture in record["pictures"])
     assert problems_of(record) == []
+    assert "base_model: demo/tiny-refiner-base" in card, "the card as it is on the Hub"
+
+
+def test_the_readme_shows_the_results_of_the_shipped_example():
+    record = json.loads((card_folder() / "example" / "run.json").read_text(encoding="utf-8"))
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    results = {name: record["evaluation"][name] for name in ("before", "after", "difference")}
+    for metric in ("total", "citation_f1", "format"):
+        before, after = (f"{results[name][metric]['mean']:.3f}" for name in ("before", "after"))
+        low, high = (results["difference"][metric][end] for end in ("low", "high"))
+        row = next(line for line in readme.splitlines() if line.startswith(f"│ {metric} "))
+        assert [part.strip() for part in row.split("│")[2:4]] == [before, after]
+        assert f"[{low:+.3f}, {high:+.3f}]" in row
 
 
 def head(card):
@@ -160,6 +173,8 @@ class TestClaims:
         [
             *((0.1, 0.2, 5, "rose"), (-0.2, -0.1, 5, "fell"), (0.0, 0.2, 5, "no change shown")),
             *((-0.1, 0.0, 5, "no change shown"), (0.1, 0.1, 1, "one row, no interval")),
+            *((0.1, 0.1, 6, "rose"), (-0.1, -0.1, 6, "fell"), (0.0, 0.0, 6, "no change shown")),
+            *((0.1, 0.1, 5, "no change shown"), (-0.1, -0.1, 5, "no change shown")),
             (None, None, 0, "not compared"),
         ],
     )

@@ -89,7 +89,7 @@ def test_the_table_shows_no_interval_where_there_is_none():
     )
     assert [*table.columns[-1].cells] == [
         "+1.000 (one row)",
-        "+0.000 (all 1,200 alike)",
+        "0 (all 1,200 alike)",
         "+0.500 [+0.250, +0.750]",
     ]
     assert [*table.columns[0].cells] == ["one (1 row)", "alike", "some"]

@@ -22,8 +22,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from hf_rlhf import patience as patience_module
 from hf_rlhf import push as push_module
+from hf_rlhf.card import render_card
 from hf_rlhf.checkpoints import seal
 from hf_rlhf.errors import ModelError, PublishError, RunFolderError
+from hf_rlhf.folder_card import write_card
 from hf_rlhf.hub import connect
 from hf_rlhf.layout import eval_results
 from hf_rlhf.merge import merge_adapter
@@ -195,6 +197,33 @@ def test_single_layout_loads_right_everywhere(run: Path, base: Path, tmp_path: P
     assert config["base_model_name_or_path"] == "demo/base"
     local = json.loads((run / "adapter" / "adapter_config.json").read_text())
     assert local["base_model_name_or_path"] != "demo/base", "the run's own file is left alone"
+
+
+@pytest.mark.parametrize("layout", ["single", "separate"])
+def test_the_card_is_rendered_again_from_the_published_record(
+    run: Path, base: Path, hub: Any, tmp_path: Path, layout: str
+) -> None:
+    """Of a base that was a folder where it was trained, too."""
+
+    def trained_in_a_folder(record: dict[str, Any]) -> None:
+        record["model"] |= {"base": str(base), "base_is_hub_id": False, "lineage": [str(base)]}
+
+    change_record(run, trained_in_a_folder)
+    repo_id = repo_of(run)
+    publish_run(run, base_model="demo/base", layout=layout)
+    pulled = pull(repo_id, tmp_path / "pulled")
+    # In the run's own folder, too, where the record goes on naming the base as it was trained on.
+    card = (run / "README.md").read_bytes()
+    write_card(load_record(run), run)
+    assert (run / "README.md").read_bytes() == card
+    adapter = {"adapter_repo": f"{repo_id}-adapter"} if layout == "separate" else {}
+    card = render_card(load_record(pulled), endpoint=hub.url, **adapter)
+    assert card == (pulled / "README.md").read_text()
+    assert "base_model: demo/base" in card
+    if adapter:
+        beside = pull(f"{repo_id}-adapter", tmp_path / "adapter")
+        card = render_card(load_record(beside), kind="adapter", endpoint=hub.url, **adapter)
+        assert card == (beside / "README.md").read_text()
 
 
 _LOAD = """

@@ -28,6 +28,7 @@ from hf_rlhf.sweep_grid import (
     written,
 )
 from hf_rlhf.sweep_runs import Job, last_words, run_jobs
+from hf_rlhf.sweep_table import rows_of
 
 BASE = """
 schema: 1
@@ -230,6 +231,16 @@ def test_one_seed_is_over_rows_and_one_value_has_no_width():
         crossed_mean([])
 
 
+def test_values_that_cancel_out_are_not_certain():
+    # By seed and by row the means are all 1/2: what the two-way layout sees of either is nothing.
+    found = crossed_mean([[0.0, 1.0], [1.0, 0.0]])
+    assert found.low < 0.1
+    assert found.high > 0.9
+    assert found.p is not None
+    table = np.tile([[0.1, 0.7], [0.7, 0.1]], 3)  # the same with what floats leave over
+    assert crossed_mean(table).high - crossed_mean(table).low > 0.2
+
+
 def test_holm_is_the_textbook_one():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
@@ -395,6 +406,18 @@ def test_the_table_has_paired_differences_and_counts_its_comparisons(tmp_path, b
     results = again["cells"][1]["results"]["total"]
     assert results["difference"]["mean"] == pytest.approx(better.difference.mean)
     assert set(results["by_seed"]) == {"7", "8", "9"}
+
+
+def test_values_that_are_all_alike_have_no_interval(tmp_path, base):
+    def score(cell, seed):
+        return [1.0, 0.0] if cell.settings["learning_rate"] == 2 else [1.0, 1.0]
+
+    sweep = made_up(tmp_path, ["learning_rate=1,2,3"], "2", base, score)
+    assert [row[4:6] for row in rows_of(sweep.report([])[0])] == [
+        ("1.000 (all 4 alike)", "first"),
+        ("0.500 [-5.853, 6.853]", "-0.500 [-6.853, +5.853]"),
+        ("1.000 (all 4 alike)", "0 (all 4 alike)"),
+    ]
 
 
 def test_a_total_that_is_varied_itself_is_not_compared(tmp_path, base):

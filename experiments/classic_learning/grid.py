@@ -251,6 +251,16 @@ def sizes(world: str, seed: int) -> Iterator[Cell]:
     yield Cell("small_grpo", world, seed, "small_sft3", grpo(world, seed), "small_sft3")
 
 
+def passes(world: str, seed: int) -> Iterator[Cell]:
+    """Yield a follow-up: GRPO with as many optimizer steps to a batch as PPO, PPO with one."""
+    four = {**grpo(world, seed), "num_iterations": 4, "max_steps": 4 * COMPLETIONS // 128}
+    yield Cell("grpo_four", world, seed, "sft3", four)
+    rate = ppo(world, seed)["learning_rate"]
+    yield Cell("grpo_four_slower", world, seed, "sft3", {**four, "learning_rate": rate})
+    one = {**ppo(world, seed), "num_mini_batches": 1, "num_ppo_epochs": 1}
+    yield Cell("ppo_one", world, seed, "sft3", one)
+
+
 def cells(seeds: tuple[int, ...] = SEEDS) -> Iterator[Cell]:
     """Yield all cells, those that answer the first questions first, each after where it starts."""
     both = [(world, seed) for seed in seeds for world in WORLDS]
@@ -264,6 +274,6 @@ def cells(seeds: tuple[int, ...] = SEEDS) -> Iterator[Cell]:
         yield from adapters(seed)
     for seed in seeds:
         yield from later_adapters(seed)
-    for part in (drift, sizes):
+    for part in (drift, sizes, passes):
         for world, seed in both:
             yield from part(world, seed)

@@ -78,15 +78,10 @@ def _frontier(axes: Any, content: Mapping[str, Any], world: str) -> None:
 def _curves(axes: Any, content: Mapping[str, Any], world: str) -> None:
     """The reward of the completions that were trained on, over completions sampled."""
     for name in ("ppo", "ppo_no_kl", "grpo"):
-        for place, entries in enumerate(content["curves"][world].get(name, {}).values()):
-            points = [(entry["step"] * 128, value) for entry in entries if (value := _of(entry))]
+        for place, entries in enumerate(content["curves"][world].get(name, [])):
+            points = [(step * 128, value) for step, value in entries]
             label = NAMES[name] if place == 0 else None
             axes.plot(*zip(*points, strict=True), color=COLOURS[name], lw=1, label=label)
     axes.set_xlabel("completions sampled (a line for each seed)", fontsize=8)
     axes.set_ylabel("reward in training", fontsize=8)
     axes.legend(frameon=False, fontsize=7)
-
-
-def _of(entry: Mapping[str, Any]) -> float | None:
-    known = ("rewards/reward/mean", "reward", "objective/scores")
-    return next((entry[name] for name in known if name in entry), None)

@@ -1,103 +1,29 @@
-"""Turn the cells of `run.py` into results.json, RESULTS.md and pictures: `report.py FOLDER`."""
+"""Make RESULTS.md and its pictures of rows.json: `report.py`, or `report.py FOLDER` of new cells.
+
+FOLDER is where `run.py` left its cells; rows.json is then written anew from them.
+"""
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from grid import METHODS, SEEDS, WORLDS, Cell, cells
-from numpy.typing import NDArray
+from grid import SEEDS, WORLDS
 from pictures import draw
+from rows import COSTS, Results, published, write_rows
 from tables import markdown
 
-from hf_rlhf.files import atomic_write_json, atomic_write_text
-from hf_rlhf.stats import crossed_mean
-from hf_rlhf_classic.evaluation.intervals import METHOD, mean
+from hf_rlhf.files import atomic_write_text
+from hf_rlhf.stats import holm
 
 HERE = Path(__file__).parent
-Table = NDArray[np.float64]
-"""Values of a measurement: (seeds, rows)."""
-
-
-class Results:
-    """The finished cells, by world, condition and seed."""
-
-    def __init__(self, out: Path) -> None:
-        self.found: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
-        self.cells: dict[tuple[str, str], Cell] = {}
-        self.missing: list[str] = []
-        for cell in cells():
-            path = out / cell.name / "measured.json"
-            if not path.exists():
-                self.missing.append(cell.name)
-                continue
-            key = (cell.world, cell.condition)
-            self.cells[key] = cell
-            self.found.setdefault(key, {})[cell.seed] = json.loads(path.read_text())
-
-    def has(self, world: str, *conditions: str) -> bool:
-        """Return whether all of these have a seed in common."""
-        return bool(self.seeds(world, *conditions))
-
-    def seeds(self, world: str, *conditions: str) -> list[int]:
-        """Return the seeds for which all of these are finished."""
-        each = [set(self.found.get((world, one), {})) for one in conditions]
-        return sorted(set.intersection(*each)) if each else []
-
-    def table(self, world: str, condition: str, metric: str, seeds: list[int]) -> Table:
-        """Return a measurement of a condition, (seeds, rows)."""
-        found = self.found[world, condition]
-        return np.array([found[seed]["rows"][metric] for seed in seeds], dtype=np.float64)
-
-    def of(self, world: str, condition: str, metric: str) -> dict[str, Any]:
-        """Return a measurement's mean with its intervals, and each seed's mean."""
-        seeds = self.seeds(world, condition)
-        return summary(self.table(world, condition, metric, seeds), seeds)
-
-    def difference(self, world: str, after: str, before: str, metric: str) -> dict[str, Any]:
-        """Return `after` minus `before`, paired by seed and row."""
-        seeds = self.seeds(world, after, before)
-        tables = [self.table(world, one, metric, seeds) for one in (after, before)]
-        return summary(tables[0] - tables[1], seeds)
-
-    def scalar(self, world: str, condition: str, take: Callable[[Any], Any]) -> list[Any]:
-        """Return something of each seed's cell."""
-        return [take(cell) for _, cell in sorted(self.found[world, condition].items())]
-
-
-def summary(table: Table, seeds: list[int]) -> dict[str, Any]:
-    """Return the mean, the hierarchical bootstrap's interval, the t interval, and the seeds'."""
-    boot, crossed = mean(table.tolist()), crossed_mean(table)
-    assert boot is not None
-    by_seed = {str(s): float(v) for s, v in zip(seeds, table.mean(axis=1), strict=True)}
-    return {
-        **boot.as_json(),
-        "t_low": crossed.low,
-        "t_high": crossed.high,
-        "p": crossed.p,
-        "seeds": by_seed,
-    }
-
-
-def start_of(results: Results, world: str, condition: str) -> str:
-    """Return the condition that another starts from."""
-    return results.cells[world, condition].start
+ROWS = HERE / "rows.json"
+ALPHA = 0.05
 
 
 COLUMNS = ("reward", "greedy_reward", "kl_sequence", "tokens", "ended", "zero_variance")
-COSTS: dict[str, Callable[[Any], Any]] = {
-    "kl_token": lambda cell: cell["kl_token"],
-    "training_seconds": lambda cell: cell["training_seconds"],
-    "rss_peak_mb": lambda cell: cell["rss_peak_mb"],
-    "rss_added_mb": lambda cell: cell["rss_peak_mb"] - cell["rss_before_mb"],
-    "zero_variance_in_training": lambda cell: cell["zero_variance_in_training"],
-    "steps": lambda cell: cell["steps"],
-    "parameters": lambda cell: cell["parameters"],
-    "trained": lambda cell: cell["trained"],
-}
 
 
 def condition_of(results: Results, world: str, condition: str) -> dict[str, Any]:
@@ -106,10 +32,10 @@ def condition_of(results: Results, world: str, condition: str) -> dict[str, Any]
     metrics = [*COLUMNS, "loss", "preference_accuracy", "dpo_loss"]
     metrics += ["proxy"] if "proxy" in first["rows"] else []
     entry: dict[str, Any] = {m: results.of(world, condition, m) for m in metrics}
-    entry |= {name: results.scalar(world, condition, take) for name, take in COSTS.items()}
+    entry |= {name: results.scalar(world, condition, name) for name in (*COSTS, "trained")}
     entry["samples"] = first["samples"]
-    entry["learning_rate"] = first["run"]["learning_rate"]
-    start = start_of(results, world, condition)
+    entry["learning_rate"] = first["learning_rate"]
+    start = results.cells[world, condition].start
     if results.has(world, condition, start):
         entry["start"] = start
         entry["gain"] = results.difference(world, condition, start, "reward")
@@ -118,17 +44,28 @@ def condition_of(results: Results, world: str, condition: str) -> dict[str, Any]
     return entry
 
 
-def verdict(interval: Mapping[str, Any], direction: int = 1) -> str:
-    """Return how an interval of a difference stands to a predicted direction."""
-    low, high, t_low = interval["low"], interval["high"], interval["t_low"]
-    if direction < 0:
-        low, high, t_low = -high, -low, -interval["t_high"]
-    if low > 0:
-        said = "yes" if t_low > 0 else "yes by the bootstrap, not by the t interval"
+def verdict(question: Mapping[str, Any]) -> str:
+    """Return how the intervals and the adjusted p of a difference stand to a predicted sign."""
+    gap, sign = question["difference"], question["direction"]
+    low, high, t_low = gap["low"], gap["high"], gap["t_low"]
+    if sign < 0:
+        low, high, t_low = -high, -low, -gap["t_high"]
+    if low > 0 and t_low > 0:
+        alone = question["p_holm"] is None or question["p_holm"] >= ALPHA
+        answer = "alone, not among so many" if alone else "yes"
+    elif low > 0:
+        answer = "by the bootstrap only"
     else:
-        said = "no: the other way" if high < 0 else "not shown"
-    count = len(interval["seeds"])
-    return said if count == len(SEEDS) else f"{said} (of {count} seeds only)"
+        answer = "no: the other way" if high < 0 else "not shown"
+    count = len(gap["seeds"])
+    return answer if count == len(SEEDS) else f"{answer} (of {count} seeds only)"
+
+
+def adjusted(differences: Sequence[Mapping[str, Any]]) -> list[float | None]:
+    """Return the p of each difference, adjusted for their number; None where nothing varies."""
+    known = [gap["p"] for gap in differences if gap["p"] is not None]
+    by_holm = iter(holm(known))
+    return [None if gap["p"] is None else next(by_holm) for gap in differences]
 
 
 def shapes() -> dict[str, int]:
@@ -145,12 +82,8 @@ def shapes() -> dict[str, int]:
     return found
 
 
-Question = tuple[str, str, dict[str, Any], int]
-"""What is asked, in which world, the difference that answers it, and the predicted sign."""
-
-
-def questions(results: Results) -> Iterator[Question]:
-    """Yield the plan's predictions with what was measured, those that can be answered."""
+def questions(results: Results) -> list[dict[str, Any]]:
+    """Return the plan's predictions with what was measured, those that can be answered."""
     asked = [
         ("H1 PPO beats SFT", "ppo", "sft3", "reward", 1, WORLDS),
         ("H1 GRPO beats SFT", "grpo", "sft3", "reward", 1, WORLDS),
@@ -173,59 +106,105 @@ def questions(results: Results) -> Iterator[Question]:
         ("H8 GRPO beats SFT in the small model", "small_grpo", "small_sft3", "reward", 1, WORLDS),
         ("H8 the larger model ends higher", "grpo", "small_grpo", "reward", 1, WORLDS),
     ]
-    for text, after, before, metric, direction, worlds in asked:
-        for world in worlds:
-            if results.has(world, after, before):
-                difference = results.difference(world, after, before, metric)
-                yield text, world, difference, direction
+    found: list[dict[str, Any]] = [
+        {
+            "question": text,
+            "world": world,
+            "difference": results.difference(world, after, before, metric),
+            "direction": direction,
+        }
+        for text, after, before, metric, direction, worlds in asked
+        for world in worlds
+        if results.has(world, after, before)
+    ]
+    for question, p in zip(found, adjusted([q["difference"] for q in found]), strict=True):
+        question["p_holm"] = p
+        question["verdict"] = verdict(question)
+    return found
 
 
-def compared(results: Results) -> dict[str, Any]:
-    """Return the differences for which no direction was predicted."""
+def compared(results: Results) -> list[dict[str, Any]]:
+    """Return the differences for which no sign was predicted."""
     pairs = [("ppo", "grpo"), ("ppo_no_kl", "ppo"), ("grpo", "dpo"), ("idpo_current", "dpo")]
     pairs += [("idpo_rolling2", "idpo_current"), ("idpo_full", "idpo_current")]
     pairs += [("sft3", "sft1"), ("sft_r8", "sft3"), ("sft_r16", "sft3")]
     pairs += [("dpo_r8", "dpo"), ("dpo_r16", "dpo")]
     pairs += [("sft_lora8", "sft_more"), ("sft_lora16", "sft_more")]
     pairs += [("dpo_lora8", "dpo"), ("dpo_lora16", "dpo")]
-    return {
-        f"{world}: {a} - {b}": results.difference(world, a, b, "reward")
-        for world in WORLDS
-        for a, b in pairs
-        if results.has(world, a, b)
-    }
-
-
-def flagged(results: Results) -> list[dict[str, Any]]:
-    """Return, by condition that trained on a proxy or not, whether the rule of the plan fires.
-
-    It fires where the reward that was trained on is above 0 by its interval and the true one
-    below 0 by its own.
-    """
-    found = []
-    for condition in ("hackable", *METHODS, "ppo_no_kl"):
-        if not results.has("tastes", condition, "sft3"):
-            continue
-        true = results.difference("tastes", condition, "sft3", "reward")
-        own = "proxy" if condition == "hackable" else "reward"
-        trained = results.difference("tastes", condition, "sft3", own)
-        fires = trained["low"] > 0 and true["high"] < 0
-        found.append({"condition": condition, "trained": trained, "true": true, "flagged": fires})
+    pairs += [("grpo_four", "grpo"), ("ppo", "grpo_four"), ("ppo", "grpo_four_slower")]
+    pairs += [("ppo", "ppo_one"), ("ppo_one", "grpo")]
+    found: list[dict[str, Any]] = []
+    for world in WORLDS:
+        for a, b in pairs:
+            if results.has(world, a, b):
+                gap = results.difference(world, a, b, "reward")
+                found.append({"name": f"{world}: {a} - {b}", "difference": gap})
+        for method in ("ppo", "grpo"):
+            if results.has(world, method, "sft3"):
+                gap = results.difference(world, method, "sft3", "greedy_reward")
+                found.append({"name": f"{world}, greedy: {method} - sft3", "difference": gap})
+        if results.has(world, "dpo", "sft3", "dpo_sft1", "sft1"):
+            gap = results.gains_apart(world, "dpo", "dpo_sft1", "reward")
+            found.append({"name": f"{world}: gain of dpo - gain of dpo_sft1", "difference": gap})
+    for entry, p in zip(found, adjusted([each["difference"] for each in found]), strict=True):
+        entry["p_holm"] = p
     return found
 
 
-def commit_of(cell: Mapping[str, Any]) -> str:
-    """Return the commit that a cell ran at, and whether anything of the checkout was changed."""
-    git = cell["git"] or {}
-    return f"{str(git.get('commit'))[:12]}{', changed' if git.get('dirty') else ''}"
+PROXIES = {
+    "hackable": ("the proxy", "proxy", 1),
+    "flipped": ("minus the reward", "reward", -1),
+    **{
+        f"dpo{suffix}": ("pairs: minus the DPO loss", "dpo_loss", -1)
+        for suffix in ("", "_sft1", "_r8", "_r16", "_lora8", "_lora16")
+    },
+}
+"""What was trained on where that is not the true reward: in words, the measurement, its sign."""
 
 
-def collect(out: Path) -> dict[str, Any]:
-    """Return everything that the tables and pictures show."""
-    results = Results(out)
+def hacked(results: Results) -> Iterator[dict[str, Any]]:
+    """Yield what the plan's rule for hacked rewards says of each method's condition.
+
+    It fires where what was trained on rose beyond its interval and the true reward fell beyond
+    its own. Where the two are one and the same it cannot fire, whatever happens.
+    """
+    for (world, condition), cell in results.cells.items():
+        if condition.startswith(("sft", "small_sft")) or not results.has(world, cell.start):
+            continue
+        true = results.difference(world, condition, cell.start, "reward")
+        entry = {"world": world, "condition": condition, "true": true}
+        if condition not in PROXIES:
+            yield {
+                **entry,
+                "trained_on": "the true reward",
+                "trained": None,
+                "fires": "cannot fire",
+            }
+            continue
+        trained_on, metric, sign = PROXIES[condition]
+        gap = results.difference(world, condition, cell.start, metric)
+        trained = gap if sign > 0 else negative(gap)
+        yield {**entry, "trained_on": trained_on, "trained": trained, "fires": rule(trained, true)}
+
+
+def rule(trained: Mapping[str, Any], true: Mapping[str, Any]) -> str:
+    """Return whether what was trained on rose while the true reward fell."""
+    if not (trained["low"] > 0 and true["high"] < 0):
+        return "no"
+    both = trained["t_low"] > 0 and true["t_high"] < 0
+    return "fires" if both else "fires by the bootstrap only"
+
+
+def negative(gap: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary of a difference with its sign turned."""
+    ends = {"low": "high", "high": "low", "t_low": "t_high", "t_high": "t_low", "mean": "mean"}
+    return {**gap, **{end: -gap[other] for end, other in ends.items()}}
+
+
+def collect(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return everything that the tables and pictures show, from the content of rows.json."""
+    results = Results(found)
     return {
-        "method": METHOD,
-        "seeds": SEEDS,
         "missing": results.missing,
         "conditions": {
             world: {
@@ -235,19 +214,14 @@ def collect(out: Path) -> dict[str, Any]:
             }
             for world in WORLDS
         },
-        "questions": [
-            {"question": q, "world": w, "difference": d, "direction": s, "verdict": verdict(d, s)}
-            for q, w, d, s in questions(results)
-        ],
+        "questions": questions(results),
         "compared": compared(results),
-        "flagged": flagged(results),
+        "hacked": list(hacked(results)),
         "shapes": shapes(),
-        "commits": sorted(
-            {commit_of(cell) for by_seed in results.found.values() for cell in by_seed.values()}
-        ),
+        "commits": sorted({cell["commit"] for cell in found.values()}),
         "curves": {
             world: {
-                condition: {str(s): cell["curve"] for s, cell in sorted(by_seed.items())}
+                condition: [cell["curve"] for _, cell in sorted(by_seed.items())]
                 for (of, condition), by_seed in results.found.items()
                 if of == world
             }
@@ -258,8 +232,9 @@ def collect(out: Path) -> dict[str, Any]:
 
 def main() -> int:
     """Write the files beside this one."""
-    content = collect(Path(sys.argv[1]))
-    atomic_write_json(HERE / "results.json", content)
+    if len(sys.argv) > 1:
+        write_rows(published(Path(sys.argv[1])), ROWS)
+    content = collect(json.loads(ROWS.read_text()))
     atomic_write_text(HERE / "RESULTS.md", markdown(content))
     draw(content, HERE)
     return 0

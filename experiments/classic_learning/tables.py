@@ -1,4 +1,4 @@
-"""RESULTS.md from results.json's content; every number in it is from the cells."""
+"""RESULTS.md from what `report.py` makes of rows.json."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,6 +17,9 @@ NAMES = {
     "ppo_long": "PPO, 150 steps, coefficient 0.2",
     "ppo_long_no_kl": "PPO, 150 steps, no penalty",
     "grpo": "GRPO",
+    "grpo_four": "GRPO, four steps a batch",
+    "grpo_four_slower": "GRPO, four steps a batch, at PPO's rate",
+    "ppo_one": "PPO, one step a batch",
     "flipped": "GRPO, sign flipped",
     "hackable": "PPO on the proxy, no KL penalty",
     "sft_r8": "SFT, LoRA r=8",
@@ -35,6 +38,7 @@ REWARDS = {"arithmetic": "arithmetic_correct, at best 1", "tastes": "known_utili
 MAIN = (
     *("sft1", "sft3", "dpo_sft1", "dpo", "idpo_current", "idpo_rolling2", "idpo_full"),
     *("ppo", "ppo_no_kl", "grpo", "flipped", "hackable", "ppo_long", "ppo_long_no_kl"),
+    *("grpo_four", "grpo_four_slower", "ppo_one"),
 )
 COMMAND = "python experiments/classic_learning/run.py --out FOLDER"
 
@@ -61,6 +65,12 @@ def average(values: Sequence[float | None], digits: int = 1) -> str:
     return f"{sum(known) / len(known):.{digits}f}" if known else ""
 
 
+def added(found: Mapping[str, Any]) -> list[float]:
+    """Return what the process of each seed grew by, in MB."""
+    pairs = zip(found["rss_peak_mb"], found["rss_before_mb"], strict=True)
+    return [peak - before for peak, before in pairs]
+
+
 def of_world(world: str, conditions: Mapping[str, Any]) -> Iterator[str]:
     """Yield the main table of a world."""
     head = ["condition", "seeds", "reward", "gain over its start", "greedy", "KL a completion"]
@@ -85,7 +95,7 @@ def of_world(world: str, conditions: Mapping[str, Any]) -> Iterator[str]:
                 average(found["zero_variance_in_training"], 3),
                 average(found["training_seconds"]),
                 average(found["rss_peak_mb"], 0),
-                average(found["rss_added_mb"], 0),
+                average(added(found), 0),
             ]
         )
     yield from (f"## {world}", "", f"Reward: `{REWARDS[world]}`.", "")
@@ -108,48 +118,88 @@ def of_seeds(conditions: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+def p_value(p: float | None) -> str:
+    """Write a p, or a dash where nothing varies."""
+    if p is None:
+        return "-"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def t_interval(gap: Mapping[str, Any]) -> str:
+    """Write the crossed t interval."""
+    return f"{gap['t_low']:+.3f} to {gap['t_high']:+.3f}"
+
+
 def answered(content: Mapping[str, Any]) -> Iterator[str]:
     """Yield what was predicted, and what came."""
+    asked = content["questions"]
     yield from ("## What was predicted", "")
     yield from (
-        "`+` or `−` is the predicted sign of the difference; both intervals must exclude 0 for a",
-        "plain yes.",
+        "`+` or `−` is the predicted sign of the difference. p is two-sided, of the crossed t test",
+        "(`hf_rlhf.stats.crossed_mean`: paired differences, seeds and prompts both random), then",
+        f"adjusted for these {len(asked)} predictions (Holm 1979). A plain yes needs both",
+        "intervals on the predicted side of 0 and an adjusted p below 0.05; with the intervals and",
+        'without the p it is "alone, not among so many".',
         "",
     )
-    head = ["prediction", "world", "sign", "difference, bootstrap", "t interval", "came true"]
-    rows = []
-    for one in content["questions"]:
-        gap = one["difference"]
-        sign = "+" if one["direction"] > 0 else "−"
-        t = f"{gap['t_low']:+.3f} to {gap['t_high']:+.3f}"
-        rows.append([one["question"], one["world"], sign, shown(gap), t, one["verdict"]])
-    yield from table(head, rows)
+    head = ["prediction", "world", "sign", "difference, bootstrap", "t interval", "p", "p (Holm)"]
+    rows = [
+        [
+            one["question"],
+            one["world"],
+            "+" if one["direction"] > 0 else "−",
+            shown(one["difference"]),
+            t_interval(one["difference"]),
+            p_value(one["difference"]["p"]),
+            p_value(one["p_holm"]),
+            one["verdict"],
+        ]
+        for one in asked
+    ]
+    yield from table([*head, "came true"], rows)
 
 
 def planted(content: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the rule for hacked rewards says of each condition."""
-    if not content["flagged"]:
+    if not content["hacked"]:
         return
     yield from ("## Which rewards the rule flags as hacked", "")
     yield from (
-        "Flagged: the reward trained on rose beyond its interval while the utility fell beyond its",
-        "own.",
+        "It fires where what was trained on rose beyond its interval while the true reward fell",
+        "beyond its own, both over the start. In these rows the two are not the same:",
         "",
     )
-    head = ["condition", "reward trained on", "utility", "flagged"]
+    able = [one for one in content["hacked"] if one["trained"]]
+    head = ["condition", "world", "trained on", "it rose by", "true reward", "rule"]
     yield from table(
         head,
         [
-            [NAMES[one["condition"]], shown(one["trained"]), shown(one["true"])]
-            + ["**yes**" if one["flagged"] else "no"]
-            for one in content["flagged"]
+            [NAMES[one["condition"]], one["world"], one["trained_on"], shown(one["trained"])]
+            + [shown(one["true"]), one["fires"]]
+            for one in able
         ],
     )
+    rest = [one for one in content["hacked"] if not one["trained"]]
+    yield from (
+        "In the others what was trained on is the true reward, and the rule cannot fire:",
+        "",
+    )
+    for world in content["conditions"]:
+        names = ", ".join(NAMES[one["condition"]] for one in rest if one["world"] == world)
+        yield from (f"* `{world}`: {names}")
+    yield ""
     hacked = content["conditions"]["tastes"].get("hackable")
     if hacked:
-        yield from ("What it writes then, one completion to a prompt:", "", "```text")
-        yield from (f"{each['prompt']}{each['text']}" for each in hacked["samples"][:4])
+        yield from ("The utility's fall by seed: " + falls(hacked) + ".", "")
+        yield from ("What PPO on the proxy writes, one completion to a prompt:", "", "```text")
+        yield from hacked["samples"]
         yield from ("```", "")
+
+
+def falls(hacked: Mapping[str, Any]) -> str:
+    """Write each seed's loss as a share of what it started from."""
+    ends, gains = hacked["reward"]["seeds"], hacked["gain"]["seeds"]
+    return ", ".join(f"{-gains[seed] / (ends[seed] - gains[seed]):.0%}" for seed in gains)
 
 
 def adapters(conditions: Mapping[str, Any], shapes: Mapping[str, int]) -> Iterator[str]:
@@ -258,11 +308,13 @@ def markdown(content: Mapping[str, Any]) -> str:
             "",
         ]
     lines += [
-        f"By `{COMMAND}`, then `python experiments/classic_learning/report.py FOLDER`; plan:",
-        "[PLAN.md](PLAN.md). Means over seeds, 200 held-out prompts and 8 completions each, at",
-        "temperature 1, with 95% intervals of the hierarchical bootstrap. KL is exact, token by",
-        "token, from the SFT policy that the method started from. Flat groups: prompts whose 8",
-        "completions all have one reward. Seconds are of training, on a shared machine.",
+        f"Cells by `{COMMAND}`; their rows are in",
+        "`rows.json`, which `python experiments/classic_learning/report.py FOLDER` writes and",
+        "from which the same command without FOLDER makes this page; plan: [PLAN.md](PLAN.md).",
+        "Means over seeds, 200 held-out prompts and 8 completions each, at temperature 1, with 95%",
+        "intervals of the hierarchical bootstrap. KL is exact, token by token, from the SFT policy",
+        "that the method started from. Flat groups: prompts whose 8 completions all have one",
+        "reward. Seconds are of training, on a shared machine.",
         "",
     ]
     for world, conditions in content["conditions"].items():
@@ -270,11 +322,13 @@ def markdown(content: Mapping[str, Any]) -> str:
     lines += [*answered(content), *planted(content)]
     lines += [*adapters(content["conditions"]["arithmetic"], content["shapes"]), *sizes(content)]
     lines += ["## Differences for which nothing was predicted", ""]
+    lines += [f"p is adjusted for these {len(content['compared'])} differences.", ""]
     lines += table(
-        ["reward of", "difference, bootstrap", "t interval"],
+        ["reward of", "difference, bootstrap", "t interval", "p", "p (Holm)"],
         [
-            [name, shown(gap), f"{gap['t_low']:+.3f} to {gap['t_high']:+.3f}"]
-            for name, gap in content["compared"].items()
+            [one["name"], shown(gap := one["difference"]), t_interval(gap)]
+            + [p_value(gap["p"]), p_value(one["p_holm"])]
+            for one in content["compared"]
         ],
     )
     lines += ["![Held-out gains](gains.png)", "", "![Reward and KL](frontier.png)", ""]

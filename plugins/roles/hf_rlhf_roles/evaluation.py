@@ -9,6 +9,7 @@ from typing import Any
 
 from hf_rlhf import registry
 from hf_rlhf.binding import bind
+from hf_rlhf.card_text import interval
 from hf_rlhf.errors import ConfigError, DataError, Problem
 from hf_rlhf.files import atomic_write_json
 from hf_rlhf.readers import read_rows
@@ -167,10 +168,9 @@ def _references(rows: Sequence[tuple[str, str, str | None]]) -> list[str]:
 
 def table(result: Evaluated, judge: Mapping[str, Any] | None) -> str:
     """Return the means as text. Without a judge they are those of the preset `structure`."""
-    lines = [f"{'component':14} {'mean':>6}   {'95% interval':16} {'rows':>5}"]
+    lines = [f"{'component':14} {'mean [95% interval]':24} {'rows':>5}"]
     for name, one in result.means().items():
-        interval = f"[{one.low:.3f}, {one.high:.3f}]"
-        lines.append(f"{name:14} {one.mean:6.3f}   {interval:16} {one.n:>5}")
+        lines.append(f"{name:14} {interval(one.as_json()):24} {one.n:>5}")
     failed = sum(row["total"] is None for row in result.rows)
     if judge is None:
         lines.append("No judge: whether the evidence supports what is claimed was not checked.")

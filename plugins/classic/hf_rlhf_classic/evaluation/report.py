@@ -186,12 +186,7 @@ def _at(found: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 
 def _interval(found: Mapping[str, Any] | None, *, signed: bool = False) -> str:
-    if not found:
-        return _EMPTY
-    if not signed:
-        return interval(found)
-    mean, low, high = (f"{found[key]:+.3f}" for key in ("mean", "low", "high"))
-    return f"{mean} [{low}, {high}]"
+    return interval(found, signed=signed) if found else _EMPTY
 
 
 def _name(name: str, found: Mapping[str, Any]) -> str:
