@@ -7,12 +7,20 @@ and `parent_commit` keeps a late first commit from becoming two.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from hf_rlhf.bundle import Bundle
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub import Hub, RemoteState
-from hf_rlhf.patience import UnexpectedAnswer, content_s, failures, is_transient, status_of
+from hf_rlhf.patience import (
+    UnexpectedAnswer,
+    content_s,
+    failures,
+    in_words,
+    is_transient,
+    status_of,
+)
 
 MOST_FILES = 25_000
 """Of one commit; the Hub's limit (docstring of `HfApi.create_commit`)."""
@@ -80,6 +88,18 @@ def push(
         if (after := _look_again(hub, landed)) is not None:
             return after
         raise
+
+
+@contextmanager
+def or_finish(hub: Hub, repo_id: str, command: str) -> Iterator[None]:
+    """Raise PublishError, with the command that finishes it, where the Hub or the way fails."""
+    try:
+        yield
+    except (*failures(), Overtaken) as error:
+        raise PublishError(
+            f"Not everything of {repo_id} is on {hub.endpoint}: {in_words(error)}.\n"
+            f"To finish (what was uploaded is not sent again):\n  {command}"
+        ) from error
 
 
 def _holds(now: RemoteState, bundle: Bundle, gone: Iterable[str]) -> bool:

@@ -6,6 +6,7 @@ programs, and with the hash of the card, by which a later push knows its own.
 """
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from hf_rlhf.card_metadata import COLLECTION, TAG, validate_card
 from hf_rlhf.errors import ConfigError, Problem, PublishError
 from hf_rlhf.hub import NOT_CONTENT, Hub, RemoteState, connect
 from hf_rlhf.publish import Published, publish_run
-from hf_rlhf.push import push
+from hf_rlhf.push import or_finish, push
 from hf_rlhf.weights import read_header
 from hf_rlhf_roles.guard import base_folder, seal_folder
 from hf_rlhf_roles.ledger import Ledger
@@ -253,7 +254,9 @@ def push_main(argv: Sequence[str]) -> int:
     workspace = read_workspace(chosen.workspace)
     ledger = Ledger.of(workspace)
     hub = connect()
-    prefix = chosen.prefix if chosen.dry_run else hub.writable_repo(chosen.prefix)
+    again = f"hf-rlhf roles push {shlex.join(argv)}"
+    with or_finish(hub, chosen.prefix, again):
+        prefix = chosen.prefix if chosen.dry_run else hub.writable_repo(chosen.prefix)
     for name in chosen.role:
         workspace.role(name)
         workspace.trained(name)
@@ -274,7 +277,8 @@ def push_main(argv: Sequence[str]) -> int:
     if chosen.role:
         return 0
     bundle = index_bundle(workspace, card, found, base)
-    commit = push_index(hub, prefix, bundle, private=chosen.private, overwrite=chosen.overwrite)
+    with or_finish(hub, prefix, again):
+        commit = push_index(hub, prefix, bundle, private=chosen.private, overwrite=chosen.overwrite)
     print(f"index: {hub.endpoint}/{prefix} at {commit[:8]}")
     return 0
 

@@ -18,8 +18,7 @@ from hf_rlhf.base_push import secrets_in_use
 from hf_rlhf.bundle import Bundle, as_text
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub import NOT_CONTENT, Hub, RemoteState, connect
-from hf_rlhf.patience import failures, in_words
-from hf_rlhf.push import push
+from hf_rlhf.push import or_finish, push
 from hf_rlhf.scrub import find_secrets, scrub
 from hf_rlhf_traces.dataset_card import CARD, check_card, present, render, write_card
 from hf_rlhf_traces.options import add_overwrite, verb_parser
@@ -47,13 +46,14 @@ def push_main(argv: Sequence[str]) -> int:
         print(card)
         return 0
     hub = connect(chosen.endpoint, kind="dataset")
-    with _or_say(hub, chosen.repo_id, argv):
+    again = f"hf-rlhf traces push {shlex.join(argv)}"
+    with or_finish(hub, chosen.repo_id, again):
         repo_id = hub.writable_repo(chosen.repo_id)
     write_card(store, {**told, "repo_id": repo_id})
     card = render(store, names, store.settings("card"))
     with TemporaryDirectory() as scratch:
         bundle = bundle_of(store, names, card, hub, Path(scratch) if chosen.redact else None)
-        with _or_say(hub, repo_id, argv):
+        with or_finish(hub, repo_id, again):
             before, after = push_bundle(
                 hub, repo_id, bundle, private=chosen.private, overwrite=chosen.overwrite
             )
@@ -61,19 +61,6 @@ def push_main(argv: Sequence[str]) -> int:
     print(f"{verb}: {len(bundle.files)} files, verified: {hub.endpoint}/datasets/{repo_id}")
     print(f"commit {after.commit}")
     return 0
-
-
-@contextmanager
-def _or_say(hub: Hub, repo_id: str, argv: Sequence[str]) -> Iterator[None]:
-    """Raise PublishError, with the command that finishes it, where the Hub or the way fails."""
-    try:
-        yield
-    except failures() as error:
-        raise PublishError(
-            f"Not everything of {repo_id} is on {hub.endpoint}: {in_words(error)}.\n"
-            "To finish (what was uploaded is not sent again):\n"
-            f"  hf-rlhf traces push {shlex.join(argv)}"
-        ) from error
 
 
 def _parser() -> argparse.ArgumentParser:
