@@ -8,12 +8,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-<<<<<<< HEAD
 from hf_rlhf.card_facts import fewer
-from hf_rlhf.card_text import counted, no_interval
-=======
-from hf_rlhf.card_text import interval
->>>>>>> hH
+from hf_rlhf.card_text import counted, interval
 from hf_rlhf.compose import TOTAL, ComposedReward
 from hf_rlhf.files import atomic_write_text
 from hf_rlhf.scrub import scrub
@@ -191,22 +187,12 @@ def results_table(record: Mapping[str, Any]) -> Any:
     return table
 
 
-<<<<<<< HEAD
 def _of_rows(rows: int | None, estimate: Mapping[str, Any]) -> str:
     """Return of how many rows a metric is, if not of all."""
     count = fewer(rows, estimate)
     return "" if count is None else f" ({counted(count, 'row')})"
 
 
-def _signed(difference: Mapping[str, Any]) -> str:
-    mean = f"{difference['mean']:+.3f}"
-    if reason := no_interval(difference):
-        return f"{mean} ({reason})"
-    return f"{mean} [{difference['low']:+.3f}, {difference['high']:+.3f}]"
-
-
-=======
->>>>>>> hH
 def cut_off(record: Mapping[str, Any]) -> str:
     """Say that most held-out completions after training were cut at the limit, if so."""
     evaluation = record["evaluation"] or {}
