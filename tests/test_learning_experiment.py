@@ -151,6 +151,7 @@ def test_the_published_tables_come_of_the_published_rows(report):
         "hacked": list(report.hacked(results)),
         "conditions": {"arithmetic": {}, "tastes": {}},
     }
+    assert all(len(line) > 1 for line in tables.planted(content) if line), "lines, not letters"
     page = (FOLDER / "RESULTS.md").read_text(encoding="utf-8").splitlines()
     rows = [*tables.answered(content), *tables.planted(content)]
     assert [line for line in rows if line.startswith("|") and line not in page] == []

@@ -251,8 +251,9 @@ def sizes(world: str, seed: int) -> Iterator[Cell]:
     yield Cell("small_grpo", world, seed, "small_sft3", grpo(world, seed), "small_sft3")
 
 
-def passes(world: str, seed: int) -> Iterator[Cell]:
+def passes(seed: int) -> Iterator[Cell]:
     """Yield a follow-up: GRPO with as many optimizer steps to a batch as PPO, PPO with one."""
+    world = "arithmetic"
     four = {**grpo(world, seed), "num_iterations": 4, "max_steps": 4 * COMPLETIONS // 128}
     yield Cell("grpo_four", world, seed, "sft3", four)
     rate = ppo(world, seed)["learning_rate"]
@@ -274,6 +275,8 @@ def cells(seeds: tuple[int, ...] = SEEDS) -> Iterator[Cell]:
         yield from adapters(seed)
     for seed in seeds:
         yield from later_adapters(seed)
-    for part in (drift, sizes, passes):
+    for part in (drift, sizes):
         for world, seed in both:
             yield from part(world, seed)
+    for seed in seeds:
+        yield from passes(seed)

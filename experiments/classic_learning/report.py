@@ -23,24 +23,23 @@ ROWS = HERE / "rows.json"
 ALPHA = 0.05
 
 
-COLUMNS = ("reward", "greedy_reward", "kl_sequence", "tokens", "ended", "zero_variance")
+MEASURED = ("reward", "greedy_reward", "kl_sequence", "loss", "preference_accuracy", "dpo_loss")
+"""What the tables show with an interval; of the others, the mean."""
+AVERAGED = ("tokens", "ended", "zero_variance")
 
 
 def condition_of(results: Results, world: str, condition: str) -> dict[str, Any]:
-    """Return everything that is said of a condition."""
+    """Return everything that the tables show of a condition."""
     first = next(iter(results.found[world, condition].values()))
-    metrics = [*COLUMNS, "loss", "preference_accuracy", "dpo_loss"]
-    metrics += ["proxy"] if "proxy" in first["rows"] else []
-    entry: dict[str, Any] = {m: results.of(world, condition, m) for m in metrics}
+    entry: dict[str, Any] = {name: results.of(world, condition, name) for name in MEASURED}
+    seeds = results.seeds(world, condition)
+    for name in AVERAGED:
+        entry[name] = float(results.table(world, condition, name, seeds).mean())
     entry |= {name: results.scalar(world, condition, name) for name in (*COSTS, "trained")}
-    entry["samples"] = first["samples"]
-    entry["learning_rate"] = first["learning_rate"]
+    entry |= {name: first[name] for name in ("samples", "learning_rate")}
     start = results.cells[world, condition].start
     if results.has(world, condition, start):
-        entry["start"] = start
         entry["gain"] = results.difference(world, condition, start, "reward")
-        if "proxy" in first["rows"]:
-            entry["proxy_gain"] = results.difference(world, condition, start, "proxy")
     return entry
 
 

@@ -89,9 +89,9 @@ def of_world(world: str, conditions: Mapping[str, Any]) -> Iterator[str]:
                 f"{found['greedy_reward']['mean']:.3f}",
                 "" if name.startswith("sft") else shown(found["kl_sequence"], ""),
                 "" if name.startswith("sft") else average(found["kl_token"], 4),
-                f"{found['tokens']['mean']:.1f}",
-                f"{found['ended']['mean']:.3f}",
-                f"{found['zero_variance']['mean']:.3f}",
+                f"{found['tokens']:.1f}",
+                f"{found['ended']:.3f}",
+                f"{found['zero_variance']:.3f}",
                 average(found["zero_variance_in_training"], 3),
                 average(found["training_seconds"]),
                 average(found["rss_peak_mb"], 0),
@@ -186,7 +186,7 @@ def planted(content: Mapping[str, Any]) -> Iterator[str]:
     )
     for world in content["conditions"]:
         names = ", ".join(NAMES[one["condition"]] for one in rest if one["world"] == world)
-        yield from (f"* `{world}`: {names}")
+        yield f"* `{world}`: {names}"
     yield ""
     hacked = content["conditions"]["tastes"].get("hackable")
     if hacked:
