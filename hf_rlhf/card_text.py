@@ -102,12 +102,12 @@ def interval(estimate: Mapping[str, Any] | None, *, signed: bool = False) -> str
     def text(value: float) -> str:
         return f"{'+' if signed and value > 0 else ''}{number(float(value))}"
 
-    if reason := _no_interval(estimate):
+    if reason := no_interval(estimate):
         return f"{text(estimate['mean'])} ({reason})"
     return f"{text(estimate['mean'])} [{text(estimate['low'])}, {text(estimate['high'])}]"
 
 
-def _no_interval(estimate: Mapping[str, Any]) -> str:
+def no_interval(estimate: Mapping[str, Any]) -> str:
     rows = estimate.get("n")
     if rows == 1:
         return "one row"
