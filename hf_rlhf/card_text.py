@@ -108,6 +108,7 @@ def interval(estimate: Mapping[str, Any] | None, *, signed: bool = False) -> str
 
 
 def no_interval(estimate: Mapping[str, Any]) -> str:
+    """Return why an estimate has no interval to show; empty where it has one."""
     rows = estimate.get("n")
     if rows == 1:
         return "one row"
