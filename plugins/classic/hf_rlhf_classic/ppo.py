@@ -74,7 +74,10 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
     def advice(cls, run: Run) -> Iterable[str]:
         """Return what is to be known of the learned reward: how well it was measured."""
         part = ppo_rewards.learned_part(run)
-        return part.reward.advice() if part is not None and part.weight else []
+        if part is None or not part.weight:
+            return []
+        reward: Any = part.reward
+        return list(reward.advice())
 
     held_out_metrics: ClassVar = {
         "reward_adapter": "score of a completion by the reward adapter, before any normalising",
