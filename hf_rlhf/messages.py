@@ -49,6 +49,6 @@ def split_thoughts(text: str) -> tuple[str, str]:
     unopened = _UNOPENED.match(text)
     thoughts = [unopened[1]] if unopened else []
     rest = text[unopened.end() :] if unopened else text
-    thoughts += [thought[1] for thought in _THOUGHT.finditer(rest)]
-    shown = "\n\n".join(thought.strip() for thought in thoughts if thought.strip())
-    return shown, _THOUGHT.sub("", rest)
+    thoughts += [match[1] for match in _THOUGHT.finditer(rest)]
+    thought = "\n\n".join(text.strip() for text in thoughts if text.strip())
+    return thought, _THOUGHT.sub("", rest)

@@ -36,7 +36,7 @@ def parse_json(text: str) -> Any:
         return text
 
 
-def found_items(
+def result_items(
     output: Any, parse: Callable[[str], Any] = parse_json
 ) -> tuple[list[Any], list[str]]:
     """Return what a tool found, and the names of the fields around it that are left out.
@@ -58,25 +58,25 @@ def found_items(
 
 
 def _unwrapped(
-    found: dict[str, Any], parse: Callable[[str], Any], beside: list[Any], left_out: list[str]
+    wrapper: dict[str, Any], parse: Callable[[str], Any], beside: list[Any], left_out: list[str]
 ) -> Any:
-    if len(found) == 1:
-        ((key, inner),) = found.items()
-        return inner if key in WRAPPERS else found
-    for key in filter(found.__contains__, WRAPPERS):
-        inner = found[key]
+    if len(wrapper) == 1:
+        ((key, inner),) = wrapper.items()
+        return inner if key in WRAPPERS else wrapper
+    for key in filter(wrapper.__contains__, WRAPPERS):
+        inner = wrapper[key]
         inner = parse(inner) if isinstance(inner, str) else inner
-        rest = {name: one for name, one in found.items() if name != key and not _is_empty(one)}
+        rest = {name: one for name, one in wrapper.items() if name != key and not _is_empty(one)}
         texts = {n: one for n, one in rest.items() if isinstance(one, str) and n not in _REQUEST}
         if _are_documents(inner) or _holds_documents(inner) or (inner == [] and not texts):
             left_out += [name for name in rest if name not in texts]
             beside += [texts] if texts else []
             return inner
-    return found
+    return wrapper
 
 
-def _holds_documents(found: Any) -> bool:
-    return isinstance(found, dict) and any(_are_documents(found.get(key)) for key in WRAPPERS)
+def _holds_documents(wrapper: Any) -> bool:
+    return isinstance(wrapper, dict) and any(_are_documents(wrapper.get(key)) for key in WRAPPERS)
 
 
 def _are_documents(value: Any) -> bool:
@@ -91,7 +91,7 @@ def _is_empty(value: Any) -> bool:
     return value is None or value in ("", [], {})
 
 
-def shown_fields(item: Mapping[str, Any], left_out: list[str]) -> Iterator[tuple[str, str]]:
+def visible_fields(item: Mapping[str, Any], left_out: list[str]) -> Iterator[tuple[str, str]]:
     """Yield the fields of a document that are worth showing, as text.
 
     Empty fields are not. Beside a text neither are lists and objects, nor fields that repeat

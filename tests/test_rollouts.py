@@ -58,7 +58,7 @@ def test_the_question_stands_behind_its_framing() -> None:
     assert parsed([], []).question == ""
 
 
-def said(role: str, text: str) -> dict[str, Any]:
+def message(role: str, text: str) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": text}
 
 
@@ -67,8 +67,8 @@ NUDGE = "Research is complete. Provide your final answer now."
 
 def test_the_question_is_the_last_turn_of_the_user_before_the_first_call() -> None:
     """The request of a rollout carried on has its calls, and ends with a demand for the answer."""
-    asked = [said("system", "Search."), said("user", "Who?"), call(1), output(1, "x")]
-    rollout = parsed([said("assistant", "Ada.")], [*asked, said("user", NUDGE)])
+    asked = [message("system", "Search."), message("user", "Who?"), call(1), output(1, "x")]
+    rollout = parsed([message("assistant", "Ada.")], [*asked, message("user", NUDGE)])
     assert (rollout.question, rollout.answer) == ("Who?", "Ada.")
     assert [turn.role for turn in rollout.input] == ["system", "user"]
     assert rollout.later_turns == (Message("user", NUDGE),)
@@ -77,15 +77,15 @@ def test_the_question_is_the_last_turn_of_the_user_before_the_first_call() -> No
 
 
 def test_turns_before_the_question_are_its_context_wherever_they_stand() -> None:
-    talk = [said("user", "Hi"), said("assistant", "Hello!"), said("user", "Who?")]
-    steps = [call(1), output(1, "x"), said("assistant", "Ada.")]
+    talk = [message("user", "Hi"), message("assistant", "Hello!"), message("user", "Who?")]
+    steps = [call(1), output(1, "x"), message("assistant", "Ada.")]
     for asked, done in ((talk, steps), (talk[:1], [*talk[1:], *steps])):
         rollout = parsed(done, asked)
         assert rollout.question == "Who?"
         assert rollout.earlier_turns == (Message("user", "Hi"), Message("assistant", "Hello!"))
         assert rollout.steps[0] == Call(1, "c1", "search", "{}")
     without_calls = parsed(
-        [said("assistant", "Guido."), *talk[2:], said("assistant", "1991")], "By?"
+        [message("assistant", "Guido."), *talk[2:], message("assistant", "1991")], "By?"
     )
     assert (without_calls.question, without_calls.answer) == ("Who?", "1991")
     assert without_calls.steps == (Message("assistant", "1991"),)
@@ -93,20 +93,26 @@ def test_turns_before_the_question_are_its_context_wherever_they_stand() -> None
 
 @pytest.mark.parametrize(
     "ends",
-    [[said("assistant", "Ada.")], [call(2, "submit_answer", answer="Ada."), output(2, "ok")]],
+    [[message("assistant", "Ada.")], [call(2, "submit_answer", answer="Ada."), output(2, "ok")]],
 )
 def test_a_turn_of_the_user_behind_an_answer_is_a_second_question(ends: list[Any]) -> None:
-    again = [said("user", "And when?"), said("assistant", "In 1842.")]
+    again = [message("user", "And when?"), message("assistant", "In 1842.")]
     rollout = parsed([call(1), output(1, "x"), *ends, *again], "Who?")
     assert rollout.second_question == Message("user", "And when?")
-    talking = [said("assistant", "I search."), call(1), output(1, "x"), said("user", NUDGE), *ends]
+    talking = [
+        message("assistant", "I search."),
+        call(1),
+        output(1, "x"),
+        message("user", NUDGE),
+        *ends,
+    ]
     assert parsed(talking, "Who?").second_question is None
 
 
 def test_a_thought_in_tags_is_no_part_of_the_answer() -> None:
-    rollout = parsed([call(1), output(1, "x"), said("assistant", "<think>x says.</think>Ada.")])
+    rollout = parsed([call(1), output(1, "x"), message("assistant", "<think>x says.</think>Ada.")])
     assert (rollout.answer, rollout.reasoning) == ("Ada.", "x says.")
-    assert parsed([call(1), output(1, "x"), said("assistant", "<think>It was cut")]).answer == ""
+    assert parsed([call(1), output(1, "x"), message("assistant", "<think>It was cut")]).answer == ""
 
 
 def test_reasoning_is_what_is_shown_before_the_last_call() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hf_rlhf.tool_output import found_items, shown_fields
+from hf_rlhf.tool_output import result_items, visible_fields
 
 PAGE = {"title": "Amiga", "url": "http://a", "content": "Sold in 1999."}
 
@@ -40,14 +40,14 @@ PAGE = {"title": "Amiga", "url": "http://a", "content": "Sold in 1999."}
 )
 def test_what_was_found_is_unwrapped(output: Any, items: Any, left_out: list[str]) -> None:
     text = output if isinstance(output, str) else json.dumps(output)
-    assert found_items(text) == ([output] if items is None else items, left_out)
+    assert result_items(text) == ([output] if items is None else items, left_out)
 
 
 def test_a_document_shows_each_field_once_and_its_snippets_as_text() -> None:
     left_out: list[str] = []
     snippets = [{"snippetId": "s1", "text": "Sold."}, {"snippetId": "s2", "text": "In 1999."}]
     found = {"title": "Amiga & Co", "snippets": snippets, "score": 2}
-    assert dict(shown_fields(found, left_out)) == {
+    assert dict(visible_fields(found, left_out)) == {
         "title": "Amiga & Co",
         "snippets": "Sold.\nIn 1999.",
         "score": "2",
@@ -60,7 +60,7 @@ def test_a_document_shows_each_field_once_and_its_snippets_as_text() -> None:
         "pagemap": {"metatags": [{"og": 1}]},
         "mime": None,
     }
-    assert list(dict(shown_fields(google, left_out))) == ["title", "link", "snippet"]
+    assert list(dict(visible_fields(google, left_out))) == ["title", "link", "snippet"]
     assert left_out == ["htmlTitle", "pagemap"]
     record = {"name": "Acme", "address": {"city": "Bonn"}}
-    assert dict(shown_fields(record, left_out))["address"] == '{"city": "Bonn"}'
+    assert dict(visible_fields(record, left_out))["address"] == '{"city": "Bonn"}'

@@ -24,6 +24,9 @@ HELD_OUT_SPLITS = ("test", "validation")
 
 DEFAULT_TEST_SHARE = 0.1
 
+_HIDDEN = ("_turns", "_left_out")
+"""How counts of the report end that say what of a row is not in its prompt."""
+
 
 class Rubric(TypedDict):
     """One thing to check in an answer, and how much it counts."""
@@ -192,15 +195,15 @@ def assemble(
 
 
 def _show(report: Mapping[str, Any]) -> None:
-    """Print what was left out, and how many rows have turns that the prompt does not show."""
+    """Print what was left out, of rows and of what the prompt shows of them."""
     counts = dict(report["dropped"])
     line = f"{report['source']}: {report['kept']} of {report['rows_read']} rows kept"
     if counts:
         line += f"; left out: {_listed(counts)}"
-    turns = {name: n for name, n in report.items() if name.endswith("_turns") and n}
-    if turns:
-        line += f"; {_listed(turns)} (the prompt has the question alone)"
-    if rank() == 0 and (counts or turns):
+    hidden = {name: n for name, n in report.items() if name.endswith(_HIDDEN) and n}
+    if hidden:
+        line += f"; not shown in prompts: {_listed(hidden)}"
+    if rank() == 0 and (counts or hidden):
         print(f"{line}.", file=sys.stderr, flush=True)
 
 

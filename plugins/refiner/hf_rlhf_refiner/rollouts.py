@@ -10,7 +10,7 @@ from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import DataError
 from hf_rlhf.readers import Row, read_rows
 from hf_rlhf.rollouts import Output, Rollout, parse_rollout
-from hf_rlhf.tool_output import found_items, shown_fields
+from hf_rlhf.tool_output import result_items, visible_fields
 from hf_rlhf_refiner.answer import Source
 from hf_rlhf_refiner.assemble import (
     Converted,
@@ -121,15 +121,17 @@ def judgements(rollout: Rollout) -> list[Judgement]:
     ]
 
 
-def tool_results(rollout: Rollout, longest: int) -> tuple[list[Result], int]:
+def tool_results(rollout: Rollout, longest: int, left_out: list[str]) -> tuple[list[Result], int]:
     """Return the tool results with ids on their snippets, and how many results were empty.
 
     Results are numbered by their calls, so an id does not depend on what else is kept. `longest`
-    is in characters.
+    is in characters. The names of
+    fields that are not shown are added to `left_out`.
     """
     results, empty, orphans = [], 0, 0
     for output in rollout.outputs:
-        texts = [part for text in _documents(output.text) for part in passages(text, longest)]
+        documents = _documents(output.text, left_out)
+        texts = [part for text in documents for part in passages(text, longest)]
         if output.call is None:
             orphans += 1
         if not texts:
@@ -159,7 +161,8 @@ def _converted(row: Row, row_id: str, maker: PromptMaker, longest: int) -> Conve
             "Expected one question a row: part the conversation, or drop such rows "
             "(`on_bad_row: drop`).",
         )
-    results, empty = tool_results(rollout, longest)
+    left_out: list[str] = []
+    results, empty = tool_results(rollout, longest, left_out)
     if not results:
         raise BadRow(
             "no_tool_output",
@@ -170,6 +173,7 @@ def _converted(row: Row, row_id: str, maker: PromptMaker, longest: int) -> Conve
     prompt = maker.make(row.where, question, rollout.reasoning, results)
     counts: Counter[str] = Counter(empty_tool_results=empty)
     counts["outputs_without_call"] = sum(output.call is None for output in rollout.outputs)
+    counts["tool_output_fields_left_out"] = len(left_out)
     counts["rows_with_earlier_turns"] = int(bool(rollout.earlier_turns))
     counts["rows_with_later_turns"] = int(bool(rollout.later_turns))
     counts.update({f"unknown_step:{kind}": n for kind, n in rollout.unknown.items()})
@@ -259,16 +263,18 @@ def _head(output: Output) -> str:
     return f"{output.call.name}:" if output.call else ""
 
 
-def _documents(text: str) -> list[str]:
+def _documents(text: str, left_out: list[str]) -> list[str]:
     """Part a tool's output into documents: the items of a JSON list, or the text as one."""
-    shown = (_shown(item) for item in found_items(text)[0])
+    items, names = result_items(text)
+    left_out += names
+    shown = (_shown(item, left_out) for item in items)
     return [document for document in shown if document]
 
 
-def _shown(item: Any) -> str:
+def _shown(item: Any, left_out: list[str]) -> str:
     """Show a document as lines `key: value`, a text as it is, and leave out what is empty."""
     if isinstance(item, dict):
-        fields = shown_fields(item, [])
+        fields = visible_fields(item, left_out)
         return "\n".join(f"{key}: {one.strip()}" for key, one in fields if key not in _BOOKKEEPING)
     if item is None or isinstance(item, str):
         return (item or "").strip()

@@ -84,6 +84,23 @@ def test_ids_say_the_call_and_the_document(tmp_path: Path) -> None:
     assert "Search first." in row["prompt"][1]["content"]
 
 
+def test_results_beside_a_query_are_snippets_without_debris(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = {"title": "Tower", "url": "http://t", "text": "Built.", "meta": {"a": 1}}
+    found = json.dumps({"query": "tower", "results": [page, page | {"title": "Inn"}]})
+    wrapped = json.dumps({"search_results": json.dumps({"kind": "x", "items": [page]})})
+    loaded = load(tmp_path, rollout(found, wrapped))
+    text = "title: {}\nurl: http://t\ntext: Built."
+    assert [(source["id"], source["text"]) for source in loaded.dataset["train"]["sources"][0]] == [
+        ("T1-1", text.format("Tower")),
+        ("T1-2", text.format("Inn")),
+        ("T2", text.format("Tower")),
+    ]
+    assert loaded.report["tool_output_fields_left_out"] == 5
+    assert "not shown in prompts: tool_output_fields_left_out: 5" in capsys.readouterr().err
+
+
 def test_the_handed_in_answer_is_kept_apart(tmp_path: Path) -> None:
     row = load(tmp_path, rollout("Plain text.")).dataset["train"][0]
     assert row["answer"] == "Secret 1900."

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_rlhf.tool_output import CONTENTS, SNIPPETS, TITLES, found_items, plain_text, shown_fields
+from hf_rlhf.tool_output import CONTENTS, SNIPPETS, TITLES, plain_text, result_items, visible_fields
 from hf_rlhf_traces.readers.clean import json_in
 from hf_rlhf_traces.readers.rough import BadRow, Noted, first_held, kind_of, text_of
 from hf_rlhf_traces.trace import Document
@@ -63,7 +63,7 @@ def documents_said(text: str, noted: Noted) -> tuple[Document, ...]:
     JSON lists become a document each, with the fields beside title and content as lines, since the
     agent saw them; any other text is one document. What is left out is counted by its name.
     """
-    items, left_out = found_items(text, lambda inner: json_in(inner, noted))
+    items, left_out = result_items(text, lambda inner: json_in(inner, noted))
     if not all(isinstance(one, (dict, str)) for one in items):
         value = items[0] if len(items) == 1 else items
         return full([Document("", plain_text(value))], noted)
@@ -76,7 +76,7 @@ def _seen(one: dict[str, Any] | str, left_out: list[str]) -> Document:
     if isinstance(one, str):
         return Document("", one)
     title, content = first_held(one, TITLES), first_held(one, CONTENTS)
-    fields = dict(shown_fields(one, left_out))
+    fields = dict(visible_fields(one, left_out))
     shown = [f"{key}: {text}" for key, text in fields.items() if key not in (title, content)]
     body = [fields[content]] if content in fields else []
     return Document(fields.get(title, ""), "\n".join([*shown, *body]))
