@@ -9,7 +9,7 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -96,7 +96,7 @@ def _try_template(template: str, special: Mapping[str, str]) -> str | None:
     class Generation(Extension):
         """The `generation` block around what the assistant says: here, only its content."""
 
-        tags = frozenset({"generation"})
+        tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno
@@ -130,7 +130,10 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     with suppress(ValueError, OSError):  # should nobody wait any more
         resource.setrlimit(resource.RLIMIT_CPU, (2 * SECONDS, 2 * SECONDS))
-    tries = {"patterns": _try_patterns, "template": _try_template}
+    tries: Mapping[str, Callable[..., str | None]] = {
+        "patterns": _try_patterns,
+        "template": _try_template,
+    }
     print(json.dumps(tries[sys.argv[1]](**json.load(sys.stdin))))
 
 

@@ -107,7 +107,7 @@ def misplaced_secret(path: Sequence[str | int], value: Any) -> str | None:
             "is not the name of an environment variable: letters, digits and `_`, in capitals if "
             "it is not set here. It is not repeated, for it may be the key itself."
         )
-    names = path[:1] + path[2:] if path[0] == "judges" else path
+    names = [*path[:1], *path[2:]] if path[0] == "judges" else path
     if any(isinstance(name, str) and _names_secret(name) for name in names):
         return "holds a secret, which is not repeated here and would be written to the record."
     return None
