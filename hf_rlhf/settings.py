@@ -332,7 +332,8 @@ def value_problems(cls: type, settings: Mapping[str, Any], where: Where) -> Iter
             continue  # its own class checks it
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if wrong := _out_of_bounds(name, value):
-                yield Problem(where(name), f"is {value:g}.", wrong)
+                shown = f"{value:g}" if isinstance(value, float) else value
+                yield Problem(where(name), f"is {shown}.", wrong)
             continue
         words = CHOICES.get(name) or known[name].metadata.get("choices")
         if words and value is not None and value not in words:
@@ -384,7 +385,8 @@ def _out_of_bounds(name: str, value: float) -> str | None:
     if name == "max_steps" and value != -1 and value < 1:
         return "It should be 1 or more, or -1 to train for `num_train_epochs`."
     bounds = BOUNDS.get(name, ())
-    if not math.isfinite(value) or not all(_holds(bound, value) for bound in bounds):
+    infinite = isinstance(value, float) and not math.isfinite(value)
+    if infinite or not all(_holds(bound, value) for bound in bounds):
         return f"It should be {' and '.join(_words(bound) for bound in bounds) or 'finite'}."
     if name in ("warmup_steps", "logging_steps", "save_steps") and value > 1 and value % 1:
         return f"It should be {_WHOLE}."
