@@ -51,7 +51,8 @@ class Condition:
                 told = f"there is no field {self.field!r}{near(part, known)}; fields: {shown}"
                 raise BadRow("field_missing", told)
             found = found[part]
-        one, other = _number(found), _number(self.value)
+        one: float | str | None = _number(found)
+        other: float | str | None = _number(self.value)
         if one is None or other is None:
             if self.sign not in ("==", "=", "!=") or not isinstance(found, (str, int, float)):
                 told = f"{self.field} is {found!r}, which is not comparable by {self.text!r}"

@@ -193,10 +193,10 @@ def test_a_run_ends_with_what_was_learned_and_what_was_not() -> None:
         ("only", "query_f1", None, "not shown"),  # no sample searches
     )
     assert verdict_lines(found, "new", "base") == [
-        "verdict, summarise the context and reason: new is NOT shown to be better than base: "
-        "answer: exact match 0.050, base 0.000 (paired difference +0.050 [+0.000, +0.150], n=20)",
         "verdict, reason from the given summary: new is better than base: "
         "answer: exact match 1.000, base 0.000 (paired difference +1.000 [+0.860, +1.000], n=20)",
+        "verdict, summarise the context and reason: new is NOT shown to be better than base: "
+        "answer: exact match 0.050, base 0.000 (paired difference +0.050 [+0.000, +0.150], n=20)",
     ]
     assert verdict_lines(found, "new", "another") == []
 

@@ -92,8 +92,11 @@ def claim_lines(results: Mapping[str, Any]) -> list[str]:
 
 
 def verdict_lines(results: Mapping[str, Any], model: str, base: str) -> list[str]:
-    """Return, for each task, whether the claims that a model is better than its base are shown."""
-    lines = []
+    """Return, for each task, whether the claims that a model is better than its base are shown.
+
+    What is not shown stands last, where it is read.
+    """
+    shown, others = [], []
     for task in results["data"]:
         claims = [
             one
@@ -105,8 +108,9 @@ def verdict_lines(results: Mapping[str, Any], model: str, base: str) -> list[str
         open_ = [one for one in claims if one["verdict"] != "shown"]
         said = "NOT shown to be better" if open_ else "better"
         why = "; ".join(_beside(results, one) for one in open_ or claims)
-        lines.append(f"verdict, {SAID[task]}: {model} is {said} than {base}: {why}")
-    return lines
+        line = f"verdict, {SAID[task]}: {model} is {said} than {base}: {why}"
+        (others if open_ else shown).append(line)
+    return shown + others
 
 
 def _beside(results: Mapping[str, Any], claim: Mapping[str, Any]) -> str:

@@ -69,7 +69,7 @@ def traces_multihop(
     split = Split.choose((rank(one.key, split_seed) for one in made), validation_ratio, split_seed)
     rows: dict[str, list[Mapping[str, Any]]] = {"train": [], "validation": []}
     for name in FORMS[form]:
-        held_out = []
+        held_out: list[Mapping[str, Any]] = []
         for row in _rows(made, name, split_seed, think_drop_prob):
             (rows["train"] if split.of(row["question_key"]) == "train" else held_out).append(row)
         rows["validation"] += held_out[:max_test_rows]
