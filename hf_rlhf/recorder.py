@@ -50,7 +50,7 @@ class Recorder:
             render_card(self.record)
         else:
             self._take_up(previous)
-            if not previous["data"].get("digests") and self.state.is_main_process:
+            if not self.record["data"].get("digests") and self.state.is_main_process:
                 print(
                     f"note: {self.run.folder} was begun by an hf-rlhf that recorded no digest of "
                     "its rows: whether they have changed since is checked by their number only.",

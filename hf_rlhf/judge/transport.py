@@ -55,7 +55,7 @@ def session(url: str, headers: Mapping[str, str], check: Callable[[str], None]) 
     connector = aiohttp.TCPConnector(
         limit=0,
         keepalive_timeout=_IDLE_S,
-        resolver=_resolver(None if proxy else check),
+        resolver=_resolver(check) if proxy is None else aiohttp.ThreadedResolver(),
         ssl=_trusted(*map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR"))) if secure else True,
     )
     return aiohttp.ClientSession(
@@ -69,8 +69,8 @@ def session(url: str, headers: Mapping[str, str], check: Callable[[str], None]) 
     )
 
 
-def _resolver(check: Callable[[str], None] | None) -> "ThreadedResolver":
-    """Return the system's resolver, whatever else is installed, that gives addresses to `check`."""
+def _resolver(check: Callable[[str], None]) -> "ThreadedResolver":
+    """Return the system's resolver, whatever else is installed; addresses go to `check` first."""
     import aiohttp
 
     class Checked(aiohttp.ThreadedResolver):
@@ -80,7 +80,7 @@ def _resolver(check: Callable[[str], None] | None) -> "ThreadedResolver":
             self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
         ) -> "list[ResolveResult]":
             found = await super().resolve(host, port, family)
-            for one in found if check is not None else ():
+            for one in found:
                 check(one["host"])
             return found
 
