@@ -230,13 +230,13 @@ def _bar_of_at_most(size: int, path: str) -> Any:
     """
     from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 
-    class Bar(tqdm):  # type: ignore[misc, no-any-unimported]
+    class Bar(tqdm):
         def __init__(self, *args: Any, **settings: Any) -> None:
             # By Xet a second bar counts what travels, which is not the file.
             self.bounded = not str(settings.get("name")).endswith(".transfer")
             self.bytes: float = settings.get("initial") or 0
             self._check(settings.get("total") or 0)
-            super().__init__(*args, **settings)
+            super().__init__(*args, **settings)  # type: ignore[no-untyped-call]
 
         def update(self, n: float | None = 1) -> bool | None:
             self.bytes += n or 0

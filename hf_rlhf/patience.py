@@ -51,12 +51,12 @@ class Stalled(TimeoutError):
     """A step was given up because it took longer than it may."""
 
 
-def failures() -> tuple[type[Exception], ...]:
-    """Return what the client raises when the Hub or the way to it fails."""
+def failures(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return what the client raises when the Hub or the way to it fails, and `more`."""
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     # hf_xet raises RuntimeError and OSError; huggingface_hub ValueError for refused metadata.
-    return (HTTPError, OSError, RuntimeError, ValueError)
+    return (HTTPError, OSError, RuntimeError, ValueError, *more)
 
 
 def is_transient(error: BaseException) -> bool:

@@ -145,7 +145,7 @@ def push_run(
     try:
         asked = replace(asked, repo_id=hub.writable_repo(str(asked.repo_id)))
         asked = with_base(hub, asked, record["model"])
-    except (*failures(), Overtaken) as error:
+    except failures(Overtaken) as error:
         missing = [f"{repo}/{path}" for repo, path in names(run, record, asked, step)]
         raise PublishError(_unfinished(hub, error, missing, finish)) from error
     with weights_of(run, record, asked, step) as weights:
@@ -217,7 +217,7 @@ def _push_all(
                 hub, part.repo_id, revision, part.bundle,
                 found=found, delete=stale, message=f"hf-rlhf: {part.what} of run {run_id[:8]}",
             )  # fmt: skip
-        except (*failures(), Overtaken) as error:
+        except failures(Overtaken) as error:
             missing = _missing(hub, prepared[index:], revision)
             raise PublishError(_unfinished(hub, error, missing, finish)) from error
         commits[part.repo_id] = after.commit

@@ -95,7 +95,7 @@ def or_finish(hub: Hub, repo_id: str, command: str) -> Iterator[None]:
     """Raise PublishError, with the command that finishes it, where the Hub or the way fails."""
     try:
         yield
-    except (*failures(), Overtaken) as error:
+    except failures(Overtaken) as error:
         raise PublishError(
             f"Not everything of {repo_id} is on {hub.endpoint}: {in_words(error)}.\n"
             f"To finish (what was uploaded is not sent again):\n  {command}"

@@ -104,7 +104,10 @@ def tree(revision: str) -> set[str]:
 
 
 def content(revision: str, path: str) -> bytes:
-    return connect().read(REPO, path, revision)
+    hub = connect()
+    state = hub.state(REPO, revision)
+    assert state is not None
+    return hub.read(REPO, path, state)
 
 
 def commits(revision: str) -> int:
