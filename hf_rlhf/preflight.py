@@ -30,8 +30,8 @@ from hf_rlhf.errors import Problem
 from hf_rlhf.policy import adapter_problems
 from hf_rlhf.processes import distributed_type, is_planned, launch_problems, processes
 from hf_rlhf.run import PACKAGE_SCHEME
-from hf_rlhf.settings import idle, unclassified
-from hf_rlhf.settings_preflight import settings_problems
+from hf_rlhf.settings import unclassified
+from hf_rlhf.settings_preflight import idle, settings_problems
 from hf_rlhf.vllm_preflight import vllm_problems
 
 if TYPE_CHECKING:

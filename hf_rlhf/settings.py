@@ -249,53 +249,6 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 }
 """Setting -> its values, where the libraries look at it only once the weights are loaded."""
 
-_VLLM = "vllm_enable_sleep_mode vllm_structured_outputs_regex vllm_server_base_url vllm_server_host"
-_VLLM += " vllm_server_port vllm_server_timeout vllm_group_port vllm_gpu_memory_utilization"
-_VLLM += " vllm_max_model_length vllm_tensor_parallel_size vllm_importance_sampling_correction"
-_VLLM += " vllm_importance_sampling_mode vllm_importance_sampling_clip_max vllm_mode"
-_VLLM += " vllm_importance_sampling_clip_min vllm_importance_sampling_cap vllm_model_impl"
-_LORA = "lora_r lora_alpha lora_dropout lora_target_modules lora_target_parameters lora_task_type"
-_LORA += " lora_modules_to_save use_rslora use_dora"
-ONLY_WITH: Mapping[str, tuple[str, Sequence[Any]]] = {
-    name: (other, values)
-    for names, other, values in (
-        (_LORA, "use_peft", (True,)),
-        (_VLLM, "use_vllm", (True,)),
-        ("bnb_4bit_quant_type use_bnb_nested_quant", "load_in_4bit", (True,)),
-        ("bnb_4bit_quant_storage", "load_in_4bit", (True,)),
-        ("save_steps", "save_strategy", ("steps",)),
-        ("logging_steps", "logging_strategy", ("steps",)),
-        (
-            "activation_checkpointing_kwargs gradient_checkpointing_kwargs",
-            "activation_checkpointing",
-            (True,),
-        ),
-        ("liger_kernel_config", "use_liger_kernel", (True,)),
-        ("packing_strategy", "packing", (True,)),
-        ("label_smoothing", "loss_type", ("exo_pair", "robust", "aot", "aot_unpaired")),
-        ("discopop_tau", "loss_type", ("discopop",)),
-        ("sapo_temperature_neg sapo_temperature_pos", "loss_type", ("sapo",)),
-        ("vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg", "loss_type", ("vespo",)),
-        ("label_smoothing_factor", "loss_type", ("nll",)),
-        ("f_alpha_divergence_coef", "f_divergence_type", ("alpha_divergence",)),
-        ("precompute_ref_batch_size", "precompute_ref_log_probs", (True,)),
-        ("ref_model_mixup_alpha ref_model_sync_steps", "sync_ref_model", (True,)),
-        (
-            "entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target",
-            "use_adaptive_entropy",
-            (True,),
-        ),
-        ("num_completions_to_print log_unique_prompts", "log_completions", (True,)),
-        (
-            "transformers_continuous_batching_config",
-            "use_transformers_continuous_batching",
-            (True,),
-        ),
-    )
-    for name in names.split()
-}
-"""Setting -> another, and those of its values with which the first has an effect."""
-
 Where = Callable[[str], str]
 
 
@@ -340,35 +293,6 @@ def value_problems(cls: type, settings: Mapping[str, Any], where: Where) -> Iter
             word = getattr(value, "value", value)
             shown = ", ".join(str(word) for word in words)
             yield Problem(where(name), f"{word!r} is unknown.", f"Known: {shown}.")
-
-
-def idle(given: Mapping[str, Any], configs: Sequence[Any]) -> Iterator[str]:
-    """Yield a line on the settings `given` that have no effect because of another one's value.
-
-    A shipped run file with one switch turned off by an option is no mistake, so it is a note.
-    """
-    found: dict[str, list[str]] = {}
-    for name in sorted(given.keys() & ONLY_WITH.keys()):
-        other, values = ONLY_WITH[name]
-        config = next((one for one in configs if hasattr(one, other)), None)
-        actual = getattr(config, other, None)
-        if config is None or any(one in values for one in _each(actual)):
-            continue
-        if given[name] != _default_in(configs, name):
-            words = " or ".join(str(value).lower() for value in values)
-            found.setdefault(f"`{other}: {words}`", []).append(name)
-    for condition, names in found.items():
-        have = "has" if len(names) == 1 else "have"
-        yield f"{', '.join(names)} {have} no effect: for {condition} only"
-
-
-def _each(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _default_in(configs: Sequence[Any], name: str) -> Any:
-    known = (item for one in configs for item in fields(one) if item.name == name)
-    return next((_default(item) for item in known), None)
 
 
 def unclassified(classes: Sequence[type]) -> list[str]:

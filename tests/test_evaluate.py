@@ -103,6 +103,7 @@ def test_a_metric_that_no_held_out_row_has_is_told(tmp_path, monkeypatch):
         folder=tmp_path,
         task="text-generation",
         reward=object(),
+        dataset={"test": Dataset.from_dict({"prompt": ["a", "b"]})},
         spec=SimpleNamespace(evaluation=EvaluationSpec(), plugin="grpo"),
         trainer_class=SimpleNamespace(),
     )

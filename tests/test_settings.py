@@ -23,6 +23,7 @@ from hf_rlhf.prepare import prepare
 from hf_rlhf.registry import load, offered
 from hf_rlhf.run import Run, find_model
 from hf_rlhf.settings import refusals, refused_problems, unclassified, value_problems
+from hf_rlhf.settings_preflight import ONLY_WITH
 from tests.conftest import tiny_values
 
 TRAINERS = [point.name for point in offered("trainers")]
@@ -246,7 +247,7 @@ def test_the_tables_name_each_setting_once_and_none_that_is_gone():
     assert not tables.USED & {*tables.PASSED_ON, *tables.REFUSED}
     for table in (tables.PASSED_ON, tables.USED, tables.REFUSED, tables.BOUNDS, tables.CHOICES):
         assert set(table) <= names
-    for name, (other, _) in tables.ONLY_WITH.items():
+    for name, (other, _) in ONLY_WITH.items():
         assert {name, other} <= names
     for trainer in TRAINERS:
         own = getattr(load("trainers", trainer), "refused_settings", {})
