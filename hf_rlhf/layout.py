@@ -73,6 +73,9 @@ def parts(
     assert asked.repo_id is not None
     own = adapter_repo(asked) if weights.adapter else None
     shown = on_hub(record, asked)
+    if step is not None:
+        # Another checkpoint that is published since is no change of this one.
+        shown["publish"].pop("steps", None)
     notes = check_adapter(weights.adapter) if weights.adapter and hashed else []
     shown["author"]["known_notes"] += notes
     revision = None if step is None else asked.revision
