@@ -395,7 +395,6 @@ def _count(usage: Mapping[str, Any], name: str) -> int:
 
 
 def _root_cause(error: BaseException) -> BaseException:
-    cause = error
-    while (deeper := cause.__cause__ or cause.__context__) is not None:
-        cause = deeper
-    return cause
+    while (deeper := error.__cause__ or error.__context__) is not None:
+        error = deeper
+    return error

@@ -96,7 +96,8 @@ def verdict_lines(results: Mapping[str, Any], model: str, base: str) -> list[str
 
     What is not shown stands last, where it is read.
     """
-    shown, others = [], []
+    shown: list[str] = []
+    others: list[str] = []
     for task in results["data"]:
         claims = [
             one
