@@ -221,7 +221,7 @@ class _Preparation(ComponentBuilder):
         asked = settings[0].get("output_dir")
         folder = Path(asked) if asked else default_folder(spec.plugin, spec.name)
         settings[0]["output_dir"] = str(folder / "checkpoints")
-        settings[0].setdefault("report_to", "none")
+        settings[0]["report_to"] = settings[0].get("report_to") or "none"
         training = None if problems else self._construct(classes[0], settings[0], spec)
         # Of use even beside a wrong setting: the dataset can be looked at too.
         return training, self._construct(classes[1], settings[1], spec)

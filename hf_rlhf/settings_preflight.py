@@ -134,6 +134,19 @@ def _model_arguments(run: "Run") -> Iterator[Problem]:
             )
 
 
+def _old_names(run: "Run") -> Iterator[Problem]:
+    """Transformers looks at an old name only where the new one is not said, and says nothing."""
+    given = run.spec.settings
+    for part in ("checkpointing", "checkpointing_kwargs"):
+        old, new = f"gradient_{part}", f"activation_{part}"
+        if None not in (given.get(old), given.get(new)) and given[old] != given[new]:
+            yield Problem(
+                old,
+                f"has no effect: it is the old name of `{new}`, which is said too.",
+                f"Write `{new}: {str(given[old]).lower()}`, and that alone.",
+            )
+
+
 def _loss_type(run: "Run") -> Iterator[Problem]:
     """TRL looks at `loss_type` only in the first loss."""
     loss = getattr(run.training, "loss_type", None)
@@ -286,7 +299,9 @@ def _rates(training: Any, arguments: Any) -> list[float]:
     import torch
     from transformers import get_scheduler
 
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    # The rate counts: some schedules end at one of their own, which has to be lower.
+    weight, rate = torch.nn.Parameter(torch.zeros(1)), training.learning_rate or 1.0
+    optimizer = torch.optim.SGD([weight], lr=rate)
     steps = training.max_steps if training.max_steps > 0 else 100
     schedule = get_scheduler(
         training.lr_scheduler_type,
@@ -394,6 +409,6 @@ def _first_line(error: Exception) -> str:
 
 Check = Callable[["Run"], Iterator[Problem]]
 _CHECKS: tuple[Check, ...] = (
-    *(_model_arguments, _loss_type, _sampling, _reference, _mixture, _loading),
+    *(_model_arguments, _old_names, _loss_type, _sampling, _reference, _mixture, _loading),
     *(_optimizer, _schedule, _attention, _lora),
 )

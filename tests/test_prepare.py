@@ -484,6 +484,8 @@ def test_what_the_trainer_would_import_after_the_first_evaluation(tiny_run):
     # No advice to install whatever package has a misspelt name.
     tiny_run["report_to"] = "wandbb"
     said(tiny_run, r"report_to: 'wandbb' is no tracker\. Did you mean `wandb`\? Known: .*trackio")
+    tiny_run["report_to"] = None
+    assert prepare(RunFile.from_mapping(tiny_run)).training.report_to == []
     tiny_run["report_to"] = "none"
     tiny_run["use_vllm"] = True
     said(tiny_run, r"use_vllm: the package vllm is not installed")

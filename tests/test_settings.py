@@ -120,6 +120,18 @@ BUILT = [
     ({"lr_scheduler_type": "cosine_with_min_lr"}, "lr_scheduler_type: .*min_lr"),
     ({"dataloader_persistent_workers": True}, "dataloader_persistent_workers: "),
     ({"accelerator_config": {"split_batches": True}}, "accelerator_config: .*split_batches"),
+    (
+        {"activation_checkpointing": False, "gradient_checkpointing": True},
+        "gradient_checkpointing: .*no effect.*`activation_checkpointing: true`",
+    ),
+    (
+        {
+            "lr_scheduler_type": "polynomial",
+            "learning_rate": 1e-5,
+            "lr_scheduler_kwargs": {"lr_end": 1e-4},
+        },
+        "lr_scheduler_kwargs: polynomial cannot be built: lr_end",
+    ),
 ]
 
 
