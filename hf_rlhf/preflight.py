@@ -50,7 +50,9 @@ def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
     found = list(_model(run))
     # The others read the model's configuration.
     checks = () if found else _MODEL_CHECKS
-    for check in (*_CHECKS, *checks):
+    for check in (*_CHECKS, *checks, dropped_problems):
+        if found and check is dropped_problems:
+            break
         try:
             found += check(run)
         except Exception:
@@ -58,7 +60,6 @@ def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
             if (raises := rendering_problem(run)) is None:
                 raise
             found.append(raises)
-    found += dropped_problems(run) if not found else ()
     placed = [replace(problem, where=where(problem.where)) for problem in dict.fromkeys(found)]
     return [*launch_problems(run, where), *placed]
 

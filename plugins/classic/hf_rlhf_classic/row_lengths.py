@@ -67,7 +67,7 @@ def preference_counts(run: Run) -> Mapping[str, RowCounts]:
 def _pair_sizes(run: Run, split: str, rows: Any) -> list[tuple[int, int]]:
     """Return for each pair the tokens of its prompt, and of its longer text with the prompt."""
     tokenizer = run.tokenizer
-    key = ("pairs", len(rows), tokenizer.chat_template, len(tokenizer))
+    key = ("pairs", len(rows), str(tokenizer.chat_template), len(tokenizer))
     return once(run.dataset[split], key, lambda: list(_sizes_of_pairs(tokenizer, rows)))
 
 

@@ -194,19 +194,16 @@ class _Size:
 
 
 def _sizes(run: Run, split: str, rows: Any) -> list[_Size]:
-    """Return the size of each of `rows`, the first of a split; packing that splits cuts none."""
+    """Return the size of each of `rows`, the first of a split.
+
+    Packing that splits long rows cuts none; it is no matter of held-out rows.
+    """
     training, tokenizer = run.training, run.tokenizer
-    uncut = training.packing and training.packing_strategy != "bfd"
+    uncut = split == "train" and training.packing and training.packing_strategy != "bfd"
     most = None if uncut else training.max_length
     whole = (assistant_only(run), training.completion_only_loss)
-    key = (
-        len(rows),
-        most,
-        training.truncation_mode,
-        *whole,
-        tokenizer.chat_template,
-        len(tokenizer),
-    )
+    template = (str(tokenizer.chat_template), len(tokenizer))
+    key = (len(rows), most, training.truncation_mode, *whole, *template)
     encode = encoder(run)
     return once(
         run.dataset[split],

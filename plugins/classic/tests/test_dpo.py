@@ -265,3 +265,32 @@ def test_it_keeps_the_contract_and_resumes_exactly(lora):
         dataset=rows,
         settings={"activation_checkpointing": False, "max_length": 128, **(peft if lora else {})},
     )
+
+
+@pytest.mark.parametrize("plugin", ["dpo", "reward"])
+def test_a_template_that_raises_on_a_later_row_is_told(prepared, gpt2, plugin):
+    """Rows are written out to be counted, too, in whole."""
+    asked = [{"role": "user", "content": "1+1="}]
+    rows = [
+        {
+            "prompt": asked,
+            "chosen": [{"role": "assistant", "content": word}],
+            "rejected": [{"role": "assistant", "content": "4"}],
+        }
+        for word in ("2", "two", "bad")
+    ]
+    template = "{% for m in messages %}{% if m['content'] == 'bad' %}{{ raise_exception('no') }}"
+    template += "{% endif %}{{ m['content'] }}{% endfor %}"
+    model = gpt2(chat_template=template)
+    with pytest.raises(ConfigError, match=r"raises on `chosen` of row 2 of train"):
+        prepared(rows, rows[:1], **{**SETTINGS, "plugin": plugin, "model_name_or_path": model})
+
+
+@pytest.mark.parametrize("plugin", ["dpo", "reward", "sft"])
+def test_named_chat_templates_are_counted_with(prepared, gpt2, plugin):
+    row = {"prompt": "1+1=", "chosen": "2", "rejected": "3", "completion": "2"}
+    names = ("prompt", "completion") if plugin == "sft" else ("prompt", "chosen", "rejected")
+    rows = [{name: row[name] for name in names}] * 2
+    model = gpt2(chat_template={"default": "{{ messages }}", "tool_use": "{{ tools }}"})
+    run = prepared(rows, rows[:1], **{**SETTINGS, "plugin": plugin, "model_name_or_path": model})
+    assert run.trainer_class.row_counts(run)["train"].kept == 2

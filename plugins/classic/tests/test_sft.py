@@ -82,6 +82,17 @@ def test_only_what_the_assistant_says_is_trained(run, rows, expected):
         assert list(mine.counted) == [label != -100 for label in done["labels"]]
 
 
+@pytest.mark.parametrize("strategy", ["bfd", "bfd_split", "wrapped"])
+def test_held_out_rows_are_cut_however_training_rows_are_packed(run, strategy):
+    long = {"prompt": "1+1=", "completion": "2 " * 40}
+    packing = {"packing": True, "packing_strategy": strategy, "max_length": 32}
+    counts = SupervisedTrainer.row_counts(
+        run([long, *TEXT], **packing, evaluation={"rows": 4}, max_cut_share=1)
+    )
+    cut = {split: sum(one.cut.values()) for split, one in counts.items()}
+    assert cut == {"train": int(strategy == "bfd"), "test": 1}
+
+
 def test_prompts_stay_out_of_the_loss_when_rows_are_packed(run):
     prepared = run(TEXT, packing=True, max_length=32)
     trainer = SupervisedTrainer.from_run(prepared)
