@@ -135,7 +135,8 @@ def _json_lines(path: Path) -> Iterator[Placed]:
             yield where, _object(_parsed(_decoded(data, where), path, number), where)
         except DataError as error:
             if first:
-                refuse_other_form(data, path, lambda: _binary(path))
+                with _whole_gzip(path, lambda: number):  # noqa: B023 - left before the next line
+                    refuse_other_form(data, path, lambda: _binary(path))
             yield where, error
         first = False
 

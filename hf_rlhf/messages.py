@@ -6,9 +6,9 @@ from typing import Any
 
 _END = r"(?:(?<![`'\"])</think(?:ing)?>\s*)+"
 _UNOPENED = re.compile(rf"((?:(?!<think).)*?){_END}", re.DOTALL)
-_THOUGHT = re.compile(
-    rf"(?:\A\s*|^[ \t]*)<think(?:ing)?>(.*?)(?:{_END}|\Z)", re.DOTALL | re.MULTILINE
-)
+_ONE = rf"<think(?:ing)?>(.*?)(?:{_END}|\Z)"
+_THOUGHT = re.compile(_ONE, re.DOTALL)
+_THOUGHTS = re.compile(rf"(?:\A\s*|^[ \t]*)(?:{_ONE})+", re.DOTALL | re.MULTILINE)
 
 
 def prompt_in(row: Mapping[str, Any]) -> Any:
@@ -42,13 +42,16 @@ def _content(content: Any) -> str:
 def split_thoughts(text: str) -> tuple[str, str]:
     """Return what an agent thought in a turn, and the turn without that.
 
-    A thought stands in `<think>…</think>` where a line begins. One that is never opened, as where
-    the chat template opens it, begins with the turn; one that is never closed was cut
-    off, and ends it.
+    A thought stands in `<think>…</think>` where a line begins, or right behind another. One that is
+    never opened, as where the chat template opens it, begins with the turn; one that is never
+    closed was cut off, and ends it.
     """
+    if "think" not in text:
+        return "", text
     unopened = _UNOPENED.match(text)
     thoughts = [unopened[1]] if unopened else []
     rest = text[unopened.end() :] if unopened else text
-    thoughts += [match[1] for match in _THOUGHT.finditer(rest)]
+    for found in _THOUGHTS.finditer(rest):
+        thoughts += _THOUGHT.findall(found[0])
     thought = "\n\n".join(text.strip() for text in thoughts if text.strip())
-    return thought, _THOUGHT.sub("", rest)
+    return thought, _THOUGHTS.sub("", rest)

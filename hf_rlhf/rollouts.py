@@ -114,7 +114,7 @@ class Rollout:
                 if answered:
                     return step
             elif isinstance(step, Message):
-                answered = answered or bool(step.text.strip())
+                answered = answered or (step.role == "assistant" and bool(step.text.strip()))
             elif not isinstance(step, Reasoning):
                 call = step.call if isinstance(step, Output) else step
                 answered = call is not None and bool(_ANSWER_TOOL.search(call.name))

@@ -111,7 +111,7 @@ def plain_text(value: Any) -> str:
     """Return a value as text: of a list of snippets, their texts, a line each."""
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and value:
+    if isinstance(value, list):
         texts = [
             next((part[key] for key in CONTENTS if isinstance(part.get(key), str)), None)
             if isinstance(part, dict)

@@ -12,6 +12,7 @@ from hf_rlhf.messages import split_thoughts
         ("<think>a</think>Ada.", "a", "Ada."),
         ("\n<thinking>\na\n</thinking>\n\nAda.", "a", "Ada."),
         ("<think></think>\nAda.", "", "Ada."),
+        ("<think>a</think><think>b</think> <think>c</think>Ada.", "a\n\nb\n\nc", "Ada."),
         ("opened by the template</think>\n\nAda.", "opened by the template", "Ada."),
         ("\n\n</think>\n\n</think>\n\nAda.", "", "Ada."),
         ("<think>a</think>\n</think>Ada.", "a", "Ada."),

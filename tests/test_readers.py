@@ -141,6 +141,15 @@ def test_gzip_cut_at_any_byte_is_an_error(
         list(read_file(path))
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.json.gz"])
+def test_an_object_over_many_lines_in_damaged_gzip_is_an_error(tmp_path: Path, name: str) -> None:
+    lines = "".join(f'"{n}": {n * 7919 % 10_007},\n' for n in range(20_000))
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(f"{{\n{lines}".encode())[:-20])
+    with pytest.raises(DataError, match=r"gz:\d+: the gzip data breaks off"):
+        list(read_file(path))
+
+
 @settings(max_examples=60, deadline=None)
 @given(values=st.lists(st.dictionaries(st.text(), st.text() | st.integers()), min_size=1))
 def test_what_json_writes_is_read_back(

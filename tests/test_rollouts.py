@@ -103,6 +103,7 @@ def test_a_turn_of_the_user_behind_an_answer_is_a_second_question(ends: list[Any
         message("assistant", "I search."),
         call(1),
         output(1, "x"),
+        message("system", "One turn is left."),
         message("user", NUDGE),
         *ends,
     ]

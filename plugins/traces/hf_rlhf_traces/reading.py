@@ -26,7 +26,7 @@ from hf_rlhf_traces.readers.clean import clean, json_in
 from hf_rlhf_traces.readers.messages import MESSAGES
 from hf_rlhf_traces.readers.rough import QUESTION_KEYS, BadRow, Noted, kind_of
 from hf_rlhf_traces.readers.search import TRACE_KEYS
-from hf_rlhf_traces.selection import Answers, condition, selected
+from hf_rlhf_traces.selection import EXPECTED, Answers, condition, selected
 from hf_rlhf_traces.settle import settle
 from hf_rlhf_traces.trace import (
     Answer,
@@ -48,7 +48,7 @@ PACKED = (
     *("responses_create_params", "full_traces", "fields", "conversations"),
 )
 """Columns that may hold JSON as text."""
-_READ = {*QUESTION_KEYS, *TRACE_KEYS, *MESSAGES, "response", "responses_create_params"}
+_READ = {*QUESTION_KEYS, *TRACE_KEYS, *MESSAGES, "response", "responses_create_params", EXPECTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def read_line(raw: bytes, where: str, options: Options) -> Read | Rejected:
         values, suspect = _parsed(raw)
         if not isinstance(values, dict):
             raise BadRow("not_object", f"the row is {kind_of(values)}, expected an object")
-        _refuse_repeated(values, raw)
+        _refuse_repeated(values, raw, options)
         if suspect:
             values = clean(values, noted)
         return _read(values, where, options, noted)
@@ -148,6 +148,8 @@ def read_values(values: Mapping[str, Any], where: str, options: Options) -> Read
     except BadRow as error:
         shown = json.dumps(values, default=str, ensure_ascii=False)[: SHOWN + 1]
         return rejected(where, error.reason, error.detail, shown.encode("utf-8", "replace"))
+    except RecursionError:
+        return rejected(where, "malformed", "it is nested too deep")
 
 
 def rejected(where: str, reason: str, detail: str, raw: bytes = b"") -> Rejected:
@@ -177,12 +179,13 @@ def _parsed(raw: bytes) -> tuple[Any, bool]:
         raise BadRow("not_json", str(error)) from error
 
 
-def _refuse_repeated(values: Mapping[str, Any], raw: bytes) -> None:
+def _refuse_repeated(values: Mapping[str, Any], raw: bytes, options: Options) -> None:
     """Refuse a row in which a column that is read stands twice: orjson keeps the last one.
 
     The whole row is only looked through where the name stands there twice, which is rare.
     """
-    held = [key for key in _READ if key in values]
+    chosen = {condition(text).field.partition(".")[0] for text in options.where}
+    held = [key for key in _READ | chosen if key in values]
     if any(raw.count(b'"%b"' % key.encode()) > 1 for key in held):
         try:
             again = repeated_key(raw.decode("utf-8"))

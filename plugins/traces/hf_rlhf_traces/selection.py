@@ -3,6 +3,7 @@
 A condition is one comparison of a field with a value, `reward>=1`; nothing in it is evaluated.
 """
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
 }  # fmt: skip
 _TRUTH = {"true": 1.0, "false": 0.0}
 _WRONG = re.compile(r"incorrect|wrong|false|notcorrect|unsuccessful|failed")
-_RIGHT = re.compile(r"correct|right|true")
+_RIGHT = re.compile(r"(?!.*partial).*(correct|right|true)")
 _OTHER = re.compile(r"[^a-z]+")
 
 
@@ -44,7 +45,7 @@ class Condition:
     def check(self, fields: Mapping[str, Any]) -> None:
         """Raise BadRow for a row of which it does not hold, or whose field cannot be compared."""
         found: Any = fields
-        for part in self.field.split("."):
+        for part in [self.field] if self.field in fields else self.field.split("."):
             if not isinstance(found, Mapping) or found.get(part) is None:
                 known = list(found) if isinstance(found, Mapping) else []
                 shown = ", ".join(map(str, known[:12])) or "none"
@@ -66,23 +67,25 @@ class Condition:
 def condition(text: str) -> Condition:
     """Return the condition that `--where` gives. Raises ConfigError for what is none."""
     match = _COMPARISON.fullmatch(text)
-    if match is None or not match[3]:
+    if match is None or not match[3] or match[3][0] in "<>=!":
         fix = "Write FIELD, a sign of >= <= > < == != and a value: 'reward>=1'."
         raise ConfigError([Problem("--where", f"{text!r} is no comparison.", fix)])
     if match[2] in (">=", "<=", ">", "<") and _number(match[3]) is None:
         fix = "Compare texts by == or !=."
         what = f"{text!r} compares by {match[2]} with {match[3]!r}, which is no number."
         raise ConfigError([Problem("--where", what, fix)])
-    return Condition(text, match[1], match[2], match[3])
+    quoted = len(match[3]) > 2 and match[3][0] in "'\"" and match[3][-1] == match[3][0]
+    return Condition(text, match[1], match[2], match[3][1:-1] if quoted else match[3])
 
 
 def _number(value: Any) -> float | None:
     """Return a number, true and false as 1 and 0; in tables they may be text. None for others."""
     text = value.strip().lower() if isinstance(value, str) else value
     try:
-        return _TRUTH[text] if text in _TRUTH else float(text)
+        number = _TRUTH[text] if text in _TRUTH else float(text)
     except (ValueError, TypeError, OverflowError):  # a word, a list, a number of 400 digits
         return None
+    return None if math.isnan(number) else number  # or `!=` would hold of each
 
 
 def selected(
@@ -136,9 +139,13 @@ def _check_correct(answer: Answer | None, expected: Any, *, typed: bool) -> None
     kind = _plain(answer.kind)
     if _is_wrong(answer):
         raise BadRow("answer_wrong", f"the source calls it {answer.kind!r}")
-    if typed and _RIGHT.search(kind):
+    if typed and _RIGHT.match(kind):
         return
-    known = [one for one in (expected if isinstance(expected, list) else [expected]) if one]
+    known = [
+        one
+        for one in (expected if isinstance(expected, list) else [expected])
+        if one not in (None, "")
+    ]
     if not known:
         told = f"nothing says whether the answer is right: no field {EXPECTED!r}, no such type"
         raise BadRow("answer_unjudged", told)

@@ -264,6 +264,20 @@ def test_an_empty_search_query_and_empty_reasoning() -> None:
     assert noted == {"reasoning_empty": 1, "searches_empty": 1}
 
 
+def test_a_parsed_row_that_is_nested_too_deep_is_rejected_alone() -> None:
+    values = json.loads(row(*GOOD)[:-2] + b', "x": ' + b"[" * 900 + b"]" * 900 + b"}")
+    found = read_values(values, "t.json, row 2", Options())
+    assert isinstance(found, Rejected)
+    assert (found.reason, found.detail) == ("malformed", "it is nested too deep")
+
+
+def test_a_document_without_snippets_has_no_text() -> None:
+    documents = [{"title": "T", "snippets": []}]
+    steps, _ = kept(row(THINK, LOOK, {**FOUND, "documents": documents}, ANSWER))
+    found = next(one for one in steps if isinstance(one, SearchResult))
+    assert found.documents == (Document("T", ""),)
+
+
 def test_repeated_rows_are_left_out_and_shared_ids_are_told_apart() -> None:
     tally = Tally(Options(), seed=42)
     same, other = row(*GOOD, id="a"), row(*GOOD[:3], id="a")

@@ -10,7 +10,7 @@ import pytest
 
 from hf_rlhf.errors import ConfigError, DataError
 from hf_rlhf_traces.command import command
-from hf_rlhf_traces.reading import Options, Read, Rejected, read_values
+from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
 from hf_rlhf_traces.reconciliation import check, reconciliation
 from hf_rlhf_traces.selection import condition
 from hf_rlhf_traces.store import Store
@@ -58,6 +58,11 @@ def reason(values: Mapping[str, Any], **options: Any) -> str:
         ("verdict==good one", {"verdict": "good one"}, ""),
         ("judge.score>3", {"judge": {"score": 4}}, ""),
         ("judge.score>3", {"judge": {"score": 2}}, "filtered"),
+        ("judge.score>3", {"judge.score": 2}, "filtered"),  # a column of a table
+        ("verdict!='bad'", {"verdict": "bad"}, "filtered"),
+        ('verdict=="so so"', {"verdict": "so so"}, ""),
+        ("verdict!=nan", {"verdict": "nan"}, "filtered"),
+        ("reward>=1", {"reward": "nan"}, "field_missing"),
         ("reward>=1", {}, "field_missing"),
         ("reward>=1", {"reward": None}, "field_missing"),
         ("reward>=1", {"reward": "high"}, "field_missing"),
@@ -71,7 +76,9 @@ def test_a_condition_is_a_comparison_of_a_field(
     assert reason(row(**fields), where=(text,)) == expected
 
 
-@pytest.mark.parametrize("text", ["reward", "reward>=", ">=1", "__import__('os')", "a b>=1", "a>b"])
+@pytest.mark.parametrize(
+    "text", ["reward", "reward>=", ">=1", "__import__('os')", "a b>=1", "a>b", "a!==1", "a=>1"]
+)
 def test_what_is_no_comparison_is_refused(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,6 +88,17 @@ def test_what_is_no_comparison_is_refused(
         command(["read", "t.jsonl", "--out", str(tmp_path / "d"), "--where", text])
     assert "argument --where" in capsys.readouterr().err
     assert not (tmp_path / "d").exists()
+
+
+def test_a_field_that_stands_twice_is_not_compared() -> None:
+    line = json.dumps(row(reward=0)).encode()[:-1] + b', "reward": 1}'
+    found = read_line(line, "f:1", Options(where=("reward>=1",)))
+    assert isinstance(found, Rejected)
+    assert (found.reason, found.detail) == (
+        "malformed",
+        "the key 'reward' stands twice in one object",
+    )
+    assert isinstance(read_line(line, "f:1", Options()), Read)  # nobody asks for it
 
 
 def test_all_conditions_must_hold() -> None:
@@ -128,6 +146,8 @@ CHAT = {"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", 
         (row(kind="final_answer", expected_answer="ADA."), ""),
         (row(kind="final_answer", expected_answer=["b", "Ada"]), ""),
         (row(kind="final_answer", expected_answer="b"), "answer_wrong"),
+        (row(kind="final_answer", expected_answer=0), "answer_wrong"),
+        (row(kind="PartiallyCorrectAnswer"), "answer_unjudged"),
         (CHAT, "answer_unjudged"),  # nobody has called this answer correct
         ({**CHAT, "expected_answer": "Ada"}, ""),
         ({**row(), "trace": row()["trace"][:3]}, "answer_unjudged"),
