@@ -284,6 +284,12 @@ def test_a_row_that_cannot_be_read_leaves_the_others(tmp_path: Path, name: str) 
     with pytest.raises(DataError) as caught:
         list(read_rows(tmp_path / name).split("train"))
     assert str(caught.value) == str(rows[1].fault)
+    folder = tmp_path / "several"
+    folder.mkdir()
+    for number in (0, 1):
+        write(folder / f"train-{number}-{name}", data)
+    several = list(read_rows(folder).split("train").with_faults())
+    assert sum(row.fault is not None for row in several) == 2 * faults
 
 
 def test_a_key_that_stands_twice_is_named(tmp_path: Path) -> None:

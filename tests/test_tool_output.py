@@ -17,6 +17,7 @@ PAGE = {"title": "Amiga", "url": "http://a", "content": "Sold in 1999."}
         ([PAGE], [PAGE], []),
         ({"results": json.dumps([PAGE])}, [PAGE], []),
         ({"query": "Amiga", "results": [PAGE, PAGE]}, [PAGE, PAGE], ["query"]),
+        ({"query": "Amiga", "results": json.dumps([PAGE, PAGE])}, [PAGE, PAGE], ["query"]),
         ({"query": "Amiga", "results": [PAGE], "took": 0.2}, [PAGE], ["query", "took"]),
         (
             {"query": "Amiga", "answer": "1999", "results": [PAGE]},

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hf_rlhf.contracts import Question
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.judge.lexical import LexicalJudge
+from hf_rlhf.judge.terms import is_opposed
 
 FOUNDED = "States that Alder was founded in 1925."
 TRUE = "<answer><snippet id=S1>Alder was founded in 1925.</snippet></answer>"
@@ -144,6 +145,11 @@ def test_presence(criterion, candidate, score):
 )
 def test_support(claim, passages, score):
     assert ask("support", claim, context=passages) == score
+
+
+def test_a_denied_relation_is_its_opposite():
+    assert is_opposed("no more than 900 staff", "over 900 staff")
+    assert not is_opposed("no more than 900 staff", "at most 900 staff")
 
 
 @pytest.mark.parametrize(
