@@ -7,6 +7,7 @@ neither can be stopped from within. So each is tried in a process with little me
 import json
 import re
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +16,9 @@ from functools import cache
 from typing import Any
 
 SECONDS = 20
-"""Far more than what any honest pattern or template takes on a busy machine: milliseconds."""
+"""Of a processor's time: far more than what any honest pattern or template takes, milliseconds."""
+LONGEST = 600
+"""Seconds on the clock: a busy machine or a slow disk is no fault of the pattern's."""
 MEMORY = 2**30
 MOST_TEXT = 2**24
 """Characters that a template may make of a conversation of four short messages."""
@@ -48,16 +51,20 @@ def _template_problem(template: str, special: str) -> str | None:
 
 
 def _tried(what: str, asked: Mapping[str, Any]) -> str | None:
-    command = [sys.executable, "-m", __name__, what]
+    # By its file, and without the working directory on the path: a file there may have the name of
+    # a module.
+    command = [sys.executable, "-P", __file__, what, str(SECONDS)]
     try:
         done = subprocess.run(
             command,
             input=json.dumps(asked).encode(),
             capture_output=True,
-            timeout=SECONDS,
+            timeout=LONGEST,
             check=False,
         )
     except subprocess.TimeoutExpired:
+        return f"does not come to an end in {LONGEST} s"
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         return f"does not come to an end in {SECONDS} s"
     if done.returncode:
         return f"takes more than {MEMORY // 2**20} MiB of memory, or cannot be tried"
@@ -128,8 +135,9 @@ def main() -> None:
     """Try what standard input holds, and print what is wrong with it as JSON."""
     with suppress(ValueError, OSError):  # not every system has this limit
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    with suppress(ValueError, OSError):  # should nobody wait any more
-        resource.setrlimit(resource.RLIMIT_CPU, (2 * SECONDS, 2 * SECONDS))
+    with suppress(ValueError, OSError):
+        seconds = int(sys.argv[2])
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     tries: Mapping[str, Callable[..., str | None]] = {
         "patterns": _try_patterns,
         "template": _try_template,

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 
@@ -34,7 +35,7 @@ QWEN = (
 )
 def test_a_pattern_is_tried_within_bounds(monkeypatch, pattern, said):
     if said == END:
-        monkeypatch.setattr(bounded, "SECONDS", 2)
+        monkeypatch.setattr(bounded, "SECONDS", 1)
     problem = pattern_problem([(WHOLE_NAME, pattern)], NAMES)
     assert re.search(said, problem) if said else problem is None
 
@@ -60,9 +61,26 @@ def test_plain_names_need_no_trial(monkeypatch):
 )  # fmt: skip
 def test_a_template_is_tried_within_bounds(monkeypatch, template, said):
     if said and "end" in said:
-        monkeypatch.setattr(bounded, "SECONDS", 2)
+        monkeypatch.setattr(bounded, "SECONDS", 1)
     problem = template_problem(template, {"bos_token": "<s>"})
     assert re.search(said, problem) if said else problem is None
+
+
+def test_a_file_of_the_working_directory_is_no_module_of_the_trial(monkeypatch, tmp_path):
+    (tmp_path / "resource.py").write_text("raise SystemExit(1)")
+    (tmp_path / "jinja2.py").write_text("raise SystemExit(1)")
+    monkeypatch.chdir(tmp_path)
+    assert template_problem("{{ bos_token }} here", {"bos_token": "<s>"}) is None
+
+
+def test_a_machine_that_is_slow_is_no_fault_of_the_pattern(monkeypatch, tmp_path):
+    """The interpreter alone takes longer on the clock than the trial may of the processor."""
+    slow = tmp_path / "python"
+    slow.write_text(f'#!/bin/sh\nsleep 2\nexec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(slow))
+    monkeypatch.setattr(bounded, "SECONDS", 1)
+    assert pattern_problem([(WHOLE_NAME, ".*_proj")], NAMES) is None
 
 
 def test_the_trial_prints_json_and_nothing_else(capfd):
