@@ -5,7 +5,8 @@ from collections.abc import Container, Iterator
 
 from hf_rlhf.judge.terms import STOPWORDS
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
+# Not after a single letter: "e.g.", "U.S.", "J. Smith".
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[^\W\d_]\.)\s+|(?<=[。！？])")
 _WORD = re.compile(
     r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
 )
@@ -23,12 +24,17 @@ _ABSTENTION = (
     re.compile(
         rf"\b{_SOURCE_WORD}\b.{{0,60}}?\b(?:do|does|did) ?(?:not|n['’]t)\b.{{0,20}}?\b{_TELL}"
     ),
-    re.compile(rf"\b(?:no|none of the|not enough) {_SOURCE_WORD}\b"),
+    re.compile(
+        rf"\b{_SOURCE_WORD}\b.{{0,20}}?\b(?:{_TELL}s? nothing|(?:is|are|remain) silent)\b"
+        rf"|\bnothing in\b.{{0,20}}?\b{_SOURCE_WORD}\b.{{0,20}}?\b{_TELL}"
+    ),
+    re.compile(rf"(?:\b(?:no|none of the)|(?:\bnot|n['’]t) (?:\w+ )?enough) {_SOURCE_WORD}\b"),
     re.compile(
         rf"\bnot\b.{{0,20}}?\b(?:{_TELL}\w*|found|known|available)\b.{{0,40}}?\b{_SOURCE_WORD}\b"
     ),
     re.compile(
-        r"\b(?:cannot|can ?not|can['’]t|could not|couldn['’]t|unable to)\b.{0,40}?"
+        r"\b(?:cannot|can ?not|can['’]t|could not|couldn['’]t|unable to"
+        r"|(?:not |im)possible to)\b.{0,40}?"
         r"\b(?:determine|answer|tell|say|find|establish|confirm|verify)"
     ),
 )
@@ -46,6 +52,7 @@ _SILENCE = (
         r"(?:(?:does|do|should|must) ?(?:not|n['’]t)|doesn['’]t|avoids?|refrains?|never)\b"
     ),
 )
+_NOT_KNOWN = re.compile(r"\bdo(?:es)? ?(?:not|n['’]t) know\b")
 _LIST_NUMBER = re.compile(r"\(?\d{1,2}[.)]")
 _ADDS_MORE = re.compile(
     r"""\b(?:but|however|although|though|yet|nevertheless|still|because|whereas
@@ -53,6 +60,8 @@ _ADDS_MORE = re.compile(
     |(?:since|as|after|before|while|once|until)\ (?:it|he|she|they|this|these|there))\b|[;:—]""",
     re.VERBOSE,
 )
+# How a sentence may begin: a sign of a list or of emphasis, a heading of one word, "However,".
+_OPENING = re.compile(r"[\s*_#>•–-]*(?:(?:however|but|yet|still)\b,?|[^\W\d_]+:)?[\s*_]*")
 _CONNECTIVES = frozenset(
     """also however moreover furthermore additionally besides further finally lastly first firstly
     second secondly third thirdly next thus therefore hence accordingly consequently overall short
@@ -73,7 +82,7 @@ _BEFORE_QUESTION = re.compile(
     r"|evidence"
 )
 _BRACKETS = re.compile(r"\(([^()]*)\)?|\[([^][]*)\]?|\{([^{}]*)\}?")
-_JOINT = re.compile(r"(,\s*(?:and|or|nor|so)\b|,|\b(?:and|or|nor|so)\b|\s[-–]\s)")
+_JOINT = re.compile(r"(,\s*(?:and|or|nor|so)\b|,|\b(?:and|or|nor|so)\b|\s[-–/=|→]+\s)")
 _LEAD = re.compile(
     r"^(?:based|according|from|given|in|on|for|of|as|to|after|regarding|about|concerning|with"
     r"|unfortunately|among|within|across)\b"
@@ -142,7 +151,8 @@ def abstains(sentence: str, known: Container[str] | None = None) -> bool:
     if count_words(sentence) > _ABSTENTION_WORDS:
         return False
     lowered = sentence.casefold()
-    if _ADDS_MORE.search(lowered) or not any(p.search(lowered) for p in _ABSTENTION):
+    after = _OPENING.sub("", lowered, count=1)
+    if _ADDS_MORE.search(after) or not any(p.search(lowered) for p in _ABSTENTION):
         return False
     if known is not None and not all(name in known for name in _names(sentence)):
         return False
@@ -162,6 +172,7 @@ def _names(sentence: str) -> set[str]:
         or (
             position
             and word[0].isupper()
+            and word.casefold() not in STOPWORDS
             and not (word.isupper() and len(word) <= _ACRONYM_LETTERS)
             and not re.fullmatch(_SOURCE_WORD, word.casefold())
         )
@@ -175,7 +186,7 @@ def _is_reference(inside: str, known: Container[str]) -> bool:
 
 
 def _is_silent(part: str) -> bool:
-    return any(pattern.search(part) for pattern in (*_ABSTENTION, *_SILENCE[:2]))
+    return any(pattern.search(part) for pattern in (*_ABSTENTION, *_SILENCE[:2], _NOT_KNOWN))
 
 
 def _is_one_clause(lowered: str) -> bool:
@@ -187,7 +198,7 @@ def _is_one_clause(lowered: str) -> bool:
     pieces = _JOINT.split(lowered.rstrip(" .!?"))
     parts = [("", pieces[0].strip())]
     parts += [(j.strip(), p.strip()) for j, p in zip(pieces[1::2], pieces[2::2], strict=True)]
-    listed = any(joint.rstrip("-–,") for joint, _ in parts)
+    listed = any(joint.rstrip("-–/=|→,") for joint, _ in parts)
     begun = False
     for joint, part in parts:
         if not part:

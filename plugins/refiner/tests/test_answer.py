@@ -198,6 +198,15 @@ ASKED = "Who leads Alder, and when was it founded?"
         "Regarding the leader of Alder, the sources do not say.",
         "Unfortunately, the provided snippets do not mention the CEO of Alder.",
         "The sources do not say who is the leader of Alder or which year it was founded.",
+        "However, the sources do not say who leads Alder.",
+        "**Leadership:** The sources do not say who leads Alder.",
+        "- Leader: not stated in the sources.",
+        "I do not know who leads Alder, as the sources do not say.",
+        "I don't have enough information to say who leads Alder.",
+        "It is not possible to determine from the sources who leads Alder.",
+        "The sources say nothing about who leads Alder.",
+        "Nothing in the sources says who leads Alder.",
+        "The sources do not mention a CEO, president, or other leader, e.g. a director.",
     ],
 )
 def test_an_abstention_may_list_what_was_asked_and_lead_up_to_it(sentence):
@@ -221,12 +230,27 @@ def test_an_abstention_may_list_what_was_asked_and_lead_up_to_it(sentence):
         " since it was closed",
         " and it is bankrupt",
         " - it is bankrupt",
+        " / it is bankrupt",
+        " → a fraud",
         " after Ben Marsh left",
         " after 1990",
     ],
 )
 def test_an_abstention_that_adds_a_remark_name_or_number_is_an_uncited_statement(more):
     sentence = f"The sources do not say who leads Alder{more}."
+    answer = parse_answer(f"<answer>{sentence}</answer>", ["S1"], ASKED)
+    assert (answer.uncited, answer.abstentions) == ((sentence,), ())
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Leader: a jailed fraud, not stated in the sources.",
+        "However, it is bankrupt, the sources do not say when.",
+        "But a jailed fraud leads Alder, the sources say nothing more.",
+    ],
+)
+def test_a_heading_or_connective_covers_no_invention_before_an_abstention(sentence):
     answer = parse_answer(f"<answer>{sentence}</answer>", ["S1"], ASKED)
     assert (answer.uncited, answer.abstentions) == ((sentence,), ())
 
