@@ -27,6 +27,7 @@ _SPEAKERS = {
     **dict.fromkeys(("user", "human"), "prompt"),
     **dict.fromkeys(("assistant", "gpt"), "target"),
 }
+_SYSTEM = ("system", "developer")
 _TRANSCRIPT = re.compile(r"(?:\A|\n\n)(Human|Assistant): ?")
 """What begins a turn where a conversation is one text, as in hh-rlhf."""
 _TEXT = 8
@@ -202,10 +203,12 @@ def _system(values: Mapping[str, Any], column: str) -> str:
     """Return the system prompt of a row: its column, or the first turn of a conversation."""
     found = [values.get(column)]
     for value in values.values():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            turn = value[0]
-            if _speaker(turn) in ("system", "developer"):
-                found.append(turn.get("content") or turn.get("value"))
+        turn = next(iter(_turns(value)), {})
+        if _speaker(turn) in _SYSTEM:
+            said = turn.get("content") or turn.get("value")
+            parts = said if isinstance(said, list) else [said]
+            texts = (one.get("text") if isinstance(one, dict) else one for one in parts)
+            found.append("".join(str(text or "") for text in texts))
     return next((one.strip() for one in found if isinstance(one, str) and one.strip()), "")
 
 
@@ -231,6 +234,7 @@ def _marks(values: Mapping[str, Any]) -> Iterator[int]:
 
 def _said(column: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield each text in a column, as a prompt or as a target."""
+    value = _turns(value) or value
     if isinstance(value, list):
         for turn in value:
             if isinstance(turn, dict) and (what := _SPEAKERS.get(_speaker(turn))):
@@ -262,7 +266,9 @@ def _text(value: Any) -> str:
     Without system turns: another role has another.
     """
     if isinstance(value, list):
-        said = (turn for turn in value if not isinstance(turn, dict) or _speaker(turn) != "system")
+        said = (
+            turn for turn in value if not isinstance(turn, dict) or _speaker(turn) not in _SYSTEM
+        )
         return " ".join(_text(turn) for turn in said)
     if isinstance(value, dict):
         return _text(value.get("content") or value.get("value") or value.get("text") or "")

@@ -284,7 +284,9 @@ class _Guard:
         if request.method != "POST":
             return None
         length = request.headers.get("content-length", "")
-        if not (length.isascii() and length.isdecimal()):
+        # Beside chunks, a Content-Length means nothing.
+        chunked = "transfer-encoding" in request.headers
+        if chunked or not (length.isascii() and length.isdecimal()):
             return _error(411, "The request does not say its Content-Length.")
         if len(length) > 18 or int(length) > self.limits.max_body:
             said = f"The request has {length} bytes; {self.limits.max_body} are the most."

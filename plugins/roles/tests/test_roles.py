@@ -224,6 +224,8 @@ TOLD = "They grew by a tenth, and nobody can say exactly why."
         {"chosen": f"\n\nHuman: Hi\n\nAssistant: Yes?\n\nHuman: {ASKED}\n\nAssistant: No."},
         {"chosen": f"\n\nHuman: Hi\n\nAssistant: {TOLD}", "rejected": "\n\nHuman: Hi"},
         {"messages": [{"role": "assistant", "content": TOLD}, {"role": "user", "content": "Hm"}]},
+        {"messages": json.dumps([{"role": "user", "content": c} for c in ("Hi", ASKED, "Hm")])},
+        {"prompt": [{"role": "developer", "content": "S"}, {"role": "user", "content": ASKED}]},
     ],
 )
 def test_a_row_is_known_again_within_a_conversation(tmp_path, row):

@@ -344,6 +344,12 @@ def test_a_token_keeps_strangers_out(engine):
     assert locked.get("/health").status_code == 200
 
 
+def test_a_length_beside_chunks_is_no_length(engine):
+    headers = {"Content-Length": "2", "Transfer-Encoding": "chunked"}
+    answer = TestClient(make_app(engine), LOCAL).post("/v1/chat/completions", headers=headers)
+    assert answer.status_code == 411
+
+
 def test_other_machines_need_a_token(monkeypatch):
     monkeypatch.delenv("HF_RLHF_ROLES_TOKEN", raising=False)
     with pytest.raises(HfRlhfError, match="lets other machines in"):

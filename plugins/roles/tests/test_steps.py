@@ -200,7 +200,7 @@ def test_data_of_the_wrong_kind_names_the_stage_for_it(home, runs):
     assert runs.ran == []
 
 
-def talk(system: str, *, by: str = "role", said: str = "content") -> dict[str, object]:
+def talk(system: object, *, by: str = "role", said: str = "content") -> dict[str, object]:
     turns = (("system", system), ("user", "Q"), ("assistant", "A"))
     name = "messages" if by == "role" else "conversations"
     return {name: [{by: role, said: text} for role, text in turns]}
@@ -212,6 +212,8 @@ def talk(system: str, *, by: str = "role", said: str = "content") -> dict[str, o
         ("sft", {"system": "You are a pirate.", "prompt": "Q", "response": "A"}),
         ("sft", talk("You are a pirate.")),
         ("sft", talk("You are a pirate.", by="from", said="value")),
+        ("sft", talk([{"type": "text", "text": "You are a pirate."}])),
+        ("sft", {"messages": json.dumps(talk("You are a pirate.")["messages"])}),
         (
             "dpo",
             {
