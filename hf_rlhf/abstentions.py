@@ -1,4 +1,4 @@
-"""Steps in which every reward abstains: they teach nothing, so that too many of them end a run."""
+"""Steps in which every reward abstains: nothing is learned, so too many of them stop the run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,19 +11,19 @@ from hf_rlhf.errors import RewardError
 
 @dataclass
 class Abstentions:
-    """Counts the steps in a row in which no completion got a reward, on all processes alike."""
+    """Counts consecutive steps in which no completion got a reward, equally on all processes."""
 
     most: int = 0
-    """So many of them stop the run; 0: any number is taken."""
+    """How many consecutive steps stop the run; 0: no limit."""
     since: int | None = None
-    """The step in which the first of them began, None if the last completions got a reward."""
+    """The first of these steps; None if the last completions got a reward."""
 
     def count(self, scores: Sequence[Mapping[str, Score]], total: str, step: int) -> None:
-        """Take the scores of completions, of all processes, with the `total` of each.
+        """Add the scores of the completions of all processes; `total` labels the sum.
 
-        `step` is how many steps are done; a step may have several batches of completions, or a
-        batch several steps. Says so when the first such step comes. Raises RewardError when there
-        were too many.
+        `step` is the number of finished steps; a step may have several batches of completions, and
+        a batch several steps. Warns at the first step without a reward, raises RewardError after
+        too many.
         """
         if not scores or any(by[total] is not None for by in scores):
             self.since = None
@@ -36,14 +36,14 @@ class Abstentions:
         what = f"none of {len(scores)} completions got a reward (abstained: {', '.join(silent)})"
         if self.most and steps >= self.most:
             raise RewardError(
-                f"Stopped at step {step}: {steps} steps in a row had no reward, so nothing was "
-                f"learned in them, and now again {what}. "
-                "`hf-rlhf check` scores a few completions and shows what the rewards say. The same "
-                "command goes on from the last checkpoint. `max_steps_without_reward` is how many "
-                f"such steps stop a run, here {self.most}; 0: no number does."
+                f"Stopped at step {step} after {steps} consecutive steps without a reward, in "
+                f"which nothing was learned; in the last one {what}. "
+                "`hf-rlhf check` scores a few completions and shows each reward's result. The same "
+                "command resumes from the last checkpoint. The limit is `max_steps_without_reward`,"
+                f" now {self.most}; 0 means no limit."
             )
         if first and _is_main_process():
-            limit = f" After {self.most} such steps in a row the run stops." if self.most else ""
+            limit = f" The run stops after {self.most} such steps in a row." if self.most else ""
             print(
                 f"warning: step {step + 1}: {what}, so nothing is learned from them.{limit}",
                 flush=True,
@@ -51,14 +51,14 @@ class Abstentions:
 
 
 def check_rewarded(history: Sequence[Mapping[str, Any]], total: str) -> None:
-    """Raise RewardError for the log of a whole training in which no completion got a reward."""
+    """Raise RewardError if the training log shows that no completion got a reward."""
     scored = [entry for entry in history if f"rewards/{total}/none" in entry]
     means = [entry.get(f"rewards/{total}/mean") for entry in scored]
     if scored and not any(mean is not None and math.isfinite(mean) for mean in means):
         raise RewardError(
-            "No completion of the whole training got a reward, as every reward abstained: nothing "
-            "was learned, and nothing is saved but the checkpoints. `hf-rlhf check` scores a few "
-            "completions and shows what the rewards say."
+            "No completion of the whole training got a reward, because every reward abstained: "
+            "nothing was learned, and nothing is saved except the checkpoints. `hf-rlhf check` "
+            "scores a few completions and shows each reward's result."
         )
 
 

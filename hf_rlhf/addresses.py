@@ -61,9 +61,9 @@ def forbidden_host(text: str) -> str | None:
 
 
 def forbidden_url(_: object, value: object) -> str | None:
-    """Return what is wrong with a value of a run file that is a URL aimed at such a host."""
+    """Return the problem with a run-file value that is a URL of such a host."""
     host = forbidden_host(value) if isinstance(value, str) else None
-    return f"names {host}, a link-local or cloud metadata address." if host else None
+    return f"points to {host}, a link-local or cloud metadata address." if host else None
 
 
 def _forbidden_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:

@@ -16,12 +16,12 @@ from functools import cache
 from typing import Any
 
 SECONDS = 20
-"""Of a processor's time: far more than what any honest pattern or template takes, milliseconds."""
+"""Of processor time; any honest pattern or template takes milliseconds."""
 LONGEST = 600
-"""Seconds on the clock: a busy machine or a slow disk is no fault of the pattern's."""
+"""Of wall-clock time: a busy machine or a slow disk is no fault of the pattern."""
 MEMORY = 2**30
 MOST_TEXT = 2**24
-"""Characters that a template may make of a conversation of four short messages."""
+"""The most characters a template may produce from a conversation of four short messages."""
 _PLAIN = re.compile(r"[\w.-]*")
 
 
@@ -29,7 +29,7 @@ WHOLE_NAME = r"(?:{})\Z"
 
 
 def pattern_problem(patterns: Iterable[tuple[str, str]], names: Sequence[str]) -> str | None:
-    """Return what is wrong with regular expressions that are to be matched with names, or None.
+    """Return the problem with regular expressions to be matched against names, or None.
 
     Each is given as the form in which it is used, such as WHOLE_NAME, and what stands in its {}.
     """
@@ -38,7 +38,7 @@ def pattern_problem(patterns: Iterable[tuple[str, str]], names: Sequence[str]) -
 
 
 def template_problem(template: str, special: Mapping[str, str]) -> str | None:
-    """Return why a chat template cannot be used: it does not end, or makes too much text.
+    """Return why a chat template cannot be used: it does not finish, or produces too much text.
 
     Errors that it raises are of no concern here: they depend on the conversation.
     """
@@ -63,11 +63,11 @@ def _tried(what: str, asked: Mapping[str, Any]) -> str | None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"does not come to an end in {LONGEST} s"
+        return f"does not finish within {LONGEST} s"
     if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        return f"does not come to an end in {SECONDS} s"
+        return f"does not finish within {SECONDS} s"
     if done.returncode:
-        return f"takes more than {MEMORY // 2**20} MiB of memory, or cannot be tried"
+        return f"takes more than {MEMORY // 2**20} MiB of memory, or cannot be evaluated"
     problem: str | None = json.loads(done.stdout)
     return problem
 
@@ -76,7 +76,7 @@ def _try_patterns(patterns: Sequence[str], names: Sequence[str]) -> str | None:
     try:
         compiled = [re.compile(pattern) for pattern in patterns]
     except (re.error, RecursionError, OverflowError) as error:
-        return f"is no regular expression: {error}"
+        return f"is not a valid regular expression: {error}"
     for pattern in compiled:
         for name in names:
             pattern.match(name)
@@ -127,7 +127,7 @@ def _try_template(template: str, special: Mapping[str, str]) -> str | None:
             ):
                 size += len(part)
                 if size > MOST_TEXT:
-                    return f"makes more than {MOST_TEXT:,} characters of a short conversation"
+                    return f"produces more than {MOST_TEXT:,} characters from a short conversation"
     return None
 
 

@@ -203,7 +203,7 @@ def validate_card(text: str) -> list[str]:
 
 
 def card_tags(text: str) -> frozenset[str]:
-    """Return the tags in the head of a card; none if the head cannot be read, as anybody's may."""
+    """Return the tags in the front matter of a card; none if it cannot be parsed."""
     head = _HEAD.match(text)
     try:
         data = plain_yaml.load(head.group(2), "README.md").value if head else None

@@ -36,7 +36,7 @@ def known_notes(record: Record, history: Sequence[Mapping[str, Any]]) -> list[st
         *_phases(record),
         *_rows(record["data"]["report"]),
         *_used(record["data"]["used"]),
-        *(f"When training began it was noted: {plain(said)}" for said in record["advice"]),
+        *(f"Note at the start of training: {plain(note)}" for note in record["advice"]),
         *_abstentions(record, history),
         *_measurement(record),
         *_origin(record),
@@ -106,13 +106,13 @@ def _rows(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _used(used: Mapping[str, Any]) -> Iterator[str]:
-    """What the trainer has made of the rows that the adapter gave."""
+    """How many of the adapter's rows the trainer kept, and why not the others."""
     for split, one in used.items():
         lost = {**(one.get("dropped") or {}), **(one.get("cut") or {})}
-        if said := [f"{plain(why)}: {count:,}" for why, count in lost.items() if count]:
+        if reasons := [f"{plain(why)}: {count:,}" for why, count in lost.items() if count]:
             yield (
                 f"Of {one['rows']:,} rows of {code(split)} the trainer kept {one['kept']:,} "
-                f"({'; '.join(said)})."
+                f"({'; '.join(reasons)})."
             )
 
 
@@ -154,7 +154,7 @@ def _measurement(record: Record) -> Iterator[str]:
     few = [row for row in rows if row["of"] is not None and row["of"] < FEW <= (count or 0)]
     if few:
         listed = ", ".join(f"{code(row['metric'])} of {row['of']:,}" for row in few)
-        yield f"Of {count:,} held-out rows few could be measured: {listed}. That shows little."
+        yield f"Few of {count:,} held-out rows could be measured: {listed}. This is weak evidence."
     if TOTAL not in {row["metric"] for row in rows} and not any(
         row["verdict"] in ("rose", "fell") for row in rows
     ):

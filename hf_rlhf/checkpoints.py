@@ -141,7 +141,7 @@ def newest_valid(folder: Path) -> Path | None:
 
 
 def _newest_intact(folder: Path) -> Path | None:
-    """Return the newest checkpoint that is as it was saved; print what is wrong with newer ones."""
+    """Return the newest intact checkpoint; print the problems of newer ones."""
     newer: list[Path] = []
     chosen = None
     for checkpoint in reversed(_named(folder)):
@@ -149,28 +149,28 @@ def _newest_intact(folder: Path) -> Path | None:
             chosen = checkpoint
             break
         newer.append(checkpoint)
-        print(f"{checkpoint} is passed over: {flaw}.")
+        print(f"Skipped {checkpoint}: {flaw}.")
     if newer:
         start, last = step_of(chosen) if chosen else 0, step_of(newer[0])
-        begin = f"resuming from step {start} instead" if chosen else "beginning anew"
-        print(f"{begin}: the steps up to {last} ({last - start}) are trained again", flush=True)
+        begin = f"resuming from step {start} instead" if chosen else "starting from step 0"
+        print(f"{begin}: the steps up to {last} ({last - start}) are repeated", flush=True)
     return chosen
 
 
 def _flaw(checkpoint: Path) -> str | None:
-    """Return why a checkpoint cannot be resumed from, None if it is as it was saved."""
+    """Return why a checkpoint cannot be resumed from, None if it is intact."""
     if not (checkpoint / MANIFEST).exists():
         return f"it has no {MANIFEST}: its save was not finished"
     if files := _differing(checkpoint, _whole):
         if files == [MANIFEST]:
             return f"its {MANIFEST} cannot be read"
         more = f" and {len(files) - 3} more" if len(files) > 3 else ""
-        return f"{', '.join(files[:3])}{more} changed or gone since it was saved"
+        return f"{', '.join(files[:3])}{more} changed or missing since it was saved"
     return None
 
 
 def _move_strays(checkpoint: Path) -> None:
-    """Move files that the manifest does not name beside the checkpoint: a loader may take them."""
+    """Move files that the manifest does not list out of the checkpoint: a loader may use them."""
     sealed = parse_json((checkpoint / MANIFEST).read_text())
     beside = checkpoint.with_name(f"{checkpoint.name}.stray")
     strays = [p for p in _files(checkpoint) if p.relative_to(checkpoint).as_posix() not in sealed]
@@ -183,7 +183,7 @@ def _move_strays(checkpoint: Path) -> None:
     if strays:
         names = ", ".join(path.relative_to(checkpoint).as_posix() for path in strays[:3])
         more = f" and {len(strays) - 3} more" if len(strays) > 3 else ""
-        print(f"{names}{more}: no part of {checkpoint}, moved to {beside}", flush=True)
+        print(f"{names}{more}: not part of {checkpoint}, moved to {beside}", flush=True)
 
 
 def cycle_in_steps(training: Any) -> int:

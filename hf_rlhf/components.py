@@ -1,4 +1,4 @@
-"""The components that a run file names, each built with its arguments, or reported."""
+"""Builds the components named in a run file, and reports those that cannot be built."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,7 +13,7 @@ from hf_rlhf.errors import HfRlhfError, PluginError, Problem, RewardError
 
 
 class ComponentBuilder:
-    """Builds the components of one run file; collects what is wrong, and where each comes from."""
+    """Builds the components of one run file; collects their problems and their provenance."""
 
     def __init__(self, file: RunFile) -> None:
         self.file = file
@@ -41,7 +41,7 @@ class ComponentBuilder:
         *,
         build: bool = True,
     ) -> Any:
-        """Build one component, or report why not and return None.
+        """Build one component; if that fails, report the problem and return None.
 
         Without `build` its name and arguments are checked, and that is all.
         """
@@ -127,7 +127,7 @@ class ComponentBuilder:
         return Part(spec.label, reward, spec.weight, spec.on_none, spec.clip, source=source)
 
     def _misplaced_judge(self, spec: RewardSpec | GateSpec, labels: Sequence[str]) -> bool:
-        """Report a judge for a reward that takes none, or none chosen of several for one."""
+        """Report a judge given to a reward that takes none, or a missing choice of judge."""
         try:
             takes = "judge" in accepted_by(registry.load("rewards", spec.name))
         except PluginError:
@@ -138,7 +138,7 @@ class ComponentBuilder:
             return True
         if takes and not spec.judge and len(labels) > 1:
             fix = f"Write `judge:` with one of {', '.join(labels)}."
-            self.problems.append(Problem(where, f"which judge {spec.name} gets is not said.", fix))
+            self.problems.append(Problem(where, f"{spec.name} needs a judge, none chosen.", fix))
             return True
         return False
 

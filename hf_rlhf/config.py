@@ -80,7 +80,7 @@ class RunFile:
     """The option that set a key."""
     problems: tuple[Problem, ...] = ()
     shipped: Mapping[str, Any] | None = None
-    """Of a file that a package ships: its values before any override."""
+    """For a file that a package ships: its values before any override."""
 
     @classmethod
     def read(cls, path: str | Path) -> "RunFile":
@@ -237,7 +237,7 @@ class _Checking:
             self._report(("schema",), f"is {version!r}.", fix)
 
     def _refused(self, reason: Callable[[KeyPath, Any], str | None], fix: str) -> bool:
-        """Report each single value, wherever it stands, that there is a `reason` against."""
+        """Report each value at any depth for which `reason` returns a problem."""
         leaves = plain_yaml.leaves(self.file.values)
         found = [(path, what) for path, value in leaves if (what := reason(path, value))]
         for path, what in found:

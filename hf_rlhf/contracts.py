@@ -44,7 +44,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """What becomes of the rows of one split by a trainer's own rules, such as its `max_length`."""
+    """How many rows of a split a trainer's own rules, such as its `max_length`, drop or cut."""
 
     rows: int
     dropped: Mapping[str, int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class RowCounts:
     cut: Mapping[str, int] = field(default_factory=dict)
     """Reason -> rows of which only a part is used."""
     fix: str = ""
-    """What to do about it, with the numbers that help to decide."""
+    """The suggested fix, with the numbers that help to decide."""
 
     @property
     def kept(self) -> int:

@@ -76,7 +76,7 @@ def tokenizer_problems(run: "Run") -> Iterator[Problem]:
 
 
 def rendering_problem(run: "Run", rows: int | None = None) -> Problem | None:
-    """Return the first row, of the first `rows`, that the chat template raises an error on."""
+    """Return the first of the first `rows` rows on which the chat template raises an error."""
     kwargs = getattr(run.training, "chat_template_kwargs", None) or {}
     for split, data in run.dataset.items():
         for place in range(min(rows or len(data), len(data))):
@@ -91,8 +91,8 @@ def rendering_problem(run: "Run", rows: int | None = None) -> Problem | None:
                         "model_name_or_path",
                         f"its chat template raises on `{name}` of row {place} of {split}: "
                         f"{type(error).__name__}: {error}",
-                        "Leave the row out or change its turns, or save another chat_template "
-                        "with the tokenizer.",
+                        "Remove the row, change its turns, or save another chat_template with the "
+                        "tokenizer.",
                     )
     return None
 
@@ -253,7 +253,7 @@ def evaluation_problems(run: "Run") -> Iterator[Problem]:
 
 
 def row_counts(run: "Run") -> Mapping[str, RowCounts]:
-    """Return what becomes of the rows of each split that the trainer drops or cuts rows of."""
+    """Return, by split, how many rows the trainer keeps, drops and cuts."""
     own = getattr(run.trainer_class, "row_counts", None)
     return own(run) if own is not None else {}
 
@@ -283,7 +283,7 @@ def dropped_problems(run: "Run") -> Iterator[Problem]:
 
 
 def data_lines(run: "Run") -> list[str]:
-    """Return how many rows each split has, and what the adapter and the trainer make of them."""
+    """Return lines with the rows of each split, and how many adapter and trainer drop or cut."""
     splits = ", ".join(f"{name} {len(split):,}" for name, split in run.dataset.items())
     dropped = run.report.get("dropped") or {}
     if isinstance(dropped, Mapping):

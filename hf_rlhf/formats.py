@@ -29,14 +29,14 @@ PIECE = 1 << 20
 """Bytes of a JSON array that are read at a time."""
 
 Placed = tuple[str, dict[str, Any] | DataError]
-"""The place to name in an error (`rows.jsonl:12`), and the row's fields, or why it has none."""
+"""The location for error messages (`rows.jsonl:12`), and the row's fields, or its fault."""
 
 _BOM = codecs.BOM_UTF8
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class _Decoder(json.JSONDecoder):
-    """Remembers a key that stands twice in one object: `json` keeps the last value only."""
+    """Remembers a key that occurs twice in one object: `json` keeps the last value only."""
 
     def __init__(self) -> None:
         super().__init__(object_pairs_hook=self._object)
@@ -49,10 +49,10 @@ class _Decoder(json.JSONDecoder):
         return values
 
     def refuse_odd(self, value: Any, text: str, where: str) -> None:
-        """Raise DataError for what no table can hold, or has no clear meaning."""
+        """Raise DataError for a value that no table can hold, or that is ambiguous."""
         if self.repeated is not None:
             raise DataError(
-                f"{where}: the key {self.repeated!r} stands twice in one object, and only one "
+                f"{where}: the key {self.repeated!r} occurs twice in one object, and only one "
                 "of the values could be read. Remove one of them."
             )
         if "\\ud" in text or "\\uD" in text:
@@ -66,7 +66,7 @@ def _binary(path: Path) -> IO[bytes] | gzip.GzipFile:
 
 
 def repeated_key(text: str) -> str | None:
-    """Return a key that stands twice in one object of a JSON text."""
+    """Return a key that occurs twice in one object of a JSON text."""
     decoder = _Decoder()
     decoder.decode(text)
     return decoder.repeated

@@ -171,7 +171,7 @@ class Hub:
         """Return one small file of a revision; ValueError if it is not small."""
         size = state.files[path].size
         if size > LARGEST_READ:
-            raise ValueError(f"{path} of {repo_id} has {size} bytes; up to {LARGEST_READ} are read")
+            raise ValueError(f"{path} of {repo_id} has {size} bytes; the limit is {LARGEST_READ}")
         with TemporaryDirectory() as scratch:
             return self.download(repo_id, path, state, Path(scratch)).read_bytes()
 
@@ -246,7 +246,7 @@ def _bar_of_at_most(size: int, path: str) -> Any:
         def _check(self, count: float) -> None:
             if self.bounded and count > size:
                 raise ValueError(
-                    f"{path} is listed with {size} bytes, and more of it came: the download was "
+                    f"{path} is listed with {size} bytes, but the Hub sent more: the download was "
                     "stopped"
                 )
 
@@ -282,7 +282,7 @@ def _account(me: Mapping[str, Any]) -> _Account:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise UnexpectedAnswer(f"the Hub answered {value!r} where a name or an id stands")
+        raise UnexpectedAnswer(f"the Hub answered {value!r} instead of a name or an id")
     return value
 
 

@@ -254,7 +254,7 @@ def _check_numbers(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def check_patterns(folder: Path, config: Mapping[str, Any], modules: Sequence[str]) -> None:
-    """Raise ModelError for an adapter whose patterns take for ever on the names of modules.
+    """Raise ModelError for an adapter whose patterns do not finish on the module names.
 
     They are matched as peft does, which does it with whatever a file says.
     """
@@ -270,8 +270,8 @@ def check_patterns(folder: Path, config: Mapping[str, Any], modules: Sequence[st
     texts = [(form, one) for form, one in patterns if isinstance(one, str)]
     if problem := pattern_problem(texts, modules):
         raise ModelError(
-            f"{folder / 'adapter_config.json'}: a pattern of module names {problem}. Write the "
-            "names themselves, or a simpler pattern."
+            f"{folder / 'adapter_config.json'}: a pattern for module names {problem}. List the "
+            "names instead, or write a simpler pattern."
         )
 
 

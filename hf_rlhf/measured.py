@@ -33,7 +33,7 @@ class Evaluation:
     samples: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
     completions_per_prompt: int = 1
     digest: str | None = None
-    """Of the dataset's rows, as `rows_digest` has it; unknown in files from before it was saved."""
+    """The `rows_digest` of the dataset's rows; None in files of versions that did not save it."""
 
     def means(self) -> dict[str, Interval]:
         """Return each metric's mean and interval over the prompts that have it."""
@@ -47,7 +47,7 @@ class Evaluation:
         return tuple(self.rows[0]) if self.rows else ()
 
     def without_values(self) -> list[str]:
-        """Return the names of metrics that no row has a value of, as where a reward abstains."""
+        """Return the metrics without a value on any row, for example of a reward that abstains."""
         return [name for name in self.metrics() if all(row[name] is None for row in self.rows)]
 
     def save(self, path: Path) -> None:
@@ -113,7 +113,7 @@ def paired_difference(before: Evaluation, after: Evaluation) -> dict[str, Interv
     if counts[0] != counts[1] or len(digests) > 1:
         raise RunFolderError(
             f"An evaluation of {counts[0]} completions cannot be paired with one of "
-            f"{counts[1]}: they are of other rows. Evaluate both again."
+            f"{counts[1]}: their rows differ. Evaluate both again."
         )
     pairs = list(zip(before.rows, after.rows, strict=True))
     names = [name for name in after.metrics() if name in before.metrics()]

@@ -38,7 +38,7 @@ def measured_before(run: Run, say: Say) -> Measured:
     digest = _digest(run) if saved else None
     found = {part: one for part, one in saved.items() if one.digest in (None, digest)}
     for part in saved.keys() - found.keys():
-        say(f"{paths[part]} is of other rows than {run.spec.evaluation.split!r} has now: left out")
+        say(f"{paths[part]} was measured on other rows than {run.spec.evaluation.split!r}: ignored")
     # Every process must have looked before the main one writes.
     PartialState().wait_for_everyone()
     if PartialState().is_main_process:
@@ -89,7 +89,7 @@ def measure(
             # That there is nothing is kept too, or a run that goes on would merge to ask again.
             _keep(run, f"{stage}{_PARTS['own']}.json", kept)
     if silent := [name for part in result.values() for name in part.without_values()]:
-        say(f"note: no row of {spec.split!r} has a value of {', '.join(silent)}")
+        say(f"note: no row of {spec.split!r} has a value for {', '.join(silent)}")
     return _named_once(run, Measured(**result))
 
 

@@ -1,4 +1,4 @@
-"""Files that hold something else than rows: what they are, and how to write the rows in them."""
+"""Recognises files that do not hold rows, and tells how to convert them."""
 
 import json
 import re
@@ -15,9 +15,9 @@ _LARGEST_OBJECT = 1 << 26
 _ROWS_KEYS = ("data", "rows", "examples", "instances", "train")
 
 FOREIGN: Mapping[str, str] = {
-    ".eval": " It is a log of inspect_ai: `inspect log dump FILE` writes it as JSON, of which each "
+    ".eval": " It is an inspect_ai log: `inspect log dump FILE` writes it as JSON, in which each "
     "entry of `samples` is a row (jq -c '.samples[]').",
-    ".traj": " It is a trajectory of SWE-agent, whose actions are commands of a shell, not calls.",
+    ".traj": " It is a SWE-agent trajectory, whose actions are shell commands, not tool calls.",
 }
 """Suffix -> what such a file is, for those that are known and not read."""
 
@@ -28,8 +28,8 @@ def refuse_other_form(line: bytes, path: Path, opened: Callable[[], IO[bytes] | 
     if begin == b"[" and not path.name.lower().removesuffix(".gz").endswith(".json"):
         name = re.sub(r"\.(jsonl|ndjson)(?=(\.gz)?$)", ".json", path.name, flags=re.IGNORECASE)
         raise DataError(
-            f"{path}:1: holds a JSON array, and a file of this name has one object a line. Rename "
-            f"it to {name}."
+            f"{path}:1: holds a JSON array, but a file with this suffix has one object per line. "
+            f"Rename it to {name}."
         )
     if line.strip() == b"{":
         raise DataError(f"{path}:1: {_one_object(opened)}")
@@ -37,13 +37,13 @@ def refuse_other_form(line: bytes, path: Path, opened: Callable[[], IO[bytes] | 
 
 def _one_object(opened: Callable[[], IO[bytes] | GzipFile]) -> str:
     """Say what an object that goes on over many lines is, and how to write the rows in it."""
-    cure = "A file of rows is an array of objects, `[{…}, {…}]` (.json), or has one object a line."
+    cure = "Write the rows as an array of objects, `[{…}, {…}]` (.json), or as one object per line."
     try:
         with opened() as file:
             value = json.loads(file.read(_LARGEST_OBJECT).removeprefix(b"\xef\xbb\xbf"))
     except (ValueError, RecursionError):
-        return f"is not valid JSON: an object begins here that goes on over many lines. {cure}"
-    return f"{what_object(value) or 'holds one object over many lines.'} {cure}"
+        return f"is not valid JSON: an object that spans many lines begins here. {cure}"
+    return f"{what_object(value) or 'holds one object that spans many lines.'} {cure}"
 
 
 def what_object(value: dict[str, Any]) -> str:
@@ -53,15 +53,15 @@ def what_object(value: dict[str, Any]) -> str:
     if alike and len({frozenset(one) for one in inner}) == 1:
         keys = ", ".join(map(repr, list(value)[:2]))
         return (
-            f"holds one object of {len(inner)} objects ({keys}, …): "
+            f"holds one object of {len(inner)} objects ({keys}, …); "
             "its values look like the rows. Write them as an array, without their keys."
         )
     lists = [one for one in inner if isinstance(one, list) and not any(map(_is_object, one))]
     if len(lists) == len(inner) > 1 and len({len(one) for one in inner}) == 1:
-        return "holds one object of lists, a table by columns. Write an object for each row."
+        return "holds one object of lists, a column-oriented table. Write one object per row."
     for key in _ROWS_KEYS:
         if isinstance(value.get(key), list) and all(map(_is_object, value[key])):
-            return f"holds one object whose {key!r} looks like the rows. Write that array alone."
+            return f"holds one object whose {key!r} looks like the rows. Write only that array."
     return ""
 
 

@@ -23,14 +23,14 @@ from hf_rlhf.errors import PublishError
 from hf_rlhf.scrub import scrub
 
 PATIENCE_NAME = "HF_RLHF_PATIENCE"
-"""Environment variable: how many seconds a push may spend, in all, on anything but its content."""
+"""Environment variable: total seconds that a push may spend on anything but moving content."""
 PATIENCE_S = 330.0
-"""Longer than the five minutes of the windows in which the Hub counts requests."""
+"""Longer than the Hub's rate-limit window of five minutes."""
 FIRST_WAIT_S = 0.5
 """Before the second try; then twice as long each time, or what the Hub asks for."""
 LONGEST_WAIT_S = 10.0
 ONE_TRY_S = 10.0
-"""What a step may take when nothing is left, so that a Hub that does answer is heard."""
+"""Seconds for a step when no patience is left, so that a working Hub still gets a chance."""
 SLOWEST_BYTES_S = 50_000
 """Content that moves more slowly has stalled."""
 SILENCE_S = 600.0
@@ -44,15 +44,15 @@ T = TypeVar("T")
 
 
 class UnexpectedAnswer(ValueError):
-    """An answer is JSON, but not what the Hub's API says it is."""
+    """A response is JSON, but not in the form of the Hub's API."""
 
 
 class Stalled(TimeoutError):
-    """A step was given up because it took longer than it may."""
+    """A step was abandoned because it exceeded its time limit."""
 
 
 def failures(*more: type[Exception]) -> tuple[type[Exception], ...]:
-    """Return what the client raises when the Hub or the way to it fails, and `more`."""
+    """Return the exceptions of the client when the Hub or the network fails, and `more`."""
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     # hf_xet raises RuntimeError and OSError; huggingface_hub ValueError for refused metadata.
@@ -163,11 +163,11 @@ class Patience:
         return self.seconds - self._spent[0]
 
     def restart(self) -> None:
-        """Begin to count anew, for another push."""
+        """Reset the count, for another push."""
         self._spent[0] = 0.0
 
     def call(self, what: str, step: Callable[[], T], *, content_s: float = 0.0) -> T:
-        """Return `step()`, tried again while what fails may pass and patience is left.
+        """Return `step()`, retried after transient errors while patience is left.
 
         Waits and tries count, but not the `content_s` seconds that a step may take because it moves
         content (of the first try, or of the one that succeeds). Raises the last error,
@@ -219,7 +219,7 @@ class Patience:
         )(attempt)
 
     def once(self, step: Callable[[], T]) -> T:
-        """Return `step()`, tried once, in what is left and a little more: for a last look."""
+        """Return `step()`, tried once within the time left plus a little: for a final check."""
         began = time.monotonic()
         try:
             return _in_time(step, max(self.left + ONE_TRY_S, 1.0))
@@ -255,18 +255,18 @@ def _in_time(step: Callable[[], T], seconds: float) -> T:
 
     threading.Thread(target=work, name="hub-request", daemon=True).start()
     if not wait([outcome], seconds).done:
-        raise Stalled(f"not done within {seconds:.0f} s ({PATIENCE_NAME} bounds it)")
+        raise Stalled(f"not done within {seconds:.0f} s (limit: {PATIENCE_NAME})")
     return outcome.result()
 
 
 def _understood(step: Callable[[], T]) -> T:
-    """Return `step()`; UnexpectedAnswer for what the client raises when JSON has another form."""
+    """Return `step()`; raise UnexpectedAnswer if the client fails on JSON of another form."""
     try:
         return step()
     except (LookupError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
         raise UnexpectedAnswer(
-            f"the answer is not what the Hub's API says ({type(error).__name__}: {error}): a proxy "
-            "or a server of another kind answered instead of the Hub, or one of another version. "
+            f"the response is not in the form of the Hub's API ({type(error).__name__}: {error}): "
+            "a proxy or another kind of server answered, or another version of the Hub. "
             "Check HF_ENDPOINT and the proxy settings"
         ) from error
 

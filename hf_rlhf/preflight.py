@@ -77,12 +77,12 @@ def advice(run: "Run") -> list[str]:
     configs, given = (run.training, run.model), run.spec.settings
     found += idle(given, configs)
     if new := [name for name in unclassified([type(one) for one in configs]) if name in given]:
-        found.append(f"{', '.join(new)}: newer than this hf_rlhf; whether it has an effect is open")
+        found.append(f"{', '.join(new)}: newer than this hf_rlhf, so it may have no effect")
     return [*found, *_noise(run)]
 
 
 def _noise(run: "Run") -> Iterator[str]:
-    """Dropout where it is turned off, or makes noise of a ratio of probabilities."""
+    """Dropout that is turned off, or that adds noise to a probability ratio."""
     training, rate = run.training, run.model.lora_dropout if run.model.use_peft else 0
     off = getattr(training, "disable_dropout", None)
     if off and run.spec.settings.get("lora_dropout"):
@@ -92,8 +92,8 @@ def _noise(run: "Run") -> Iterator[str]:
     again |= (getattr(training, "steps_per_generation", None) or accumulation) > accumulation
     if off is False and rate and again:
         yield (
-            f"lora_dropout {rate:g} makes noise of the ratio of new and old probabilities, as "
-            "completions are trained on several times: `--disable_dropout true`"
+            f"lora_dropout {rate:g} adds noise to the ratio of new and old probabilities, because "
+            "completions are trained on several times: use `--disable_dropout true`"
         )
 
 
@@ -285,7 +285,7 @@ def _saves(run: "Run") -> Iterator[Problem]:
     if run.training.save_strategy == "best" and run.training.eval_strategy == "no":
         yield Problem(
             "save_strategy",
-            "is best, and nothing is measured while training goes on.",
+            "is best, but nothing is evaluated during training.",
             "Write `steps`, `epoch` or `no`.",
         )
     from hf_rlhf.checkpoints import cycle_in_steps

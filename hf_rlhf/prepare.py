@@ -116,9 +116,9 @@ class _Preparation(ComponentBuilder):
     def _without_unfed_monitors(
         self, spec: RunSpec, reward: ComposedReward, dataset: Any, trained: bool
     ) -> tuple[RunSpec, ComposedReward | None]:
-        """Leave out what a shipped file only measures, and the user's data has no columns for.
+        """Leave out a shipped file's weight-0 rewards whose columns the user's data lacks.
 
-        `trained` is whether the trainer uses rewards at all; if not, each of them is a monitor.
+        `trained` is whether the trainer uses rewards at all; if not, all of them are monitors.
         """
         columns = set(dataset["train"].column_names)
         unfed = {
@@ -132,7 +132,7 @@ class _Preparation(ComponentBuilder):
             return spec, reward
         for label, missing in unfed.items() if rank() == 0 else ():
             print(
-                f"note: {label!r}, which {self.file.name} only measures, is left out: it needs the "
+                f"note: {label!r}, which {self.file.name} only logs, is left out: it needs the "
                 f"column{'s' * (len(missing) > 1)} {', '.join(missing)}, which dataset "
                 f"{spec.dataset.name} lacks.",
                 flush=True,

@@ -92,13 +92,13 @@ def push(
 
 @contextmanager
 def or_finish(hub: Hub, repo_id: str, command: str) -> Iterator[None]:
-    """Raise PublishError, with the command that finishes it, where the Hub or the way fails."""
+    """Raise PublishError, with the command that finishes the push, if Hub or network fails."""
     try:
         yield
     except failures(Overtaken) as error:
         raise PublishError(
-            f"Not everything of {repo_id} is on {hub.endpoint}: {in_words(error)}.\n"
-            f"To finish (what was uploaded is not sent again):\n  {command}"
+            f"{repo_id} is incomplete on {hub.endpoint}: {in_words(error)}.\n"
+            f"To finish (uploaded files are not sent again):\n  {command}"
         ) from error
 
 
@@ -140,7 +140,7 @@ def _commit(
     now = hub.look(repo_id, revision)
     if now is not None and now.commit == made.oid:
         raise UnexpectedAnswer(
-            f"{repo_id} took the commit {made.oid[:8]}, but does not list all that is in it"
+            f"{repo_id} accepted the commit {made.oid[:8]}, but does not list all of its files"
         )
     raise _overtaken(repo_id, parent)
 

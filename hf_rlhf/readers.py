@@ -35,7 +35,7 @@ class Row:
     values: dict[str, Any]
     where: str
     fault: DataError | None = None
-    """Why this row alone cannot be read; then it has no values."""
+    """Why this row cannot be read; if set, it has no values."""
 
 
 @dataclass(frozen=True)

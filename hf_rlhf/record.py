@@ -83,8 +83,8 @@ Model = TypedDict(
 
 
 class Data(TypedDict, total=False):
-    """What was trained on. `digests` are of each split's rows (`hf_rlhf.arrow_rows.rows_digest`);
-    `report` is the adapter's own; of Hub data it has `source` and `commit`. `used`: by split, the
+    """The training data. `digests`: of each split's rows (`hf_rlhf.arrow_rows.rows_digest`);
+    `report`: from the adapter, for Hub data with `source` and `commit`; `used`: for each split, the
     rows that the trainer keeps, drops and cuts, by reason."""
 
     adapter: str | None

@@ -52,8 +52,8 @@ class Recorder:
             self._take_up(previous)
             if not self.record["data"].get("digests") and self.state.is_main_process:
                 print(
-                    f"note: {self.run.folder} was begun by an hf-rlhf that recorded no digest of "
-                    "its rows: whether they have changed since is checked by their number only.",
+                    f"note: {self.run.folder} was started by an older hf-rlhf, without a digest of "
+                    "its rows: only a change in the number of rows can be detected.",
                     flush=True,
                 )
         if self.record["status"] != "finished":

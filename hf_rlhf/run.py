@@ -70,9 +70,9 @@ class Run:
 
 
 def trains_by_rewards(trainer_class: Any, training: Any) -> bool | None:
-    """Return whether training uses the rewards: it does not where the trainer never generates.
+    """Return whether training uses the rewards; it does not if the trainer never generates.
 
-    None where that is not known: a trainer with a loop of its own need not say.
+    None if unknown: a trainer with its own loop need not declare it.
     """
     if hasattr(training, "max_completion_length"):
         return True
@@ -192,7 +192,7 @@ def _check_templates(path: str, tokenizer: Any) -> None:
     for template in templates.values() if isinstance(templates, dict) else (templates,):
         if problem := template_problem(template, special):
             raise ModelError(
-                f"the chat template of {path} {problem}. Save another with the tokenizer, or take "
+                f"the chat template of {path} {problem}. Save another with the tokenizer, or use "
                 "another model."
             )
 

@@ -10,7 +10,7 @@ from urllib.parse import quote, quote_plus, unquote
 
 REDACTED = "[redacted]"
 SECRET_PLACE = (
-    "Put it in an environment variable: `api_key_env` names a judge's, HF_TOKEN the Hub's."
+    "Put it in an environment variable: the one that `api_key_env` names, or HF_TOKEN for the Hub."
 )
 SHORTEST = 8
 """Values of secret variables shorter than this are left: removing "1" would ruin every number."""
@@ -95,7 +95,7 @@ def find_secrets(content: bytes, known: Mapping[str, str] | None = None) -> list
 
 
 def misplaced_secret(path: Sequence[str | int], value: Any) -> str | None:
-    """Return what is wrong with a value of a run file that is a secret, never the value.
+    """Return the problem with a run-file value that is a secret, without the value.
 
     `path` are the keys that lead to it. A field holds a secret if its name says so, or that of one
     above it. Labels of judges are free; where the name of a variable belongs, a key is often put.
@@ -105,16 +105,16 @@ def misplaced_secret(path: Sequence[str | int], value: Any) -> str | None:
     if path[-1] == _VARIABLE_FIELD and not _names_variable(value):
         return (
             "is not the name of an environment variable: letters, digits and `_`, in capitals if "
-            "it is not set here. It is not repeated, for it may be the key itself."
+            "it is not set here. It is not shown, because it may be the key itself."
         )
     names = [*path[:1], *path[2:]] if path[0] == "judges" else path
     if any(isinstance(name, str) and _names_secret(name) for name in names):
-        return "holds a secret, which is not repeated here and would be written to the record."
+        return "holds a secret (not shown here), which would be written to the record."
     return None
 
 
 def _names_variable(value: Any) -> bool:
-    """Say whether text is a variable's name. A key may have only letters and digits, too."""
+    """Return whether a text is a variable name; a key may also have only letters and digits."""
     if not (isinstance(value, str) and _VARIABLE.fullmatch(value)):
         return False
     return value.isupper() or value in os.environ

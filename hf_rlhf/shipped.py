@@ -1,9 +1,9 @@
-"""A run file that a package ships, in a run of other data or another model.
+"""Using a run file that a package ships with other data or another model.
 
-What its `card` says (title, intended use, licence, ...) is of the run that the file describes, and
-is left out: it would stand on the card as if the author of the other run had said it. Its settings
-(lengths, rates, batch sizes) fit the model and data of the file; those that still apply are listed.
-A monitor that other data cannot feed is left out.
+Its `card` section (title, intended use, licence, ...) describes the shipped run and is left out: on
+the card it would look like the user's own words. Its settings (lengths, rates, batch sizes) were
+chosen for the shipped model and data; those that still apply are listed. A monitor whose columns
+the other data lacks is left out.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -22,7 +22,7 @@ _NOT_FITTED = frozenset(
         *("logging_steps", "save_steps", "save_total_limit"),
     }
 )
-"""Keys and sections whose numbers serve any model and data alike."""
+"""Keys and sections whose numbers suit any model and data."""
 
 
 def own_card(
@@ -31,18 +31,18 @@ def own_card(
     given: Collection[str] = (),
     varied: Collection[str] = (),
 ) -> tuple[RunFile, str]:
-    """Return `file` without what its `card` section says of other data or another model.
+    """Return `file` without its `card` section if the run has other data or another model.
 
     Args:
         file: a shipped run file with overrides applied.
         shipped: its values before that.
         given: the keys of `card` that were set otherwise than by an override.
-        varied: top-level keys that will be other ones yet.
+        varied: top-level keys that will still be changed.
 
     Returns:
-        The file, in whose `card` only what was given stays if the run is another; and a line that
-        says what was left out and why, empty where nothing was. Another number of rows or another
-        seed of the data is no other run.
+        The file, whose `card` keeps only what the user set if the data or model differ; and a note
+        on what was left out and why, empty if nothing was. A different number of rows or seed of
+        the data does not count as a difference.
     """
     now = file.values
     changed = _changed(now, shipped, varied)
@@ -56,17 +56,17 @@ def own_card(
         return file, ""
     own = {key: value for key, value in card.items() if key in kept}
     said = (
-        f"{', '.join(f'`{key}`' for key in changed)} {'is' if len(changed) == 1 else 'are'} not as "
-        f"in {file.name}, so what its `card` section says is left out ({', '.join(left_out)}). "
+        f"{', '.join(f'`{key}`' for key in changed)} {'differs' if len(changed) == 1 else 'differ'}"
+        f" from {file.name}, so its `card` section is left out ({', '.join(left_out)}). "
         "For your own: --card '{title: ..., intended_use: ..., license: ...}'"
     )
     return replace(file, values={**now, "card": own}), said
 
 
 def kept_settings(file: RunFile) -> str:
-    """Return which numbers and switches of a shipped file still apply in a run of another subject.
+    """Return the numbers and switches of a shipped file that still apply to other data or model.
 
-    Empty for a file of one's own, for the run that the file describes, and where all was replaced.
+    Empty for a user's own file, for the run that the file describes, and if all were replaced.
     """
     changed = _changed(file.values, file.shipped, ()) if file.shipped is not None else []
     if not changed or file.shipped is None:
@@ -82,14 +82,14 @@ def kept_settings(file: RunFile) -> str:
     if not kept:
         return ""
     return (
-        f"{', '.join(f'`{key}`' for key in changed)} {'is' if len(changed) == 1 else 'are'} not as "
-        f"in {file.name}, of which these settings still apply: {', '.join(kept)}. To replace one: "
-        "--KEY VALUE"
+        f"{', '.join(f'`{key}`' for key in changed)} {'differs' if len(changed) == 1 else 'differ'}"
+        f" from {file.name}, but these settings of that file still apply: {', '.join(kept)}. "
+        "To change one: --KEY VALUE"
     )
 
 
 def without_given(file: RunFile, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return what a file was shipped with, less what is given from Python, were it the same."""
+    """Return the shipped values without those that are set from Python."""
     if file.shipped is None:
         return None
     return {
@@ -100,7 +100,7 @@ def without_given(file: RunFile, settings: Mapping[str, Any]) -> Mapping[str, An
 
 
 def is_as_shipped(file: RunFile, path: KeyPath) -> bool:
-    """Return whether the value at `path` is of the package that ships the file, not the user's."""
+    """Return whether the value at `path` comes from the shipped file and not from the user."""
     # In phases an option of the top level replaces what each of them says.
     places = [path, path[2:]] if path[0] == "phases" else [path]
     options = (option for option in file.overrides for place in places if _meet(option, place))
@@ -167,7 +167,7 @@ def _changed(
 
 
 def _words(value: Any) -> Any:
-    """Leave out the numbers of a section: how many rows there are says nothing of what they are."""
+    """Leave out the numbers of a section: another number of rows is still the same data."""
     if not isinstance(value, Mapping):
         return value
     return {

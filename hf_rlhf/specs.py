@@ -118,17 +118,17 @@ class CardSpec:
 
 @dataclass(frozen=True)
 class Limits:
-    """Keys of the top level that say when a run stops, or does not begin. They change no result."""
+    """Top-level keys for when a run stops or refuses to start. They change no result."""
 
     stop_grace: Annotated[float, Ge(0)] = 25.0
-    """For how many seconds after SIGTERM the run may go on, to the next save. Slurm and Kubernetes
-    kill after 30; the record and the card take the rest."""
+    """Seconds after SIGTERM in which the run may continue to the next save. Slurm and Kubernetes
+    kill after 30; record and card need the rest."""
     max_dropped_share: Annotated[float, Ge(0), Le(1)] = 0.1
     """The largest share of the training rows that the trainer may drop."""
     max_cut_share: Annotated[float, Ge(0), Le(1)] = 0.5
     """The largest share of the training rows that the trainer may cut."""
     max_steps_without_reward: Annotated[int, Ge(0)] = 10
-    """After so many steps in a row in which no completion got a reward the run stops; 0: never."""
+    """Consecutive steps without a reward for any completion after which the run stops; 0: never."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from hf_rlhf import bounded
 from hf_rlhf.bounded import WHOLE_NAME, pattern_problem, template_problem
 
-END = "does not come to an end"
+END = "does not finish"
 NAMES = [f"model.layers.{n}.self_attn.{one}_proj" for n in range(40) for one in "qkvo"]
 QWEN = (
     "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' + message.content }}"
@@ -29,8 +29,8 @@ QWEN = (
             None,
         ),
         (r"(([a-z_.0-9]+)+)+!", END),
-        (r"(unclosed", "is no regular expression"),
-        ("(" * 5000, "is no regular expression"),
+        (r"(unclosed", "is not a valid regular expression"),
+        ("(" * 5000, "is not a valid regular expression"),
     ],
 )
 def test_a_pattern_is_tried_within_bounds(monkeypatch, pattern, said):
@@ -54,7 +54,7 @@ def test_plain_names_need_no_trial(monkeypatch):
         ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", END),
         ("{% for a in range(99999) %}{{ 'x' * 999 }}{% endfor %}", "more than 16,777,216 char"),
         ("{% set n = namespace(t='xy') %}{% for a in range(99) %}{% set n.t = n.t + n.t %}"
-         "{% endfor %}", "(memory|does not come to an end)"),
+         "{% endfor %}", "(memory|does not finish)"),
         ("{% generation %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}"
          "{% endfor %}{% endgeneration %}", END),
     ],

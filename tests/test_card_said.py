@@ -223,5 +223,5 @@ def test_what_the_trainer_dropped_and_cut_and_what_was_noted_stands_on_the_card(
     assert "Of 915 rows of `train` the trainer kept 13 (a text over" in notes
     assert ": 902)." in notes
     assert "of `test`" not in notes
-    assert "When training began it was noted: the reward model was never measured" in notes
-    assert "Of 102 held-out rows few could be measured: `pair_accuracy` of 1." in notes
+    assert "Note at the start of training: the reward model was never measured" in notes
+    assert "Few of 102 held-out rows could be measured: `pair_accuracy` of 1." in notes

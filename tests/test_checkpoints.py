@@ -164,8 +164,8 @@ def test_a_checkpoint_whose_bits_have_flipped_is_passed_over_and_said(tmp_path, 
     assert is_valid(after)
     assert newest_valid(tmp_path) == before
     printed = capsys.readouterr().out
-    assert f"checkpoint-2 is passed over: {name} changed" in printed
-    assert "resuming from step 1 instead: the steps up to 2 (1) are trained again" in printed
+    assert f"Skipped {after}: {name} changed" in printed
+    assert "resuming from step 1 instead: the steps up to 2 (1) are repeated" in printed
 
 
 def _cut(checkpoint):
@@ -187,8 +187,8 @@ def _torn_manifest(checkpoint):
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (_cut, "model.safetensors changed or gone since it was saved"),
-        (_without_weights, "model.safetensors changed or gone since it was saved"),
+        (_cut, "model.safetensors changed or missing since it was saved"),
+        (_without_weights, "model.safetensors changed or missing since it was saved"),
         (_unsealed, "it has no manifest.json: its save was not finished"),
         (_torn_manifest, "its manifest.json cannot be read"),
     ],
@@ -200,14 +200,14 @@ def test_a_newer_checkpoint_that_does_not_count_is_named_with_its_cause_and_its_
     damage(last)
     assert newest_valid(tmp_path) == middle
     printed = capsys.readouterr().out
-    assert f"{last} is passed over: {why}." in printed
-    assert "resuming from step 5 instead: the steps up to 9 (4) are trained again" in printed
+    assert f"Skipped {last}: {why}." in printed
+    assert "resuming from step 5 instead: the steps up to 9 (4) are repeated" in printed
     damage(before)  # older than what is resumed from: of no concern
     damage(middle)
     assert newest_valid(tmp_path) is None
     printed = capsys.readouterr().out
-    assert printed.count("is passed over") == 3
-    assert "beginning anew: the steps up to 9 (9) are trained again" in printed
+    assert printed.count("Skipped ") == 3
+    assert "starting from step 0: the steps up to 9 (9) are repeated" in printed
 
 
 def test_what_is_no_part_of_a_checkpoint_is_moved_out_of_it_and_said(tmp_path, capsys):

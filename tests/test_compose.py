@@ -266,11 +266,11 @@ def steps_scored(values, most, steps=None):
 def test_steps_in_a_row_without_any_reward_are_told_once_and_stop_the_run(capsys):
     with pytest.raises(RewardError) as stopped:
         steps_scored([1.0, None, None, None, None], most=3)
-    assert "Stopped at step 4: 3 steps in a row had no reward" in str(stopped.value)
+    assert "Stopped at step 4 after 3 consecutive steps without a reward" in str(stopped.value)
     assert "none of 2 completions got a reward (abstained: judge on 2)" in str(stopped.value)
     said = capsys.readouterr().out
     assert said.count("warning: step 2: none of 2 completions got a reward") == 1
-    assert "After 3 such steps in a row the run stops." in said
+    assert "The run stops after 3 such steps in a row." in said
 
 
 def test_one_reward_between_begins_the_count_anew(capsys):
@@ -280,7 +280,7 @@ def test_one_reward_between_begins_the_count_anew(capsys):
 
 def test_batches_of_one_step_count_as_one_step():
     steps_scored([None] * 6, most=2, steps=[0, 0, 0, 1, 1, 1])
-    with pytest.raises(RewardError, match="2 steps in a row"):
+    with pytest.raises(RewardError, match="2 consecutive steps"):
         steps_scored([None] * 3, most=2, steps=[0, 1, 2])
 
 

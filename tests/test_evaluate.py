@@ -90,7 +90,7 @@ def test_a_run_that_goes_on_does_not_merge_again_where_its_trainer_measures_noth
     run.dataset = {"test": Dataset.from_list([{"prompt": "b"}])}
     other = measuring.measured_before(run, lines.append)
     assert begun == [tmp_path] * 2
-    assert "before.json is of other rows than 'test' has now" in "".join(lines)
+    assert "before.json was measured on other rows than 'test': ignored" in "".join(lines)
     with pytest.raises(RunFolderError, match="of other rows"):
         other.since(first)
 
@@ -109,7 +109,7 @@ def test_a_metric_that_no_held_out_row_has_is_told(tmp_path, monkeypatch):
     )
     said = []
     measuring.measure(run, "after", "model", {}, said.append)
-    assert said[-1] == "note: no row of 'test' has a value of total"
+    assert said[-1] == "note: no row of 'test' has a value for total"
 
 
 def test_it_is_read_back_as_it_was_saved_but_for_secrets(tmp_path, monkeypatch):

@@ -304,7 +304,7 @@ def test_judge_for_a_reward_that_takes_none(tiny_run):
 
 def test_which_of_two_judges_a_reward_gets_must_be_said(tiny_run):
     tiny_run["judges"]["strict"] = {"name": "lexical", "full": 0.95}
-    said(tiny_run, r"rewards\.0\.judge: which judge refiner_reward gets.*words, strict")
+    said(tiny_run, r"rewards\.0\.judge: refiner_reward needs a judge.*words, strict")
     tiny_run["rewards"][0]["judge"] = "strict"
     run = prepare(RunFile.from_mapping(tiny_run))
     assert run.reward.rewards[0].reward.judge is run.judges["strict"]
@@ -417,7 +417,7 @@ def test_a_pattern_of_target_modules_that_does_not_end_is_refused(tiny_run, monk
     prepare(RunFile.from_mapping(tiny_run))
     monkeypatch.setattr(bounded, "SECONDS", 3)
     endless = {**tiny_run, "lora_target_modules": ["(([a-z_.0-9]+)+)+!"]}
-    said(endless, "lora_target_modules: .* does not come to an end in 3 s")
+    said(endless, "lora_target_modules: .* does not finish within 3 s")
 
 
 def test_a_chat_template_that_does_not_end_is_refused_before_a_row_is_written_out_with_it(
@@ -427,15 +427,15 @@ def test_a_chat_template_that_does_not_end_is_refused_before_a_row_is_written_ou
     copied_model(tiny_run, tmp_path / "model")
     endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     (tmp_path / "model" / "chat_template.jinja").write_text(endless)
-    said(tiny_run, r"model_name_or_path: the chat template of .* does not come to an end in 3 s")
+    said(tiny_run, r"model_name_or_path: the chat template of .* does not finish within 3 s")
 
 
 @pytest.mark.parametrize(
     ("change", "pattern"),
     [
         ('{"a":' * 100_000, "adapter_config.json is not JSON: it is nested too deep"),
-        ({"target_modules": "(([a-z_.0-9]+)+)+!"}, "does not come to an end in 3 s"),
-        ({"rank_pattern": {"(([a-z_.0-9]+)+)+!": 4}}, "does not come to an end in 3 s"),
+        ({"target_modules": "(([a-z_.0-9]+)+)+!"}, "does not finish within 3 s"),
+        ({"rank_pattern": {"(([a-z_.0-9]+)+)+!": 4}}, "does not finish within 3 s"),
         ({"rank_pattern": ["q"]}, "rank_pattern is of type list, expected dict"),
     ],
 )

@@ -120,7 +120,7 @@ def test_the_status_says_so_and_the_command_finishes_it(
     hub.faults.add(Fault(COMMIT, 200, body="[]", times=EVER))
     assert main(["publish", str(run), "--repo_id", repo_of(run)]) == 3
     said = capsys.readouterr().err
-    assert "the answer is not what the Hub's API says" in said
+    assert "the response is not in the form of the Hub's API" in said
     hub.faults.clear()
     assert main(shlex.split(said.splitlines()[-1])[1:]) == 0
 
@@ -137,7 +137,7 @@ def test_a_commit_that_is_only_said_to_be_made_is_noticed(hub: Any, run: Path) -
 
 def test_a_commit_whose_files_are_not_listed_is_noticed(hub: Any, run: Path) -> None:
     hub.faults.add(Fault(LISTING, 200, body="[]", times=EVER))
-    assert "took the commit" in unfinished(run)
+    assert "accepted the commit" in unfinished(run)
 
 
 def test_who_was_overtaken_is_told_what_is_missing(hub: Any, run: Path) -> None:

@@ -241,7 +241,7 @@ def test_pull_compares_what_came_with_the_hashes(hub: Any, tmp_path: Path) -> No
 def test_pull_stops_at_the_size_that_is_listed(hub: Any, tmp_path: Path) -> None:
     repo_id = upload(config__json=b"{}")
     hub.faults.add(Fault("GET .*/resolve/.*config.json", 200, body="{" * 3_000_000))
-    with pytest.raises(ModelError, match=r"listed with 2 bytes, and more of it came"):
+    with pytest.raises(ModelError, match=r"listed with 2 bytes, but the Hub sent more"):
         pull(repo_id, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

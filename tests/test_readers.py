@@ -242,9 +242,9 @@ OTHER_FORMS = {
     "array.JSONL.gz": ('[\n{"a": 1}\n]', r"Rename it to array\.json\.gz\."),
     "objects.json": (OBJECTS, r"one object of 2 objects \('a', 'b', …\): .* as an array"),
     "long.json": (OBJECTS.replace("{", "{\n"), r"one object of 2 objects .* as an array"),
-    "long.jsonl": ('{\n"a": 1\n}', r":1: holds one object over many lines\. A file of rows"),
-    "open.jsonl": ('{\n"a": 1\n', r":1: is not valid JSON: an object begins here that goes on"),
-    "columns.json": ('{"a": [1, 2], "b": ["x", "y"]}', "a table by columns"),
+    "long.jsonl": ('{\n"a": 1\n}', r":1: holds one object that spans many lines\. Write"),
+    "open.jsonl": ('{\n"a": 1\n', r":1: is not valid JSON: an object that spans many lines"),
+    "columns.json": ('{"a": [1, 2], "b": ["x", "y"]}', "column-oriented table"),
     "data.json": ('{"version": 1, "data": [{"a": 1}]}', "whose 'data' looks like the rows"),
 }
 
@@ -294,7 +294,7 @@ def test_a_row_that_cannot_be_read_leaves_the_others(tmp_path: Path, name: str) 
 
 def test_a_key_that_stands_twice_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", b'{"a": 1}\n{"b": [{"c": 1, "d": 2, "c": 3}]}\n')
-    with pytest.raises(DataError, match=r"rows\.jsonl:2: the key 'c' stands twice"):
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: the key 'c' occurs twice"):
         list(read_file(path))
 
 
@@ -377,7 +377,7 @@ def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:
         read_rows(tmp_path / "rows.jsonl", revision="main")
     with pytest.raises(DataError, match="not a format that is read"):
         list(read_rows(write(tmp_path / "rows.xlsx", b"x")).split("train"))
-    for name, said in (("log.eval", "log of inspect_ai"), ("run.traj", "trajectory of SWE-agent")):
+    for name, said in (("log.eval", "inspect_ai log"), ("run.traj", "SWE-agent trajectory")):
         with pytest.raises(DataError, match=said):
             list(read_rows(write(tmp_path / name, b"x")).split("train"))
     (tmp_path / "bare").mkdir()

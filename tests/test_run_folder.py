@@ -98,7 +98,7 @@ def test_a_folder_from_before_rows_had_digests_goes_on_and_says_so(tiny_run, cap
     del record["data"]["digests"]
     write_record(record, run.folder)
     Recorder(run, PartialState()).open([])
-    assert "recorded no digest of its rows" in capsys.readouterr().out
+    assert "without a digest of its rows" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

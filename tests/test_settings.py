@@ -216,7 +216,7 @@ def test_what_can_be_built_is_not_refused(prepared, settings):
         ),
         ({"save_strategy": "no"}, "save_steps has no effect: for `save_strategy: steps`"),
         ({"lora_dropout": 0.1, "disable_dropout": True}, "lora_dropout 0.1 has no effect"),
-        ({"lora_dropout": 0.1, "num_iterations": 2}, "lora_dropout 0.1 makes noise of the ratio"),
+        ({"lora_dropout": 0.1, "num_iterations": 2}, "lora_dropout 0.1 adds noise to the ratio"),
     ],
     ids=name,
 )

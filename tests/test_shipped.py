@@ -56,8 +56,8 @@ def test_it_stays_on_the_run_that_it_describes(argv):
 def test_of_other_data_or_another_model_it_is_left_out(argv, changed):
     kept, said = card(*argv)
     assert kept == {}
-    verb = "are" if "," in changed else "is"
-    assert said.startswith(f"{changed} {verb} not as in tiny.yaml")
+    verb = "differ" if "," in changed else "differs"
+    assert said.startswith(f"{changed} {verb} from tiny.yaml")
     assert "title, intended_use, license" in said
 
 
@@ -129,8 +129,8 @@ def still_apply(*argv):
     said = kept_settings(replace(file, shipped=file.values).override(argv))
     if not said:
         return []
-    assert said.endswith("To replace one: --KEY VALUE")
-    return said.split("still apply: ")[1].split(". To replace")[0].split(", ")
+    assert said.endswith("To change one: --KEY VALUE")
+    return said.split("still apply: ")[1].split(". To change")[0].split(", ")
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,9 @@ def test_what_still_applies_and_what_is_left_out_is_told_by_check_and_dry_run(
     for do in (check_main, lambda argv: main([*argv, "--dry_run"])):
         assert do(other) == 0
         said = capsys.readouterr().out
-        assert "`dataset` is not as in tiny.yaml, of which these settings still apply: " in said
+        assert "`dataset` differs from tiny.yaml, but these settings of that file still" in said
         assert "max_length 128" in said
-        assert "note: 'utility', which tiny.yaml only measures, is left out: it needs the" in said
+        assert "note: 'utility', which tiny.yaml only logs, is left out: it needs the" in said
         assert "column taste" in said
 
 
@@ -208,7 +208,7 @@ def test_what_is_given_from_python_is_not_of_the_shipped_file(rows, tmp_path, ca
     said = capsys.readouterr().out
     assert "learning_rate 0.002" in said
     assert "max_length 128" not in said
-    assert "'utility', which tiny.yaml only measures, is left out" in said
+    assert "'utility', which tiny.yaml only logs, is left out" in said
 
 
 def test_a_shipped_reward_that_is_trained_is_still_an_error(rows, tmp_path):

@@ -338,7 +338,7 @@ def checked_url(base_url: str, called: Called = JUDGE) -> str:
 
 
 async def _refuse_internal(host: str, called: Called) -> None:
-    """Refuse a name at once that resolves to such an address, and one that a proxy is to ask."""
+    """Refuse a name that resolves to such an address, also one to be resolved by a proxy."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
