@@ -6,12 +6,12 @@ chosen for the shipped model and data; those that still apply are listed. A moni
 the other data lacks is left out.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from hf_rlhf.config import RunFile
-from hf_rlhf.plain_yaml import KeyPath, dotted
+from hf_rlhf.plain_yaml import KeyPath, dotted, leaves
 
 SUBJECTS = ("dataset", "model_name_or_path", "adapter")
 """Keys of a run file that decide what its `card` section is about."""
@@ -73,7 +73,7 @@ def kept_settings(file: RunFile) -> str:
         return ""
     kept = [
         f"{dotted(path)} {str(value).lower()}"
-        for path, value in _leaves(file.shipped, ())
+        for path, value in leaves(file.shipped)
         if isinstance(value, (bool, int, float))
         and not _NOT_FITTED & {*path}
         and (path[0] != "dataset" or "dataset" in changed)
@@ -144,18 +144,6 @@ def _at(value: Any, path: KeyPath) -> Any:
         except (KeyError, IndexError, TypeError):
             return None
     return value
-
-
-def _leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield each single value within `value`, with its path."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _leaves(item, (*path, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _leaves(item, (*path, index))
-    else:
-        yield path, value
 
 
 def _changed(
