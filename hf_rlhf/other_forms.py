@@ -53,7 +53,7 @@ def what_object(value: dict[str, Any]) -> str:
     if alike and len({frozenset(one) for one in inner}) == 1:
         keys = ", ".join(map(repr, list(value)[:2]))
         return (
-            f"holds one object of {len(inner)} objects ({keys}, …); "
+            f"holds one object of {len(inner)} objects ({keys}, …): "
             "its values look like the rows. Write them as an array, without their keys."
         )
     lists = [one for one in inner if isinstance(one, list) and not any(map(_is_object, one))]

@@ -91,7 +91,7 @@ def test_a_run_that_goes_on_does_not_merge_again_where_its_trainer_measures_noth
     other = measuring.measured_before(run, lines.append)
     assert begun == [tmp_path] * 2
     assert "before.json was measured on other rows than 'test': ignored" in "".join(lines)
-    with pytest.raises(RunFolderError, match="of other rows"):
+    with pytest.raises(RunFolderError, match="rows differ"):
         other.since(first)
 
 
