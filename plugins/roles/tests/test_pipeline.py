@@ -195,7 +195,7 @@ def test_eval_scores_the_role_and_its_references(home, tmp_path, capsys):
     argv = ["eval", "--workspace", str(home), "--data", data, "--out", out]
     assert command([*argv, "--references"]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"well_formed +1\.000 +\[1\.000, 1\.000\] +16", said)
+    assert re.search(r"well_formed +1\.000 \(all 16 alike\) +16", said)
     assert "was not checked" in said
     judge = ["--judge", '{"name": "lexical"}']
     assert command([*argv, "--rows", "2", "--max_tokens", "8", *judge]) == 0
