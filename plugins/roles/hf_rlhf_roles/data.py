@@ -203,7 +203,7 @@ def _system(values: Mapping[str, Any], column: str) -> str:
     """Return the system prompt of a row: its column, or the first turn of a conversation."""
     found = [values.get(column)]
     for value in values.values():
-        turn = next(iter(_turns(value)), {})
+        turn: Mapping[str, Any] = next(iter(_turns(value)), {})
         if _speaker(turn) in _SYSTEM:
             said = turn.get("content") or turn.get("value")
             parts = said if isinstance(said, list) else [said]
