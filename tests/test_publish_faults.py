@@ -153,7 +153,7 @@ def test_who_was_overtaken_is_told_what_is_missing(hub: Any, run: Path) -> None:
 )
 def test_what_fails_beside_a_run_ends_in_its_command_too(error: Exception) -> None:
     with (
-        pytest.raises(PublishError, match=r"of me/index is on http://hub: .*\n.*\n  again$"),
+        pytest.raises(PublishError, match=r"me/index is incomplete on http://h.*\n.*\n  again$"),
         or_finish(SimpleNamespace(endpoint="http://hub"), "me/index", "again"),  # type: ignore[arg-type]
     ):
         raise error
