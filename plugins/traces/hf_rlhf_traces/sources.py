@@ -194,7 +194,7 @@ def _first(line: bytes, where: str) -> bytes:
     line = line.removeprefix(b"\xef\xbb\xbf")
     if line.split(b"{")[0].strip() == b"[":
         raise DataError(
-            f"{where}: holds a JSON array, and a file of this name has one object a line. Rename "
+            f"{where}: holds a JSON array, but this suffix means one object per line. Rename "
             "it to end in .json."
         )
     return line if line.strip() else b""
