@@ -21,6 +21,7 @@ from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.overrides import apply
 from hf_rlhf.plain_yaml import KeyPath, dotted
 from hf_rlhf.scrub import SECRET_PLACE, misplaced_secret
+from hf_rlhf.settings import FORMER
 from hf_rlhf.specs import (
     CardSpec,
     DatasetSpec,
@@ -249,7 +250,7 @@ class _Checking:
         if key.startswith("no_") and key[3:] in self.known:
             fix = f"Write `{key[3:]}: false` (`--{key[3:]} false`)."
             return Problem(where, f"`{key}` is not a setting.", fix)
-        if home := self._home(key):
+        if home := FORMER.get(key) or self._home(key):
             return Problem(where, f"`{key}` is not a setting of the trainer or model.", home)
         return unknown(where, key, [*_TOP, *self.known], "of the trainer or model")
 

@@ -116,6 +116,15 @@ REFUSED: Mapping[str, tuple[str, str]] = {
 }
 """Setting -> what is wrong with it in every run, and what to do instead."""
 
+FORMER: Mapping[str, str] = {
+    "warmup_ratio": "Write `warmup_steps`: a number below 1 is a share of all steps.",
+    "max_prompt_length": (
+        "TRL no longer cuts prompts; leave long ones out by the dataset adapter "
+        "(`hf-rlhf describe ADAPTER` lists its limits)."
+    ),
+}
+"""Setting of older versions of the libraries -> what to write now."""
+
 _LOSS_TOKENS = "has no effect: this trainer's loss does not count tokens over devices."
 _ORDER = "has no effect on the order of rows, which this trainer draws from `seed`."
 _SMOOTHING = "has no effect on this trainer's loss."

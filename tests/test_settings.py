@@ -151,6 +151,15 @@ def test_each_is_refused_by_a_table(settings, said):
     assert re.search(said, text, re.S), text or "nothing is said"
 
 
+def test_a_setting_of_older_versions_is_refused_with_what_to_write():
+    file = RunFile.from_mapping({"warmup_ratio": 0.1, "max_prompt_length": 512}, name="my.yaml")
+    found = {
+        one.where: one.fix for one in file.spec(known_settings={"seed": int}, plugin="grpo")[1]
+    }
+    assert "`warmup_steps`" in found["my.yaml warmup_ratio"]
+    assert "dataset adapter" in found["my.yaml max_prompt_length"]
+
+
 def _of(cls: type, settings: dict[str, Any]) -> dict[str, Any]:
     known = {item.name for item in fields(cls)}
     return {key: value for key, value in settings.items() if key in known}

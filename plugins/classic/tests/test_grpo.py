@@ -65,7 +65,7 @@ def test_rewards_that_never_differ_are_told_at_the_first_step(run, capsys):
 def test_steps_without_any_reward_stop_training(run, capsys):
     silent = run(rewards=[{"name": "silent"}], max_steps=9, max_steps_without_reward=2)
     trainer = GroupTrainer.from_run(silent)
-    with pytest.raises(RewardError, match="2 steps in a row had no reward"):
+    with pytest.raises(RewardError, match="2 consecutive steps without a reward"):
         trainer.train()
     assert trainer.state.global_step == 2
     assert "silent on 8" in capsys.readouterr().out

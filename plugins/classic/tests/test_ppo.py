@@ -212,7 +212,7 @@ def test_nothing_is_learned_where_every_reward_abstains():
 def test_steps_without_any_reward_stop_training():
     settings = {"max_steps": 9, "save_strategy": "no", "max_steps_without_reward": 2}
     trainer, case = built({**LORA, **settings}, Given(None))
-    with pytest.raises(RewardError, match="2 steps in a row had no reward"):
+    with pytest.raises(RewardError, match="2 consecutive steps without a reward"):
         trainer.train()
     assert trainer.state.global_step == 2
     del case

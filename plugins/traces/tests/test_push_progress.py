@@ -68,5 +68,5 @@ def test_a_hub_that_is_not_there_is_told_with_the_command_that_finishes(
         monkeypatch.setenv("HF_RLHF_PATIENCE", "0")
         with pytest.raises(PublishError) as told:
             command(["push", str(store), "--repo_id", "me/data", "--endpoint", url])
-    assert f"of me/data is on {url}: [Errno" in str(told.value)
+    assert f"me/data is incomplete on {url}: [Errno" in str(told.value)
     assert f"\n  hf-rlhf traces push {store} --repo_id me/data" in str(told.value)
