@@ -6,15 +6,14 @@ that take no memory. What one of them does not look at has no effect, and is ref
 
 import copy
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.bounded import WHOLE_NAME, pattern_problem
 from hf_rlhf.data_preflight import model_config
 from hf_rlhf.errors import Problem
-from hf_rlhf.policy import lora_config, skeleton
+from hf_rlhf.policy import lora_problems, skeleton
 
 if TYPE_CHECKING:
     from hf_rlhf.run import Run
@@ -328,71 +327,6 @@ def _attention(run: "Run") -> Iterator[Problem]:
         yield Problem("attn_implementation", f"{name!r} cannot be used: {_first_line(error)}")
 
 
-def _lora(run: "Run") -> Iterator[Problem]:
-    """peft stops, with weights loaded, where no module is there, and else says nothing."""
-    if run.adapter is not None or not run.model.use_peft:
-        return  # a continued one has its own, and may be damaged, which is told elsewhere
-    try:
-        config, model = lora_config(run), skeleton(run)
-    except ValueError:
-        return  # a kind of model that only its trainer can build
-    assert config is not None
-    modules = [name for name, _ in model.named_modules() if name]
-    targets = config.target_modules
-    if isinstance(targets, str) and (problem := pattern_problem([(WHOLE_NAME, targets)], modules)):
-        yield Problem("lora_target_modules", f"{targets!r} {problem}.", "Write names of modules.")
-        return
-    wrong = [
-        *_missing("lora_target_modules", targets, modules),
-        *_missing("lora_modules_to_save", config.modules_to_save, modules),
-        *_head_problem(run, targets, model),
-    ]
-    yield from wrong
-    if wrong:
-        return
-    from peft import get_peft_model
-
-    try:
-        get_peft_model(model, config, low_cpu_mem_usage=True)
-    except (ValueError, TypeError, NotImplementedError) as error:
-        yield Problem("lora_target_modules", f"peft refuses this LoRA: {_first_line(error)}")
-
-
-def _missing(key: str, names: Any, modules: list[str]) -> Iterator[Problem]:
-    if not names or names == "all-linear":
-        return
-    each = [names] if isinstance(names, str) else [{name} for name in sorted(names)]
-    unmatched = [one for one in each if not any(_is_target(module, one) for module in modules)]
-    if missing := [one if isinstance(one, str) else one.pop() for one in unmatched]:
-        ends = sorted({name.rpartition(".")[2] for name in modules})
-        known = ", ".join(end for end in ends if not end.isdigit())
-        every = "`[all-linear]`, or some of: " if key == "lora_target_modules" else "some of: "
-        what = f"names {', '.join(missing)}, which the model does not have."
-        yield Problem(key, what, f"Write {every}{known}.")
-
-
-def _head_problem(run: "Run", names: Any, model: Any) -> Iterator[Problem]:
-    """TRL's trainers multiply by the output layer's weights themselves, past a LoRA on it."""
-    trl = any(base.__module__.startswith("trl.") for base in run.trainer_class.__mro__)
-    head = model.get_output_embeddings() if run.task == "text-generation" and trl else None
-    if head is None or not names or names == "all-linear":
-        return
-    place = next(name for name, module in model.named_modules() if module is head)
-    if _is_target(place, names):
-        yield Problem(
-            "lora_target_modules",
-            f"names {place}, whose weights TRL uses directly, so its LoRA would not be trained.",
-            f"Remove it, or write `lora_modules_to_save: [{place}]` to train it whole.",
-        )
-
-
-def _is_target(module: str, targets: str | Collection[str]) -> bool:
-    """Return whether peft finds a module: text is a pattern to it, items are ends of names."""
-    if isinstance(targets, str):
-        return re.fullmatch(targets, module) is not None
-    return any(f".{module}".endswith(f".{one}") for one in targets)
-
-
 def _with(training: Any, key: str, value: Any) -> Any:
     changed = copy.copy(training)
     setattr(changed, key, value)
@@ -410,5 +344,5 @@ def _first_line(error: Exception) -> str:
 Check = Callable[["Run"], Iterator[Problem]]
 _CHECKS: tuple[Check, ...] = (
     *(_model_arguments, _old_names, _loss_type, _sampling, _reference, _mixture, _loading),
-    *(_optimizer, _schedule, _attention, _lora),
+    *(_optimizer, _schedule, _attention, lora_problems),
 )
