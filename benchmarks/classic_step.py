@@ -52,7 +52,7 @@ def _clock(out: Path) -> None:
 
 def ours(stage: str, folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, None, None]:
     """Train by hf_rlhf, as its command does; only evaluation and publishing are left out."""
-    from hf_rlhf.registry import load
+    from hf_rlhf.config.registry import load
     from hf_rlhf.train import train
 
     load("trainers", stage)  # so that both have imported the same
@@ -68,8 +68,8 @@ def theirs(
     import trl
     from transformers import AutoTokenizer
 
-    from hf_rlhf.registry import load
-    from hf_rlhf.run import choose_run_file, resolve_model_path
+    from hf_rlhf.config.registry import load
+    from hf_rlhf.runs.run import choose_run_file, resolve_model_path
 
     names = {"sft": "SFT", "reward": "Reward", "dpo": "DPO", "grpo": "GRPO"}
     config = getattr(trl, f"{names[stage]}Config")
@@ -158,7 +158,7 @@ def main() -> None:
     chosen = options.parse_args()
     rounds, steps = (1, 4) if chosen.quick else (chosen.rounds, chosen.steps)
     if chosen.quick:
-        import_once("trl.trainer.grpo_trainer", "hf_rlhf.session", "hf_rlhf_classic.sft")
+        import_once("trl.trainer.grpo_trainer", "hf_rlhf.training.session", "hf_rlhf_classic.sft")
     report = Report(f"Steps of the classic stages, {steps - WARM_UP} of {rounds} processes each")
     for stage in chosen.stages:
         comparisons, note = compare(stage, rounds, steps, quick=chosen.quick)

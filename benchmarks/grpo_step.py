@@ -69,8 +69,8 @@ def theirs(folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, No
     from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
-    from hf_rlhf.judge.lexical import LexicalJudge
-    from hf_rlhf.run import choose_run_file, resolve_model_path
+    from hf_rlhf.rewards.judges.lexical import LexicalJudge
+    from hf_rlhf.runs.run import choose_run_file, resolve_model_path
     from hf_rlhf_refiner import monitors, rewards
     from hf_rlhf_refiner.tiny.world import tiny_world
 
@@ -149,7 +149,7 @@ def main() -> None:
     # No save among the steps: both would write the same files.
     sizes: dict[str, Any] = {"max_steps": steps, "save_steps": 1000}
     if chosen.quick:
-        import_once("trl.trainer.grpo_trainer", "hf_rlhf.session")
+        import_once("trl.trainer.grpo_trainer", "hf_rlhf.training.session")
         sizes |= {"prompts_per_step": 1, "per_device_train_batch_size": 8}
     found = in_turn(
         rounds,

@@ -29,9 +29,9 @@ from openai import AsyncOpenAI, OpenAI
 from side_by_side import Comparison, Report, in_turn, parser, scratch
 
 from hf_rlhf.contracts import Question
-from hf_rlhf.judge.openai import OpenAIJudge
-from hf_rlhf.judge.prompts import messages_for
-from hf_rlhf.judge.scripted import Asked, Reply, ScriptedServer
+from hf_rlhf.rewards.judges.openai import OpenAIJudge
+from hf_rlhf.rewards.judges.prompts import messages_for
+from hf_rlhf.testing.scripted_server import Asked, Reply, ScriptedServer
 
 SEQUENTIAL = 8
 """So many calls are made for the sequential rate."""

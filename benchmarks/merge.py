@@ -51,7 +51,7 @@ def ours(folder: Path, out: Path) -> Generator[None, None, None]:
     import torch  # noqa: F401
     from transformers import Qwen3ForCausalLM  # noqa: F401
 
-    from hf_rlhf.merge import merge_adapter
+    from hf_rlhf.models.merge import merge_adapter
 
     yield
     merge_adapter(folder / "base", folder / "adapter", out)
@@ -75,7 +75,7 @@ def theirs(folder: Path, out: Path, flush: bool) -> Generator[None, None, None]:
 
 def difference(one: Path, other: Path) -> tuple[float, float]:
     """Return the largest difference between two merged models, and the largest weight."""
-    from hf_rlhf.weights import open_checkpoint
+    from hf_rlhf.models.safetensors import open_checkpoint
 
     left, right = open_checkpoint(one), open_checkpoint(other)
     if set(left) != set(right):

@@ -43,8 +43,8 @@ class Clock:
 
 def ours(job: Mapping[str, Any], clock: Clock) -> Any:
     """Return the trainer that hf_rlhf makes of the job; it is yet to train."""
-    from hf_rlhf.config import RunFile
-    from hf_rlhf.prepare import prepare
+    from hf_rlhf.config.run_file import RunFile
+    from hf_rlhf.runs.resolve import prepare
 
     learned = {"reward_adapter": job["adapter"]} if job["adapter"] else {}
     rewards = [] if job["adapter"] else [{"name": "arithmetic_correct"}]
@@ -182,7 +182,7 @@ def work(side: str, path: str) -> None:
     import transformers.trainer  # noqa: F401
 
     if side == "ours":
-        import hf_rlhf.prepare  # noqa: F401
+        import hf_rlhf.runs.resolve  # noqa: F401
         import hf_rlhf_classic.ppo  # noqa: F401
     else:
         import trl.experimental.ppo  # noqa: F401

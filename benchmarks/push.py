@@ -98,7 +98,7 @@ def push(way: str, transport: str, run: Path) -> Mapping[str, float]:
 
 def hashing(run: Path) -> float:
     """Return the seconds that hashing all of a run's weights takes by itself."""
-    from hf_rlhf.bundle import Bundle
+    from hf_rlhf.hub.upload_set import Bundle
 
     begun = time.perf_counter()
     Bundle(run).add_folder(run / "merged")

@@ -63,7 +63,7 @@ def make(folder: Path, hidden: int, layers: int, rank: int, count: int) -> None:
     from peft import LoraConfig, get_peft_model
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from hf_rlhf.merge import merge_adapter
+    from hf_rlhf.models.merge import merge_adapter
 
     config = LlamaConfig(
         vocab_size=8192, hidden_size=hidden, intermediate_size=4 * hidden, num_hidden_layers=layers,

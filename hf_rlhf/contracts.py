@@ -149,7 +149,7 @@ class Trainer(Protocol):
     * `variant_of: str`: the trainer by that name is what it trains by; the record and the card name
       both, with the packages that offer them.
     * `chain_of: str`: it is a chain of runs of the trainer so named, one for each entry of the run
-      file's `phases`, each begun with what the one before has made (`hf_rlhf.chain`). Its own
+      file's `phases`, each begun with what the one before has made (`hf_rlhf.runs.phases`). Its own
       `Config` is then for `hf-rlhf describe`, and its `from_run` is not called.
     * `tokens(run) -> Mapping[str, int]` (classmethod): `tokens` of the training rows as they are
       trained, in one epoch, and `trained`, those of them with a loss; for the plan of a dry run.
@@ -160,7 +160,7 @@ class Trainer(Protocol):
     * `columns: frozenset[str]`: the dataset columns that it cannot do without.
     * `refused_settings: Mapping[str, tuple[str, str] | None]`: settings of its Config that have no
       effect here, or spoil training: what is wrong, and what to do. They are refused at any value
-      but the default, as those of `hf_rlhf.settings` are; None accepts one that is refused there,
+      but the default, as those of `hf_rlhf.config.settings` are; None accepts one that is refused there,
       such as `eval_strategy` by a trainer that takes an evaluation dataset.
     * `preflight(run) -> Iterable[Problem]` (classmethod): its own checks, before weights load.
       `Problem.where` is a top-level key of the run file.
@@ -169,7 +169,7 @@ class Trainer(Protocol):
     * `held_out(run, model, model_kwargs) -> Evaluation | None` (classmethod): what it measures on
       the held-out rows, beside the composed rewards or without any. `model` is a folder or a Hub
       id with whole weights, `model_kwargs` are for `from_pretrained`. One row of metrics for each
-      row of the dataset, on every process the same: `hf_rlhf.evaluate.measure_rows` does that.
+      row of the dataset, on every process the same: `hf_rlhf.evaluation.evaluate.measure_rows` does that.
       Called by all processes, before training and after it, if the run has an `evaluation`
       section. Every number is finite or None. In place of an Evaluation, None: there is nothing
       to measure of this model.
@@ -189,7 +189,7 @@ class Trainer(Protocol):
 
     @classmethod
     def from_run(cls, run: Any) -> "Trainer":
-        """Build the trainer that a `hf_rlhf.run.Run` describes."""
+        """Build the trainer that a `hf_rlhf.runs.run.Run` describes."""
         ...
 
     def train(self, resume_from_checkpoint: str | None = None) -> Any:

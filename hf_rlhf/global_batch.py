@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from hf_rlhf.processes import processes
+from hf_rlhf.distributed import processes
 
 
 @dataclass

@@ -18,14 +18,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.binding import near
-from hf_rlhf.card_text import duration, number
-from hf_rlhf.compose import TOTAL
-from hf_rlhf.disk import Space, human
+from hf_rlhf.cards.markdown import duration, number
+from hf_rlhf.config.shipped import own_card
+from hf_rlhf.config.validation import near
 from hf_rlhf.errors import ConfigError, HfRlhfError, Problem, RunFolderError
-from hf_rlhf.record import LOCK_NAME, load_record
-from hf_rlhf.run import choose_run_file
-from hf_rlhf.shipped import own_card
+from hf_rlhf.rewards.composed import TOTAL
+from hf_rlhf.runs.run import choose_run_file
+from hf_rlhf.storage.disk import Space, human
+from hf_rlhf.storage.record import LOCK_NAME, load_record
 from hf_rlhf.sweep_folder import STATE_NAME, Sweep
 from hf_rlhf.sweep_grid import Cell, base_of, cells_of, differences, parse_axes, parse_seeds
 from hf_rlhf.sweep_report import labels_of

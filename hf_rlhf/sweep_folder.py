@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf import plain_yaml
-from hf_rlhf.config import RunFile
-from hf_rlhf.disk import taken_bytes
+from hf_rlhf.config import yaml as plain_yaml
+from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ConfigError, RunFolderError
-from hf_rlhf.files import atomic_write_json, atomic_write_text
-from hf_rlhf.record import RECORD_NAME, load_record
-from hf_rlhf.scrub import scrub
+from hf_rlhf.storage.disk import taken_bytes
+from hf_rlhf.storage.files import atomic_write_json, atomic_write_text
+from hf_rlhf.storage.record import RECORD_NAME, load_record
+from hf_rlhf.storage.secrets import scrub
 from hf_rlhf.sweep_grid import BASE_NAME, Cell, numeric
 from hf_rlhf.sweep_report import (
     METHOD,

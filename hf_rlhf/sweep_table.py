@@ -7,11 +7,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_rlhf.card_text import cell as table_cell
-from hf_rlhf.card_text import duration, interval, number
-from hf_rlhf.files import atomic_write_bytes
-from hf_rlhf.plots import COLOURS, INK, calm
-from hf_rlhf.stats import CrossedInterval
+from hf_rlhf.cards.markdown import cell as table_cell
+from hf_rlhf.cards.markdown import duration, interval, number
+from hf_rlhf.cards.plots import COLOURS, INK, calm
+from hf_rlhf.evaluation.statistics import CrossedInterval
+from hf_rlhf.storage.files import atomic_write_bytes
 from hf_rlhf.sweep_report import METHOD, ONE_SEED, Line
 
 HEADINGS = (

@@ -13,10 +13,10 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from hf_rlhf.distributed import few_threads, planned, processes, rank
 from hf_rlhf.errors import HfRlhfError, PublishError
-from hf_rlhf.processes import few_threads, planned, processes, rank
-from hf_rlhf.scrub import scrub
-from hf_rlhf.stopping import Terminated
+from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.training.signals import Terminated
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""
@@ -46,8 +46,8 @@ def train(
         HfRlhfError: as listed in `hf_rlhf.errors`; what was done by then is kept in the folder.
     """
     few_threads()
-    from hf_rlhf.disk import disk_errors_told
-    from hf_rlhf.run import told_as_shipped
+    from hf_rlhf.runs.run import told_as_shipped
+    from hf_rlhf.storage.disk import disk_errors_told
 
     file, shipped = _asked(plugin, run, config, overrides, settings)
     if settings or isinstance(config, Mapping):
@@ -79,13 +79,13 @@ def dry_run(
         HfRlhfError: as `train` would, before weights load.
     """
     few_threads()
-    from hf_rlhf.run import told_as_shipped
+    from hf_rlhf.runs.run import told_as_shipped
 
     file, shipped = _asked(plugin, run, config, overrides, settings)
     expected = file.values.get("expect_world_size")
     count = processes() if processes() > 1 or not isinstance(expected, int) else expected
     with planned(max(count, 1)), told_as_shipped(file, shipped):
-        from hf_rlhf.plan import lines, plan
+        from hf_rlhf.training.dry_run import lines, plan
 
         found = plan(file, plugin, list(settings))
     if rank() == 0:
@@ -101,11 +101,11 @@ def _asked(
     settings: Mapping[str, Any],
 ) -> tuple[Any, bool]:
     """Return the run file that is asked for, with all that is put over it, and if it is shipped."""
-    from hf_rlhf.config import RunFile
-    from hf_rlhf.noise import ignore_old_names
-    from hf_rlhf.overrides import merged
-    from hf_rlhf.run import choose_run_file
-    from hf_rlhf.shipped import kept_settings, own_card, without_given
+    from hf_rlhf.config.overrides import merged
+    from hf_rlhf.config.run_file import RunFile
+    from hf_rlhf.config.shipped import kept_settings, own_card, without_given
+    from hf_rlhf.runs.run import choose_run_file
+    from hf_rlhf.training.library_warnings import ignore_old_names
 
     shipped = None
     if isinstance(config, Mapping):
@@ -127,16 +127,16 @@ def _asked(
 
 def _session(file: Any, plugin: str | None, given: Collection[str]) -> Any:
     """Return the session of a run file, which may be one of several runs."""
-    from hf_rlhf.chain import chain_of
-    from hf_rlhf.prepare import prepare
+    from hf_rlhf.runs.phases import chain_of
+    from hf_rlhf.runs.resolve import prepare
 
     if (chain := chain_of(file, plugin, given)) is None:
         run = prepare(file, plugin=plugin)
-        from hf_rlhf.session import Session
+        from hf_rlhf.training.session import Session
 
         return Session(run)
-    from hf_rlhf.chain_session import ChainSession
-    from hf_rlhf.prepare_chain import prepare_chain
+    from hf_rlhf.runs.resolve_phases import prepare_chain
+    from hf_rlhf.training.phases import ChainSession
 
     return ChainSession(chain, *prepare_chain(chain))
 

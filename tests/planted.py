@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from hf_rlhf.contracts import Judge, Loaded, Question, Verdict
+from hf_rlhf.data.messages import text_of
+from hf_rlhf.data.sources import read_rows
 from hf_rlhf.errors import DataError, JudgeError
-from hf_rlhf.messages import text_of
-from hf_rlhf.readers import read_rows
 
 
 def words(completions):

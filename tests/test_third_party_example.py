@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_rlhf.scaffold import new_package
+from hf_rlhf.cli.new import new_package
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "third_party_reward"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tables import NAMES
 
-from hf_rlhf.files import atomic_write_bytes
+from hf_rlhf.storage.files import atomic_write_bytes
 
 SHOWN = ("dpo", "idpo_current", "idpo_rolling2", "idpo_full", "ppo", "ppo_no_kl", "grpo")
 COLOURS = {

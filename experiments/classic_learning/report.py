@@ -15,8 +15,8 @@ from pictures import draw
 from rows import COSTS, Results, published, write_rows
 from tables import markdown
 
-from hf_rlhf.files import atomic_write_text
-from hf_rlhf.stats import holm
+from hf_rlhf.evaluation.statistics import holm
+from hf_rlhf.storage.files import atomic_write_text
 
 HERE = Path(__file__).parent
 ROWS = HERE / "rows.json"

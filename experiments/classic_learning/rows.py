@@ -9,8 +9,8 @@ import numpy as np
 from grid import Cell, cells
 from numpy.typing import NDArray
 
-from hf_rlhf.files import atomic_write_text
-from hf_rlhf.stats import crossed_mean
+from hf_rlhf.evaluation.statistics import crossed_mean
+from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf_classic.evaluation.intervals import mean
 
 DECIMALS = 4

@@ -21,13 +21,13 @@ from grid import BASES, CALIBRATION_SEEDS, SEEDS, Cell, cells
 from measure import measure
 
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.files import atomic_write_json
+from hf_rlhf.storage.files import atomic_write_json
 
 RESULT = "measured.json"
 HELD = 75
 """The exit status of a process that finds its cell in other hands."""
 _STAGES = ("grpo", "iterative_dpo", "ppo", "sft")
-SHARED = ("hf_rlhf.session", *(f"hf_rlhf_classic.{stage}" for stage in _STAGES))
+SHARED = ("hf_rlhf.training.session", *(f"hf_rlhf_classic.{stage}" for stage in _STAGES))
 """What every cell imports: once, in the process that they are forked from."""
 SMALL = {"--hidden": "32", "--layers": "2"}
 
@@ -137,7 +137,7 @@ def attempt(cell: Cell, out: Path) -> str:
 
 
 def _child(cell: Cell, out: Path) -> None:
-    from hf_rlhf.run_folder import claimed
+    from hf_rlhf.training.run_folder import claimed
 
     with ExitStack() as stack:
         try:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.contracts import Question
-from hf_rlhf.judge.lexical import LexicalJudge
-from hf_rlhf.judge.prompts import messages_for
-from hf_rlhf.judge.verdicts import Malformed, read_verdict
+from hf_rlhf.rewards.judges.lexical import LexicalJudge
+from hf_rlhf.rewards.judges.prompts import messages_for
+from hf_rlhf.rewards.judges.verdicts import Malformed, read_verdict
 
 FACT, RIGHT, WRONG = "Alder was founded in 1925", "founded in 1925", "founded in 1931"
 

@@ -90,8 +90,8 @@ def preload() -> None:
     """Import what every session imports."""
     from accelerate.utils import is_deepspeed_available
 
-    import hf_rlhf.prepare
-    import hf_rlhf.session  # noqa: F401
+    import hf_rlhf.runs.resolve
+    import hf_rlhf.training.session  # noqa: F401
     import hf_rlhf_refiner.trainer  # noqa: F401
 
     if is_deepspeed_available():
@@ -287,7 +287,7 @@ class Session:
 
 def newest_step(folder: Path) -> int:
     """Return the step of the newest valid checkpoint, 0 if there is none."""
-    from hf_rlhf.checkpoints import step_of, valid_checkpoints
+    from hf_rlhf.training.checkpoints import step_of, valid_checkpoints
 
     found = valid_checkpoints(folder / "checkpoints")
     return step_of(found[-1]) if found else 0

@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hf_rlhf.contracts import Question
-from hf_rlhf.files import atomic_write_text
-from hf_rlhf.judge.lexical import LexicalJudge
-from hf_rlhf.readers import read_rows
-from hf_rlhf.rollouts import parse_rollout
-from hf_rlhf.stats import bootstrap_mean
+from hf_rlhf.data.rollouts import parse_rollout
+from hf_rlhf.data.sources import read_rows
+from hf_rlhf.evaluation.statistics import bootstrap_mean
+from hf_rlhf.rewards.judges.lexical import LexicalJudge
+from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf_refiner.rollouts import expected_rubric, judgements
 
 Values = npt.NDArray[np.float64]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from run import COMPLETIONS, CONDITIONS, SEEDS
 
-from hf_rlhf.files import atomic_write_bytes, atomic_write_text
-from hf_rlhf.stats import bootstrap_mean
+from hf_rlhf.evaluation.statistics import bootstrap_mean
+from hf_rlhf.storage.files import atomic_write_bytes, atomic_write_text
 from hf_rlhf_refiner.hacks import hack_table, summary
 
 HERE = Path(__file__).parent

@@ -13,8 +13,8 @@ from typing import Any
 
 from grid import CONDITIONS, SEEDS, tokens_of
 
-from hf_rlhf.files import atomic_write_json, atomic_write_text
-from hf_rlhf.record import load_record
+from hf_rlhf.storage.files import atomic_write_json, atomic_write_text
+from hf_rlhf.storage.record import load_record
 from hf_rlhf_traces.evaluation.intervals import Estimate, estimates
 
 HERE = Path(__file__).parent

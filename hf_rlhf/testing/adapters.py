@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.contracts import Loaded
+from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import HfRlhfError
-from hf_rlhf.messages import text_of
 from hf_rlhf.testing.checks import Check, Unusable, fail, run_checks
 from hf_rlhf.testing.modules import light_import
 from hf_rlhf.testing.tiny import make_tiny_policy
@@ -241,13 +241,13 @@ def says_what_is_wrong_with_a_file(case: DatasetCase) -> None:
                 fail(
                     f"with {changed} it says {str(error)!r}.",
                     f"a message that says {must_say!r}: the file, the row, the field.",
-                    "begin the message with `row.where` of hf_rlhf.readers.",
+                    "begin the message with `row.where` of hf_rlhf.data.sources.",
                 )
         except Exception as error:  # noqa: BLE001 - plugin code may raise anything
             fail(
                 f"with {changed} it raised {type(error).__name__}: {error}.",
                 "an error of hf_rlhf.errors, which the command line prints plainly.",
-                "raise DataError, or read with hf_rlhf.readers.read_rows, which does.",
+                "raise DataError, or read with hf_rlhf.data.sources.read_rows, which does.",
             )
         else:
             fail(

@@ -11,7 +11,7 @@ from typing import Any
 
 from hf_rlhf.contracts import Question, Score, Verdict
 from hf_rlhf.errors import JudgeError
-from hf_rlhf.scrub import find_secrets
+from hf_rlhf.storage.secrets import find_secrets
 from hf_rlhf.testing.checks import Check, Unusable, fail, run_checks
 from hf_rlhf.testing.modules import light_import
 

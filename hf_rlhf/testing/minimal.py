@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.messages import text_of
+from hf_rlhf.data.messages import text_of
 
 if TYPE_CHECKING:
     from datasets import DatasetDict

@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint
 from typing import Any
 from unittest.mock import patch
 
-from hf_rlhf import registry
+from hf_rlhf.config import registry
 
 _MODULE = "hf_rlhf_offered"
 
@@ -32,7 +32,7 @@ def offering(kinds: Mapping[str, Mapping[str, Any]], *, package: str = "acme") -
             train(config={..., "rewards": [{"name": "brevity"}]})
 
     `package`, in version 1.0, is the package that messages and the record name. A key that is not
-    in `hf_rlhf.registry.KINDS` raises ValueError.
+    in `hf_rlhf.config.registry.KINDS` raises ValueError.
     """
     if unknown := sorted(set(kinds) - set(registry.KINDS)):
         raise ValueError(f"unknown kinds: {', '.join(unknown)}; there are {registry.KINDS}")

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from hf_rlhf.compose import ComposedReward, Part
 from hf_rlhf.contracts import Score
 from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.rewards.composed import ComposedReward, Part
 from hf_rlhf.testing.checks import Unusable, fail
 from hf_rlhf.testing.judges import ScriptedJudge
 

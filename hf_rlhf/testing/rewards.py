@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from hf_rlhf.compose import ComposedReward, Part
-from hf_rlhf.describe import field_docs
+from hf_rlhf.cli.describe import field_docs
 from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.rewards.composed import ComposedReward, Part
 from hf_rlhf.testing.checks import Check, Unmet, Unusable, fail, run_checks
 from hf_rlhf.testing.judges import ScriptedJudge, unanswered
 from hf_rlhf.testing.modules import light_import
@@ -89,7 +89,7 @@ def both_shapes(case: RewardCase) -> None:
         case.score(case.made(), messages=True),
         ("as text", "as messages"),
         "the same score: TRL gives one or the other, as the prompts are.",
-        "read completions with hf_rlhf.messages.text_of(completion).",
+        "read completions with hf_rlhf.data.messages.text_of(completion).",
     )
 
 
@@ -107,7 +107,7 @@ def reads_every_form_of_message(case: RewardCase) -> None:
             fail(
                 f"for the completion {turns} {error}",
                 "a score: agents' completions have tool calls, parts and several turns.",
-                "read completions with hf_rlhf.messages.text_of(completion).",
+                "read completions with hf_rlhf.data.messages.text_of(completion).",
             )
 
 

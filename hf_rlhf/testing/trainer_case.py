@@ -14,7 +14,7 @@ from hf_rlhf.testing.offering import offering
 from hf_rlhf.testing.tiny import make_tiny_policy
 
 if TYPE_CHECKING:
-    from hf_rlhf.run import Run
+    from hf_rlhf.runs.run import Run
 
 _NAME = "under_test"
 
@@ -40,9 +40,9 @@ class TrainerCase:
         self, name: str, *callbacks: Any, evaluation: Mapping[str, Any] | None = None
     ) -> Iterator["Run"]:
         """Prepare the run as `train` would, in a folder of its own. Raises Unusable."""
-        from hf_rlhf.config import RunFile
+        from hf_rlhf.config.run_file import RunFile
         from hf_rlhf.errors import HfRlhfError
-        from hf_rlhf.prepare import prepare
+        from hf_rlhf.runs.resolve import prepare
 
         policy = self.folder / "policy"
         if not policy.is_dir():
@@ -119,7 +119,7 @@ class TrainerCase:
     @cached_property
     def whole(self) -> Path:
         """The trained model with whole weights, as it is published."""
-        from hf_rlhf.merge import merge_adapter
+        from hf_rlhf.models.merge import merge_adapter
 
         if not (self.saved / "adapter_config.json").exists():
             return self.saved

@@ -8,7 +8,7 @@ from accelerate.state import AcceleratorState, PartialState
 
 def allow() -> None:
     """Make accelerate take an FSDP launch on the CPU as one, and the preflight with it."""
-    import hf_rlhf.preflight
+    import hf_rlhf.runs.preflight
 
     original = AcceleratorState.__init__
 
@@ -20,4 +20,4 @@ def allow() -> None:
             self.fsdp_plugin = fsdp_plugin
 
     AcceleratorState.__init__ = init
-    hf_rlhf.preflight.launch_problems = lambda run, where: []
+    hf_rlhf.runs.preflight.launch_problems = lambda run, where: []

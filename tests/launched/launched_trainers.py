@@ -10,7 +10,7 @@ from typing import Any, Self
 from datasets import Dataset, DatasetDict
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer, get_peft_config
 
-from hf_rlhf.run import Run
+from hf_rlhf.runs.run import Run
 
 TOWNS = ("Umber", "Sage", "Ochre", "Teal", "Rust", "Plum", "Sand", "Moss")
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from trl import DPOConfig
 
-from hf_rlhf.processes import processes
+from hf_rlhf.distributed import processes
 from hf_rlhf_classic.preference_buffer import most_pairs
 
 

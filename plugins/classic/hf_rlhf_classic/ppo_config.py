@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from transformers import TrainingArguments
 
-from hf_rlhf.processes import processes
-from hf_rlhf.settings import NOISE
+from hf_rlhf.config.settings import NOISE
+from hf_rlhf.distributed import processes
 
 
 def _field(default: Any, help: str) -> Any:  # noqa: A002 - the name that argparse has for it

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.base_identity import check_base
+from hf_rlhf.distributed import distributed_type, processes
 from hf_rlhf.errors import ModelError, Problem
-from hf_rlhf.lora import read_adapter
-from hf_rlhf.policy import find_adapter
-from hf_rlhf.preflight import model_config
-from hf_rlhf.processes import distributed_type, processes
-from hf_rlhf.run import Run, find_model
+from hf_rlhf.models.adapter import read_adapter
+from hf_rlhf.models.fingerprint import check_base
+from hf_rlhf.models.loading import find_adapter
+from hf_rlhf.runs.preflight import model_config
+from hf_rlhf.runs.run import Run, find_model
 from hf_rlhf_classic.checks import no_lengths
 from hf_rlhf_classic.ppo_models import hidden_size, no_head, score_names
 

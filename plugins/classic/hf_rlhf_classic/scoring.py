@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Score
+from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import ModelError, RewardError
-from hf_rlhf.messages import text_of
 from hf_rlhf_classic.encoding import ended, is_text, joined, tokens
 from hf_rlhf_classic.pairs import scores
 
@@ -157,10 +157,10 @@ class RewardModel:
 
     def _places(self) -> tuple[str, Path | None]:
         """Return what `from_pretrained` takes, and the adapter's folder, having looked at both."""
-        from hf_rlhf.base_identity import check_base
-        from hf_rlhf.lora import read_adapter
-        from hf_rlhf.policy import find_adapter
-        from hf_rlhf.run import check_there, resolve_model_path
+        from hf_rlhf.models.adapter import read_adapter
+        from hf_rlhf.models.fingerprint import check_base
+        from hf_rlhf.models.loading import find_adapter
+        from hf_rlhf.runs.run import check_there, resolve_model_path
 
         path = resolve_model_path(self.model)
         if not Path(path).exists():
@@ -193,8 +193,8 @@ class RewardModel:
         from accelerate import PartialState
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-        from hf_rlhf.noise import head_is_new
-        from hf_rlhf.processes import whole_weights
+        from hf_rlhf.distributed import whole_weights
+        from hf_rlhf.training.library_warnings import head_is_new
 
         path, adapter = self._places()
         given = {"num_labels": 1} if adapter else {}

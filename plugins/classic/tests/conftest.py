@@ -26,8 +26,8 @@ def prepared(offer: Callable[..., None], tmp_path: Path) -> Callable[..., Any]:
     """
     from datasets import Dataset, DatasetDict
 
-    from hf_rlhf.config import RunFile
-    from hf_rlhf.prepare import prepare
+    from hf_rlhf.config.run_file import RunFile
+    from hf_rlhf.runs.resolve import prepare
 
     given: dict[str, Any] = {}
     offer("datasets", given_rows=lambda: given["rows"])
@@ -53,7 +53,7 @@ def gpt2(tmp_path: Path) -> Callable[..., str]:
     """
     from transformers import AutoTokenizer
 
-    from hf_rlhf.run import resolve_model_path
+    from hf_rlhf.runs.run import resolve_model_path
 
     def make(name: str = "gpt2", **attributes: Any) -> str:
         source = resolve_model_path("package://hf_rlhf_classic/tiny_sft")

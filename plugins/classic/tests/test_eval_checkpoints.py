@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_rlhf import saved_models
 from hf_rlhf.errors import ModelError
+from hf_rlhf.evaluation import saved_models
 from hf_rlhf_classic.evaluation.checkpoints import resolve_all
 from hf_rlhf_classic.evaluation.spec import EvalSpec
 
@@ -36,7 +36,7 @@ def hub(monkeypatch, adapter):
             raise ModelError("none")
         return adapter
 
-    monkeypatch.setattr("hf_rlhf.places._asked", lambda *_, **__: None)
+    monkeypatch.setattr("hf_rlhf.models.locate._asked", lambda *_, **__: None)
     monkeypatch.setattr(saved_models, "_hub_config", config)
     monkeypatch.setattr(saved_models, "_hub_adapter", find)
     return asked
@@ -73,7 +73,7 @@ def test_nothing_of_that_name_anywhere(hub):
 def test_a_reward_model_generates_no_text_wherever_it_is(monkeypatch, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"architectures": ["LlamaForSequenceClassification"]}))
-    monkeypatch.setattr("hf_rlhf.places._asked", lambda *_, **__: None)
+    monkeypatch.setattr("hf_rlhf.models.locate._asked", lambda *_, **__: None)
     monkeypatch.setattr(saved_models, "_hub_config", lambda repo, revision: path)
     for asked in (str(tmp_path), "demo/rm", {"base": "demo/rm", "revision": "main"}):
         _, problems = resolve_all(EvalSpec(models={"a": asked}))
@@ -124,7 +124,7 @@ def test_other_end_tokens_are_another_checkpoint(tiny_policy, tmp_path):
 
 
 def test_an_unfinished_run_has_nothing_to_measure(tmp_path):
-    from hf_rlhf.record import new_record, write_record
+    from hf_rlhf.storage.record import new_record, write_record
 
     write_record(new_record(plugin={"name": "ppo"}), tmp_path)
     _, problems = resolve_all(EvalSpec(models={"ppo": str(tmp_path)}))
@@ -132,7 +132,7 @@ def test_an_unfinished_run_has_nothing_to_measure(tmp_path):
 
 
 def test_what_was_pulled_has_its_weights_beside_the_record(tiny_policy, tmp_path):
-    from hf_rlhf.record import new_record, write_record
+    from hf_rlhf.storage.record import new_record, write_record
 
     pulled = Path(shutil.copytree(tiny_policy, tmp_path / "pulled"))
     write_record(new_record(plugin={"name": "sft"}), pulled)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hf_rlhf.contracts import Question
-from hf_rlhf.stats import bootstrap_mean
+from hf_rlhf.evaluation.statistics import bootstrap_mean
 from hf_rlhf.testing.judges import ScriptedJudge, unanswered
 from hf_rlhf_classic.evaluation import intervals
 from hf_rlhf_classic.evaluation.compare import Compared, Pair, compare, position_bias

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from hf_rlhf.config import RunFile
+from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ConfigError, JudgeError, RunFolderError
 from hf_rlhf.testing.commands import check_command
 from hf_rlhf.testing.judges import ScriptedJudge
@@ -332,7 +332,7 @@ def adapter(tiny_policy, tmp_path_factory):
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    from hf_rlhf.base_identity import identify, write_identity
+    from hf_rlhf.models.fingerprint import identify, write_identity
 
     folder = tmp_path_factory.mktemp("adapter")
     config = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
@@ -361,7 +361,7 @@ def test_an_adapter_of_another_base_is_refused(other_policy, adapter):
 @pytest.fixture
 def run_folder(other_policy, tmp_path):
     """A finished run as the core leaves it: record, merged weights."""
-    from hf_rlhf.record import new_record, write_record
+    from hf_rlhf.storage.record import new_record, write_record
 
     folder = tmp_path / "ppo-tiny"
     shutil.copytree(other_policy, folder / "merged")
@@ -372,7 +372,7 @@ def run_folder(other_policy, tmp_path):
 
 
 def test_results_go_into_record_and_card(tiny_policy, run_folder, tmp_path):
-    from hf_rlhf.record import load_record
+    from hf_rlhf.storage.record import load_record
 
     path = tmp_path / "eval.yaml"
     path.write_text(_file().to_yaml())

@@ -15,7 +15,7 @@ import yaml
 from safetensors.torch import load_file
 
 from hf_rlhf.errors import JudgeError
-from hf_rlhf.record import load_record
+from hf_rlhf.storage.record import load_record
 from hf_rlhf.train import train
 from hf_rlhf_classic.worlds.tastes import KnownUtility
 

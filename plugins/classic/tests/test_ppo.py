@@ -18,10 +18,10 @@ from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, OPTConfig, OPTForCausalLM, Trainer
 
-from hf_rlhf.config import RunFile
+from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ModelError, RewardError
-from hf_rlhf.generation import prompt_ids
-from hf_rlhf.prepare import prepare
+from hf_rlhf.evaluation.generation import prompt_ids
+from hf_rlhf.runs.resolve import prepare
 from hf_rlhf.testing import check_trainer
 from hf_rlhf.testing.tiny import make_tiny_policy
 from hf_rlhf.testing.trainers import TrainerCase
@@ -487,8 +487,8 @@ def _numbers(entry):
 
 _TRAIN = """
 import json, sys, torch
-from hf_rlhf.config import RunFile
-from hf_rlhf.prepare import prepare
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.runs.resolve import prepare
 run = prepare(RunFile.from_mapping(json.loads(sys.argv[1])))
 trainer = run.trainer_class.from_run(run)
 trainer.train()

@@ -6,7 +6,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from hf_rlhf.base_identity import identify, write_identity
+from hf_rlhf.models.fingerprint import identify, write_identity
 from hf_rlhf_classic.reward import RewardModelTrainer
 
 PAIRS = [

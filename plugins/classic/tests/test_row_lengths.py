@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from hf_rlhf.config import RunFile
-from hf_rlhf.data_preflight import data_lines
+from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ConfigError
-from hf_rlhf.prepare import prepare
+from hf_rlhf.runs.preflight_data import data_lines
+from hf_rlhf.runs.resolve import prepare
 from hf_rlhf_classic.encoding import encode_pair, encode_response
 from hf_rlhf_classic.row_lengths import SIDES
 

@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_rlhf.errors import ConfigError, ModelError, RewardError
-from hf_rlhf.preflight import advice
-from hf_rlhf.record import new_record, write_record
+from hf_rlhf.runs.preflight import advice
+from hf_rlhf.storage.record import new_record, write_record
 from hf_rlhf.testing import check_reward
 from hf_rlhf.testing.modules import light_import
 from hf_rlhf_classic.reward import RewardModelTrainer
@@ -34,7 +34,7 @@ PROMPTS, ANSWERS = ["1+1=", "2+2=", "3+3="], ["2", "five", "6 and more"]
 @pytest.fixture(scope="module")
 def scorer(tmp_path_factory):
     """Return the folder of a reward model with an untrained head."""
-    from hf_rlhf.run import resolve_model_path
+    from hf_rlhf.runs.run import resolve_model_path
 
     folder = tmp_path_factory.mktemp("scorer")
     source = resolve_model_path(MODEL)
@@ -48,7 +48,7 @@ def scorer(tmp_path_factory):
 @pytest.fixture
 def adapter(prepared, tmp_path):
     """Return the trainer and the folder of a trained reward adapter."""
-    from hf_rlhf.base_identity import identify, write_identity
+    from hf_rlhf.models.fingerprint import identify, write_identity
 
     lora = {"use_peft": True, "lora_target_modules": ["all-linear"], "lora_r": 4}
     trainer = RewardModelTrainer.from_run(prepared(PAIRS, PAIRS, **SETTINGS, **lora))

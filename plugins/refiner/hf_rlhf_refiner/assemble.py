@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 from hf_rlhf.contracts import Loaded
+from hf_rlhf.data.sources import Row, Rows, Source, rename
+from hf_rlhf.distributed import rank
 from hf_rlhf.errors import DataError
-from hf_rlhf.processes import rank
-from hf_rlhf.readers import Row, Rows, Source, rename
 from hf_rlhf_refiner.prompt import BadRow, Prompt
 
 OnBad = Literal["stop", "drop"]

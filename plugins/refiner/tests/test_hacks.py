@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hf_rlhf.judge.lexical import LexicalJudge
+from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf_refiner import hacks
 from hf_rlhf_refiner.hack_cases import CASES, HONEST, OPEN
 from hf_rlhf_refiner.hacks import ID_GRAMMARS, hack_table, respell, summary

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from hf_rlhf.contracts import Question, Verdict
-from hf_rlhf.judge.lexical import LexicalJudge
+from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf_refiner.rewards import CitationF1
 from hf_rlhf_refiner.statements import abstains, statements
 

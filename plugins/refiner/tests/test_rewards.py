@@ -9,7 +9,7 @@ import pytest
 
 from hf_rlhf.contracts import Verdict
 from hf_rlhf.errors import ConfigError, DataError, JudgeError
-from hf_rlhf.judge.lexical import LexicalJudge
+from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf_refiner.monitors import (
     AnswerFormat,
     AnswerLength,

@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from hf_rlhf.judge.lexical import LexicalJudge
+from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf_refiner.answer import parse_answer
 from hf_rlhf_refiner.rewards import RefinerReward
 from hf_rlhf_refiner.tiny.world import VALUES, render, stream

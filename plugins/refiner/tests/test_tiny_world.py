@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hf_rlhf.contracts import Question
 from hf_rlhf.errors import DataError
-from hf_rlhf.judge.lexical import LexicalJudge
+from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf_refiner.answer import parse_answer, parse_sources
 from hf_rlhf_refiner.tiny.world import draw, render, stream, tiny_world
 

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_rlhf.base_push import secrets_in_use
-from hf_rlhf.bundle import Bundle, as_text
-from hf_rlhf.card_metadata import COLLECTION, TAG, validate_card
+from hf_rlhf.cards.metadata import COLLECTION, TAG, validate_card
 from hf_rlhf.errors import ConfigError, Problem, PublishError
-from hf_rlhf.hub import NOT_CONTENT, Hub, RemoteState, connect
-from hf_rlhf.publish import Published, publish_run
-from hf_rlhf.push import or_finish, push
-from hf_rlhf.weights import read_header
+from hf_rlhf.hub.base_model import secrets_in_use
+from hf_rlhf.hub.client import NOT_CONTENT, Hub, RemoteState, connect
+from hf_rlhf.hub.commit import or_finish, push
+from hf_rlhf.hub.publish import Published, publish_run
+from hf_rlhf.hub.upload_set import Bundle, as_text
+from hf_rlhf.models.safetensors import read_header
 from hf_rlhf_roles.guard import base_folder, seal_folder
 from hf_rlhf_roles.ledger import Ledger
 from hf_rlhf_roles.options import verb_parser

@@ -12,11 +12,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from hf_rlhf import plain_yaml
-from hf_rlhf.binding import bind, near
-from hf_rlhf.config import RunFile
+from hf_rlhf.config import yaml as plain_yaml
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config.validation import bind, near
+from hf_rlhf.config.yaml import KeyPath
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf.plain_yaml import KeyPath
 
 SCHEMA = 1
 KINDS = ("sft", "preference", "prompts")

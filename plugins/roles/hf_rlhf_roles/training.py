@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config import RunFile
+from hf_rlhf.cards.folder_card import tell_weights
+from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem
-from hf_rlhf.files import atomic_write_text, whole_folder
-from hf_rlhf.folder_card import tell_weights
-from hf_rlhf.lora import check_head, read_adapter
-from hf_rlhf.record import load_record, now
+from hf_rlhf.models.adapter import check_head, read_adapter
+from hf_rlhf.storage.files import atomic_write_text, whole_folder
+from hf_rlhf.storage.record import load_record, now
 from hf_rlhf_roles.caches import own_caches
 from hf_rlhf_roles.guard import check_as_left, check_untouched, seal_all, seal_folder
 from hf_rlhf_roles.plan import Planned, Planner
@@ -27,7 +27,7 @@ def check_steps(planner: Planner, plan: Sequence[Planned]) -> None:
     Where a step waits for an adapter, what depends on that is left out. Raises ConfigError with
     the problems of all steps.
     """
-    from hf_rlhf.processes import planned
+    from hf_rlhf.distributed import planned
 
     problems: list[Problem] = []
     with planner.workspace.inside(), own_caches(planner.workspace.folder):
@@ -48,8 +48,8 @@ def check_steps(planner: Planner, plan: Sequence[Planned]) -> None:
 
 
 def _prepare(one: Planned) -> None:
-    from hf_rlhf.prepare import prepare, prepare_scoring
-    from hf_rlhf.run import find_model, load_tokenizer
+    from hf_rlhf.runs.resolve import prepare, prepare_scoring
+    from hf_rlhf.runs.run import find_model, load_tokenizer
 
     values = {**one.values, "output_dir": str(one.run_folder())}
     if REFERENCE.search(str(values.get("adapter"))):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf.errors import ConfigError, JudgeError
-from hf_rlhf.judge.lexical import LexicalJudge
+from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf.testing import ScriptedJudge, check_reward
 from hf_rlhf_roles.evidence import COMPONENTS, EvidenceReliability
 from hf_rlhf_roles.figures import disagreements, wrong_date

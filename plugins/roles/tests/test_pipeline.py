@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from hf_rlhf.config import RunFile
+from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import PublishError
-from hf_rlhf.prepare import prepare
-from hf_rlhf.pull import pull
-from hf_rlhf.record import load_record
+from hf_rlhf.hub.download import pull
+from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.storage.record import load_record
 from hf_rlhf.testing.hubs import use_hub
 from hf_rlhf_roles.command import command
 from hf_rlhf_roles.engine import Engine, Sampling

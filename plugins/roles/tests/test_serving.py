@@ -11,8 +11,8 @@ import threading
 import pytest
 from fastapi.testclient import TestClient
 
-from hf_rlhf.base_identity import identify, write_identity
 from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError
+from hf_rlhf.models.fingerprint import identify, write_identity
 from hf_rlhf_roles.chat import chat
 from hf_rlhf_roles.engine import Engine, Sampling, TooLong, Until
 from hf_rlhf_roles.guard import seal_all

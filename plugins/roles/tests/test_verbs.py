@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from hf_rlhf.card_metadata import validate_card
+from hf_rlhf.cards.metadata import validate_card
 from hf_rlhf.errors import ConfigError, DataError, ModelError, PublishError, UnknownPlugin
 from hf_rlhf_roles.command import command
 from hf_rlhf_roles.workspace import make_workspace
@@ -101,7 +101,7 @@ def test_changed_weights_are_not_pushed(home, runs, monkeypatch):
     step(home, "data_insight", "sft")
     path = next(home.glob("runs/*/*/adapter/adapter_model.safetensors"))
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    monkeypatch.setattr("hf_rlhf.hub.Hub.writable_repo", lambda hub, name: name)
+    monkeypatch.setattr("hf_rlhf.hub.client.Hub.writable_repo", lambda hub, name: name)
     with pytest.raises(PublishError, match="not as data_insight/sft left it"):
         command(["push", "--workspace", str(home), "--prefix", "a/b", "--base_model", "a/c"])
 

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.card_metadata import TAG, validate_card
-from hf_rlhf.card_text import cell, code, fence, plain
+from hf_rlhf.cards.markdown import cell, code, fence, plain
+from hf_rlhf.cards.metadata import TAG, validate_card
+from hf_rlhf.config.yaml import dump
 from hf_rlhf.errors import PublishError
-from hf_rlhf.files import atomic_write_text
-from hf_rlhf.plain_yaml import dump
-from hf_rlhf.scrub import scrub
+from hf_rlhf.storage.files import atomic_write_text
+from hf_rlhf.storage.secrets import scrub
 from hf_rlhf_traces.outcomes import NOTED, REJECTED
 from hf_rlhf_traces.rows import DATASETS, MADE_BY, ROWS, fields_of
 from hf_rlhf_traces.store import Store

@@ -7,7 +7,7 @@ import argparse
 from dataclasses import fields
 from pathlib import Path
 
-from hf_rlhf import plain_yaml
+from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.store import Store

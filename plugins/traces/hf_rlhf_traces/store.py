@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.files import atomic_write_json, clear_unfinished
-from hf_rlhf.pure_json import as_json
+from hf_rlhf.storage.files import atomic_write_json, clear_unfinished
+from hf_rlhf.storage.pure_json import as_json
 
 MANIFEST = "traces.json"
 TRACES = "traces.jsonl"
@@ -47,7 +47,7 @@ class Store:
 
         Raises RunFolderError when the folder holds other things.
         """
-        from hf_rlhf.run_folder import claimed
+        from hf_rlhf.training.run_folder import claimed
 
         store = cls(folder, "--out")
         if not (folder / MANIFEST).exists():
@@ -157,7 +157,7 @@ class Store:
         meanwhile, so that a process killed as it swaps old files for new ones leaves no word on
         the wrong ones; an error leaves the step as it was.
         """
-        from hf_rlhf.run_folder import claimed
+        from hf_rlhf.training.run_folder import claimed
 
         with claimed(self.folder, self.chosen_by):
             for other in after:
@@ -209,8 +209,8 @@ class Store:
 
 
 def _holds_other(folder: Path) -> bool:
-    from hf_rlhf.record import LOCK_NAME
-    from hf_rlhf.run_folder import OWNER_NAME
+    from hf_rlhf.storage.record import LOCK_NAME
+    from hf_rlhf.training.run_folder import OWNER_NAME
 
     if not folder.is_dir():
         return folder.exists()

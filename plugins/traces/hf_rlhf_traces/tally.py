@@ -13,8 +13,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from hf_rlhf.data.sources import near
 from hf_rlhf.errors import DataError
-from hf_rlhf.readers import near
 from hf_rlhf_traces.outcomes import BY_CHOICE, REJECTED
 from hf_rlhf_traces.readers.search import KNOWN
 from hf_rlhf_traces.reading import Options, Read, Rejected, rejected

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hf_rlhf import registry
+from hf_rlhf.config import registry
 
 # Unknown, it is said with the command that installs it.
 _Supervised: Any = registry.load("trainers", "sft")

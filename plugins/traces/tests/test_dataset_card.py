@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from hf_rlhf.errors import PublishError
-from hf_rlhf.hub import connect
+from hf_rlhf.hub.client import connect
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.dataset_card import _size, write_card
 from hf_rlhf_traces.push_command import _secrets_of, bundle_of

@@ -65,7 +65,7 @@ def store(made: Path, tmp_path: Path) -> Path:
 def tokenizer() -> Any:
     from transformers import AutoTokenizer
 
-    from hf_rlhf.run import resolve_model_path
+    from hf_rlhf.runs.run import resolve_model_path
 
     return AutoTokenizer.from_pretrained(resolve_model_path("package://hf_rlhf_classic/tiny_sft"))
 
@@ -604,7 +604,7 @@ def test_what_was_pushed_is_loaded_by_others_and_by_a_run(
         from datasets import load_dataset
         from transformers import AutoTokenizer
         from hf_rlhf.errors import DataError
-        from hf_rlhf.run import resolve_model_path
+        from hf_rlhf.runs.run import resolve_model_path
         from hf_rlhf_traces.command import command
         from hf_rlhf_traces.dataset import traces
         command(["push", {str(store)!r}, "--repo_id", "demo/rows"])

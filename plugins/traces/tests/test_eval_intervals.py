@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from hf_rlhf.errors import ConfigError
-from hf_rlhf.stats import bootstrap_mean
+from hf_rlhf.evaluation.statistics import bootstrap_mean
 from hf_rlhf_traces.evaluation.claims import Claim, parse_claim, standing
 from hf_rlhf_traces.evaluation.intervals import Estimate, estimates
 from hf_rlhf_traces.evaluation.results import Scored, differences, few_questions, judged, means

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hf_rlhf.launch import launch_configs
+from hf_rlhf.cli.launch_configs import launch_configs
 from hf_rlhf.testing.launched import launch_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -231,7 +231,8 @@ def test_what_the_last_phase_lacks_is_said_before_the_first_begins(tmp_path: Pat
 def test_what_stops_the_first_phase_before_a_step_is_what_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hf_rlhf import session, train
+    from hf_rlhf import train
+    from hf_rlhf.training import session
 
     def fails(run: Any) -> Any:
         raise RuntimeError("no room on the device")
@@ -254,7 +255,7 @@ def hub(tmp_path: Path) -> Iterator[Any]:
 def test_the_end_is_published_with_one_card_and_the_phases_are_not(
     hub: Any, tmp_path: Path
 ) -> None:
-    from hf_rlhf.hub import connect
+    from hf_rlhf.hub.client import connect
 
     publish = {"repo_id": "demo/phased", "base_model": "demo/base", "push_base": True}
     own = launch_environment(

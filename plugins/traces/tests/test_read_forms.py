@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_rlhf.formats import READERS
+from hf_rlhf.data.formats import READERS
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.readers import FORMS
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values

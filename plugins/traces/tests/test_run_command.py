@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hf_rlhf.errors import ConfigError, DataError
-from hf_rlhf.record import new_record, write_record
+from hf_rlhf.storage.record import new_record, write_record
 from hf_rlhf_traces import run_command
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.evaluation.tables import verdict_lines

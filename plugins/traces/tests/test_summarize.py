@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, JudgeError, RunFolderError
-from hf_rlhf.judge import outage
-from hf_rlhf.judge.scripted import FAULTS, Asked, Reply, ScriptedServer
+from hf_rlhf.rewards.judges import outage
+from hf_rlhf.testing.scripted_server import FAULTS, Asked, Reply, ScriptedServer
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.reconciliation import check, reconciliation

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
+from hf_rlhf.data.sources import Row
 from hf_rlhf.errors import DataError
-from hf_rlhf.readers import Row
 from hf_rlhf_classic.data.values import BadRow
 
 LONGEST = 1000

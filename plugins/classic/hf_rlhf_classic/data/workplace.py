@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from hf_rlhf.disk import disk_errors_told
 from hf_rlhf.errors import DiskError
+from hf_rlhf.storage.disk import disk_errors_told
 
 PREFIX = ".spool-"
 

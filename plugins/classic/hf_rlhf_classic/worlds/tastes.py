@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_rlhf.contracts import Loaded, Score
+from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import DataError
-from hf_rlhf.messages import text_of
 from hf_rlhf_classic.worlds.rows import Form, Split, distinct, generator, make
 
 _ADJECTIVES = "red blue warm cold old new sweet bitter big small soft loud"

@@ -1,10 +1,10 @@
-"""Rollouts in the OpenAI Responses form, read by `hf_rlhf.rollouts` as the refiner does."""
+"""Rollouts in the OpenAI Responses form, read by `hf_rlhf.data.rollouts` as the refiner does."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from hf_rlhf.readers import Row
-from hf_rlhf.rollouts import parse_rollout
+from hf_rlhf.data.rollouts import parse_rollout
+from hf_rlhf.data.sources import Row
 from hf_rlhf_traces.readers.messages import has_items, second_question
 from hf_rlhf_traces.readers.rollout_steps import steps_of
 from hf_rlhf_traces.readers.rough import Noted, Rough, own_id, rest

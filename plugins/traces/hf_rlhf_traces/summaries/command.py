@@ -37,7 +37,7 @@ _RENAMED = {
     "price_in": "price_per_million_input",
     "price_out": "price_per_million_output",
 }
-"""Option -> field of `hf_rlhf.judge.text.OpenAIText`, where they differ."""
+"""Option -> field of `hf_rlhf.rewards.judges.text_generation.OpenAIText`, where they differ."""
 
 
 def summarize_main(argv: Sequence[str]) -> int:
@@ -77,8 +77,8 @@ def _how(chosen: argparse.Namespace, form: "Format") -> "How":
         given = {name: getattr(chosen, name) for name in _OF_EXTRACTIVE}
         limits = Limits(**{name: value for name, value in given.items() if value is not None})
         return Extracted(Extractive(form, limits))
-    from hf_rlhf.judge.called import Called
-    from hf_rlhf.judge.text import OpenAIText
+    from hf_rlhf.rewards.judges.display_name import Called
+    from hf_rlhf.rewards.judges.text_generation import OpenAIText
 
     given = {_RENAMED.get(name, name): getattr(chosen, name) for name in _OF_MODEL}
     no_cache = given.pop("no_cache")

@@ -1,0 +1,1 @@
+"""Model cards: a record rendered as Markdown, and its plots."""

@@ -1,0 +1,247 @@
+"""The YAML head of a model card, and the Hub's rules for it, checked without the Hub."""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hf_rlhf.config import yaml as plain_yaml
+from hf_rlhf.errors import ConfigError
+from hf_rlhf.storage.secrets import scrub
+
+TAG = "hf-rlhf"
+"""Of every card of ours."""
+BASE, COLLECTION = "base-model", "collection"
+OF_NO_RUN = frozenset({BASE, COLLECTION})
+"""Each of a card of ours that is no run's, so that no record lies beside it."""
+HUB = "https://huggingface.co"
+# The Hub's own: huggingface_hub/repocard.py keeps it in step with the server.
+_HEAD = re.compile(r"^(\s*---(?:\r\n|\r|\n))([\S\s]*?)((?:\r\n|\r|\n)---[ \t]*(\r\n|\n|$))")
+_LANGUAGE = re.compile(r"[a-z]{2,3}|code|multilingual")
+_LICENSE_NAME = re.compile(r"[a-z0-9.-]+")
+_LICENSE_LINK = re.compile(r"LICENSE|LICENSE\.md|https?://\S+")
+_LOCAL_PATH = re.compile(r"(/|~|\.{1,2}(/|$)|[A-Za-z]:[\\/]|file:|package:)")
+_TASK_OF_CLASS = {
+    "ForCausalLM": "text-generation",
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+}
+_TRL_ALGORITHMS = ("sft", "dpo", "kto", "grpo", "rloo", "reward", "iterative_dpo")
+ALGORITHMS = (*_TRL_ALGORITHMS, "ppo", "prm")
+_NAMES = {
+    "reward": "reward modelling",
+    "prm": "process reward modelling",
+    "iterative_dpo": "iterative DPO",
+}
+
+
+def card_folder() -> Path:
+    """Return the folder of templates: inside the wheel, or `model_cards/` of a checkout."""
+    shipped = Path(__file__).parents[1] / "_model_cards"
+    return shipped if shipped.exists() else Path(__file__).parents[2] / "model_cards"
+
+
+@cache
+def hub_rules(key: str) -> frozenset[str]:
+    """Return what the Hub accepts: `licenses` or `pipeline_tags`."""
+    rules = yaml.safe_load((card_folder() / "hub_rules.yaml").read_text(encoding="utf-8"))
+    return frozenset(rules[key])
+
+
+def algorithm_of(record: Mapping[str, Any]) -> str | None:
+    """Return the algorithm that the plugin is named after: `refiner_grpo` -> `grpo`.
+
+    Of one that is not, it is that of the trainer which it trains by.
+    """
+    trainers = [one["name"] for one in record["components"] if one["kind"] == "trainers"]
+    # The first of them is the plugin itself.
+    found = (_named_after(name) for name in (record["plugin"]["name"], *trainers[1:]))
+    return next((algorithm for algorithm in found if algorithm), None)
+
+
+def _named_after(name: str | None) -> str | None:
+    words = re.split(r"[^a-z0-9]+", (name or "").lower())
+    if "iterative_dpo" in "_".join(words):
+        return "iterative_dpo"
+    return next((word for word in reversed(words) if word in ALGORITHMS), None)
+
+
+def algorithm_name(algorithm: str) -> str:
+    """Return an algorithm's name as it is written in a sentence."""
+    return _NAMES.get(algorithm, algorithm.upper())
+
+
+def metadata(record: Mapping[str, Any], *, adapter: bool, hub: str = HUB) -> dict[str, Any]:
+    """Return the card's metadata: only keys with a value, only values that the record supports.
+
+    Args:
+        record: a complete record (`hf_rlhf.storage.record.complete`).
+        adapter: whether the repository holds an adapter rather than full weights.
+        hub: the address of the Hub.
+    """
+    model, author = record["model"], record["author"]
+    base = hub_base(record)
+    by_class = (
+        task for end, task in _TASK_OF_CLASS.items() if (model["class"] or "").endswith(end)
+    )
+    task = model["task"] or next(by_class, None)
+    data = {
+        **license_of(record, hub=hub),
+        "language": author["language"],
+        "base_model": base,
+        "base_model_relation": ("adapter" if adapter else "finetune") if base else None,
+        "pipeline_tag": task,
+        "library_name": "peft" if adapter else "transformers",
+        "datasets": hub_datasets(record),
+        "tags": _tags(record),
+    }
+    return {key: value for key, value in data.items() if value}
+
+
+def hub_base(record: Mapping[str, Any]) -> str | None:
+    """Return the base's Hub id, or None when the base is not on the Hub."""
+    model = record["model"]
+    return model["base"] if model["base_is_hub_id"] and is_hub_id(model["base"]) else None
+
+
+def hub_datasets(record: Mapping[str, Any]) -> list[str]:
+    """Return the Hub ids of the data: an adapter that read from the Hub reports the `commit`."""
+    report = record["data"]["report"]
+    return [report["source"]] if report.get("commit") and is_hub_id(report.get("source")) else []
+
+
+def license_of(record: Mapping[str, Any], *, hub: str = HUB) -> dict[str, str]:
+    """Return `license`, and for `other` its name and link: the author's, else the base's.
+
+    Empty when neither is known: the Hub then shows none, which is the truth.
+    """
+    author, model = record["author"], record["model"]
+    source = author if author["license"] else model
+    said = source["license"]
+    if not said:
+        return {}
+    known = said.lower() in hub_rules("licenses") and said.lower() != "other"
+    if known:
+        return {"license": said.lower()}
+    name = source["license_name"] or ("same-as-base-model" if said.lower() == "other" else said)
+    link = source["license_link"]
+    base = hub_base(record)
+    if link is None and source is model and base:
+        link = f"{hub}/{base}"
+    named = {"license": "other", "license_name": _slug(name), "license_link": link}
+    return {key: value for key, value in named.items() if value}
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-")
+
+
+def _tags(record: Mapping[str, Any]) -> list[str]:
+    algorithm = algorithm_of(record)
+    tags = [
+        TAG,
+        record["plugin"]["name"],
+        "trl" if algorithm in _TRL_ALGORITHMS else None,
+        algorithm,
+        "dpo" if algorithm == "iterative_dpo" else None,
+        "lora" if record["model"]["adapter"] else None,
+        *record["author"]["tags"],
+    ]
+    return list(dict.fromkeys(tag for tag in tags if tag))
+
+
+def is_hub_id(text: Any) -> bool:
+    """Say whether `text` has the form of a repository id (`name` or `namespace/name`)."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(text)
+    except HFValidationError:
+        return False
+    return isinstance(text, str)
+
+
+def validate_card(text: str) -> list[str]:
+    """Return what the Hub would refuse in a card, or ought to, as `key: what is wrong`.
+
+    The Hub checks a card at `/api/validate-yaml`; this is the same for cards of ours without the
+    network, and stricter: no null, no path of this machine, no secret anywhere in the text.
+    """
+    match = _HEAD.match(text)
+    if match is None:
+        return ["metadata: the card does not begin with a YAML block between lines of ---."]
+    try:
+        data = yaml.safe_load(match.group(2))
+    except yaml.YAMLError as error:
+        return [f"metadata: not YAML: {error}"]
+    if not isinstance(data, dict):
+        return [f"metadata: expected keys and values, found {type(data).__name__}."]
+    problems = [*_bad_values(data), *_bad_license(data)]
+    for key in ("base_model", "datasets"):
+        problems += [
+            f"{key}: {one!r} is not the id of a Hub repository."
+            for one in _listed(data.get(key))
+            if not is_hub_id(one)
+        ]
+    problems += [
+        f"language: {one!r} is not an ISO 639 code such as en, nor code or multilingual."
+        for one in _listed(data.get("language"))
+        if not (isinstance(one, str) and _LANGUAGE.fullmatch(one))
+    ]
+    task = data.get("pipeline_tag")
+    if task is not None and not (isinstance(task, str) and task in hub_rules("pipeline_tags")):
+        problems.append(f"pipeline_tag: {task!r} is not a task of the Hub.")
+    if not all(isinstance(tag, str) for tag in _listed(data.get("tags"))):
+        problems.append("tags: expected texts; quote those that YAML reads as something else.")
+    if scrub(text) != text:
+        problems.append("text: it holds a secret.")
+    return problems
+
+
+def card_tags(text: str) -> frozenset[str]:
+    """Return the tags in the front matter of a card; none if it cannot be parsed."""
+    head = _HEAD.match(text)
+    try:
+        data = plain_yaml.load(head.group(2), "README.md").value if head else None
+    except ConfigError:
+        data = None
+    tags = data.get("tags") if isinstance(data, dict) else None
+    return frozenset(tag for tag in _listed(tags) if isinstance(tag, str))
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _bad_values(data: Mapping[str, Any]) -> list[str]:
+    problems = []
+    for key, value in data.items():
+        for one in _listed(value) or [None]:
+            if one is None or one == "" or one == "None":
+                problems.append(f"{key}: it has no value; leave the key out.")
+            elif isinstance(one, str) and _LOCAL_PATH.match(one):
+                problems.append(f"{key}: {one!r} is a path of this machine.")
+    return problems
+
+
+def _bad_license(data: Mapping[str, Any]) -> list[str]:
+    license_id, name, link = (data.get(f"license{end}") for end in ("", "_name", "_link"))
+    if license_id is None:
+        return []
+    if not (isinstance(license_id, str) and license_id in hub_rules("licenses")):
+        return [
+            f"license: {license_id!r} is not one of the Hub's identifiers. Use `license: other` "
+            "with a `license_name`."
+        ]
+    problems = []
+    if license_id == "other" and not (isinstance(name, str) and _LICENSE_NAME.fullmatch(name)):
+        problems.append("license_name: `license: other` needs one, of a-z, 0-9, dots and hyphens.")
+    if link is not None and not _LICENSE_LINK.fullmatch(str(link)):
+        problems.append("license_link: expected LICENSE, LICENSE.md or an http(s) address.")
+    return problems

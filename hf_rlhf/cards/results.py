@@ -1,0 +1,61 @@
+"""How a card says what its held-out numbers are, and what they were measured on."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hf_rlhf.cards.facts import results
+from hf_rlhf.cards.markdown import code, listed, plain
+from hf_rlhf.rewards.composed import TOTAL
+
+OF_COMPLETIONS = {
+    TOTAL: "the reward as defined below",
+    "completion_tokens": "tokens of a completion",
+    "truncated": "share of completions that were cut at the token limit",
+}
+"""What is measured of every completion, beside the rewards."""
+
+
+def how_measured(record: Mapping[str, Any]) -> str:
+    """Return what of the results is of generated completions, and how those were made."""
+    sampling = (record["evaluation"] or {}).get("sampling")
+    if not sampling:
+        return ""
+    rewards = record["reward"]
+    labels = {part["label"] for part in (*rewards["rewards"], *rewards["gates"])}
+    names = [row["metric"] for row in results(record)]
+    of_text = [name for name in names if name in labels or name in OF_COMPLETIONS]
+    own = [name for name in names if name not in of_text]
+    said = f"are of completions that the model wrote: {_sampled(sampling)}."
+    if not own or not of_text:
+        return f"The numbers {said}" if of_text else ""
+    verb = "is" if len(own) == 1 else "are"
+    return (
+        f"{listed([code(name) for name in of_text])} {said} "
+        f"{listed([code(name) for name in own])} {verb} what the trainer itself measures on the "
+        "same rows."
+    )
+
+
+def _sampled(sampling: Mapping[str, Any]) -> str:
+    rest = dict(sampling)
+    count, temperature = rest.pop("completions_per_prompt", None), rest.pop("temperature", None)
+    limit = rest.pop("max_new_tokens", None)
+    parts = [] if count is None else [f"{count} for each row"]
+    if temperature == 0:
+        # Without sampling, neither has an effect.
+        rest = {key: value for key, value in rest.items() if key not in ("top_p", "seed")}
+        parts.append("decoded greedily")
+    elif temperature is not None:
+        parts.append(f"sampled at temperature {temperature:g}")
+    parts += [f"{code(key)} {plain(value)}" for key, value in rest.items() if value is not None]
+    if limit is not None:
+        parts.append(f"at most {limit:,} tokens long")
+    return ", ".join(parts)
+
+
+def measures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what each metric of the results is, as (name, text), where that is known."""
+    evaluation = record["evaluation"] or {}
+    told = {**OF_COMPLETIONS, **(evaluation.get("metrics") or {})}
+    names = [row["metric"] for row in results(record)]
+    return [(name, told[name]) for name in names if told.get(name)]

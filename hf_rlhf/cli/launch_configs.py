@@ -1,0 +1,75 @@
+"""``hf-rlhf launch-configs``: accelerate configurations, and scripts for Slurm and HF Jobs.
+
+Each begins with a line that says what it is for, and a line `# $ COMMAND`: how to use it. The
+command says which launch to expect, so that a run that gets another one stops (`processes`).
+"""
+
+import argparse
+import shutil
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from hf_rlhf.errors import HfRlhfError
+
+_KINDS = (".yaml", ".sbatch", ".sh")
+
+
+def shipped_folder(name: str, checkout: str) -> Path:
+    """Return a data folder: inside the wheel, or `checkout` at the root of a source checkout."""
+    packaged = Path(str(files("hf_rlhf"))) / name
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / checkout
+
+
+def launch_configs() -> dict[str, Path]:
+    """Return the shipped launch configurations and scripts by name."""
+    folder = shipped_folder("_launch_configs", "launch_configs")
+    return {path.stem: path for path in sorted(folder.iterdir()) if path.suffix in _KINDS}
+
+
+def summary(path: Path) -> str:
+    """Return what a launch configuration says that it is for."""
+    return _comments(path)[0]
+
+
+def command(path: Path) -> str:
+    """Return the command line that a launch configuration is used with."""
+    return next(line.removeprefix("$ ") for line in _comments(path) if line.startswith("$ "))
+
+
+def _comments(path: Path) -> list[str]:
+    lines = [line for line in path.read_text().splitlines() if line.startswith("# ")]
+    return [line.removeprefix("# ") for line in lines]
+
+
+def launch_configs_main(argv: Sequence[str]) -> int:
+    """List the launch configurations, or copy one and say how it is used."""
+    parser = argparse.ArgumentParser(
+        prog="hf-rlhf launch-configs",
+        description="List the launch configurations that ship, or copy one and print its command.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("name", nargs="?", help="copy this one")
+    parser.add_argument("to", nargs="?", default=".", help="folder or file to copy it to")
+    arguments = parser.parse_args(argv)
+    configs = launch_configs()
+    if arguments.name is None:
+        for name, path in configs.items():
+            print(f"{name:17} {summary(path)}")
+        print("To copy one and see its command: hf-rlhf launch-configs NAME [FOLDER]")
+        return 0
+    if arguments.name not in configs:
+        raise HfRlhfError(
+            f"No launch configuration is named {arguments.name!r}. There are: {', '.join(configs)}."
+        )
+    source, target = configs[arguments.name], Path(arguments.to)
+    target = target / source.name if target.is_dir() else target
+    if target.exists():
+        raise HfRlhfError(f"{target} exists. Name another file, or delete it.")
+    try:
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise HfRlhfError(f"{target} cannot be written: {error.strerror}.") from error
+    print(f"{target}: {summary(source)}")
+    print(f"  {command(source).replace(source.name, str(target))}")
+    return 0

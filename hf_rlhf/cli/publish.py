@@ -1,0 +1,100 @@
+"""The verbs `hf-rlhf publish` and `hf-rlhf pull`."""
+
+import argparse
+from collections.abc import Sequence
+
+
+def publish_main(argv: Sequence[str]) -> int:
+    """Publish a run folder, or finish a push; prints what stands where."""
+    parser = argparse.ArgumentParser(
+        prog="hf-rlhf publish",
+        description="Push a run from its folder alone: merged weights, adapter, tokenizer, card. "
+        "A second call pushes what is missing, or nothing. The token is HF_TOKEN's or that of "
+        "`hf auth login`; HF_ENDPOINT names another Hub; HF_RLHF_PATIENCE says for how many "
+        "seconds a step that fails is tried again.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("run_dir", metavar="RUN_DIR", help="the output_dir of a run")
+    parser.add_argument("--repo_id", metavar="NAMESPACE/NAME", help="you or an organisation")
+    parser.add_argument("--private", action=argparse.BooleanOptionalAction, default=None)
+    parser.add_argument("--gated", choices=("auto", "manual"), help="ask readers to agree first")
+    parser.add_argument(
+        "--layout",
+        choices=("single", "separate"),
+        help="the adapter in adapter/ (default), or in a repository NAME-adapter",
+    )
+    parser.add_argument("--base_model", metavar="ID", help="the base's id on the Hub")
+    parser.add_argument(
+        "--push_base",
+        action="store_true",
+        default=None,
+        help="push the base there first, where the run loaded it from a folder",
+    )
+    parser.add_argument(
+        "--adapter_only",
+        dest="merged",
+        action="store_false",
+        default=None,
+        help="push no merged weights; the adapter goes to the root",
+    )
+    parser.add_argument(
+        "--step",
+        type=_step,
+        metavar="STEP|all",
+        help="an intermediate checkpoint, to branch step-STEP; `all`: those not published yet",
+    )
+    parser.add_argument("--revision", metavar="BRANCH")
+    parser.add_argument("--endpoint", metavar="URL", help="another Hub than HF_ENDPOINT's")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace what this run did not push"
+    )
+    arguments = vars(parser.parse_args(argv))
+
+    from hf_rlhf.hub.publish import Published, publish_run, publish_steps
+
+    run_dir = arguments.pop("run_dir")
+    results: list[Published]
+    if arguments["step"] == "all":
+        del arguments["step"]
+        results = publish_steps(run_dir, **arguments)
+        if not results:
+            print("every checkpoint is published already")
+    else:
+        results = [publish_run(run_dir, **arguments)]
+    for published in results:
+        for path in published.left_out:
+            print(f"left out: {path}")
+        for note in published.notes:
+            print(f"note: {note}")
+        for repo_id, commit in published.commits.items():
+            print(f"{repo_id} at {published.revision}: {commit}")
+        verb = "published" if published.new_commits else "already published, nothing pushed"
+        print(f"{verb}: {len(published.files)} files, verified: {published.url}")
+    return 0
+
+
+def _step(text: str) -> int | str:
+    return text if text == "all" else int(text)
+
+
+def pull_main(argv: Sequence[str]) -> int:
+    """Download a published run, verified; prints its folder."""
+    parser = argparse.ArgumentParser(
+        prog="hf-rlhf pull",
+        description="Download a model from the Hub: safetensors, configuration, tokenizer and "
+        "card, each verified by its hash. Never pickles or code.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("repo_id", metavar="NAMESPACE/NAME")
+    parser.add_argument("--out", metavar="DIR", help="where to (default: NAME)")
+    parser.add_argument("--revision", help="a branch, tag or commit (default: main)")
+    parser.add_argument("--endpoint", metavar="URL", help="another Hub than HF_ENDPOINT's")
+    parser.add_argument("--overwrite", action="store_true", help="replace what is in DIR")
+    arguments = vars(parser.parse_args(argv))
+
+    from hf_rlhf.hub.download import pull
+
+    repo_id = arguments.pop("repo_id")
+    out = pull(repo_id, arguments.pop("out") or repo_id.rpartition("/")[2], **arguments)
+    print(f"pulled and verified: {out}")
+    return 0

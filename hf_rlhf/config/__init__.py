@@ -1,0 +1,1 @@
+"""Run files and components: YAML becomes typed values with their places; the registry of plugins."""

@@ -1,0 +1,1 @@
+"""Rows from anywhere: files, the Hub, chat and rollout forms."""

@@ -1,0 +1,1 @@
+"""Measuring models: texts to rows to intervals."""

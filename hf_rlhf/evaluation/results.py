@@ -1,0 +1,140 @@
+"""What was measured of a model on held-out rows, with intervals, and the change between two."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.contracts import Score
+from hf_rlhf.errors import RunFolderError
+from hf_rlhf.evaluation.statistics import Interval, bootstrap_mean
+from hf_rlhf.storage.files import atomic_write_text
+from hf_rlhf.storage.pure_json import parse_json
+from hf_rlhf.storage.secrets import scrub
+
+METHOD = (
+    "mean over held-out rows (a prompt's completions averaged first), percentile bootstrap over "
+    "rows, 10000 resamples, 95%"
+)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of one model on held-out rows.
+
+    `rows[i]` has the metrics of completion i: `total`, every label of the composition,
+    `completion_tokens`, and `truncated` (1.0 if no end-of-sequence token came in time). Row i of
+    two evaluations with one spec and one dataset answer the same prompt. The completions of one
+    prompt stand together.
+    """
+
+    rows: Sequence[Mapping[str, Score]]
+    samples: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    completions_per_prompt: int = 1
+    digest: str | None = None
+    """The `rows_digest` of the dataset's rows; None in files of versions that did not save it."""
+
+    def means(self) -> dict[str, Interval]:
+        """Return each metric's mean and interval over the prompts that have it."""
+        return _intervals(
+            {name: [row[name] for row in self.rows] for name in self.metrics()},
+            self.completions_per_prompt,
+        )
+
+    def metrics(self) -> tuple[str, ...]:
+        """Return the names of what was measured, in order."""
+        return tuple(self.rows[0]) if self.rows else ()
+
+    def without_values(self) -> list[str]:
+        """Return the metrics without a value on any row, for example of a reward that abstains."""
+        return [name for name in self.metrics() if all(row[name] is None for row in self.rows)]
+
+    def save(self, path: Path) -> None:
+        """Write rows and samples as JSON, atomically and without secrets."""
+        content = {
+            "rows": list(self.rows),
+            "samples": scrub(list(self.samples)),
+            "completions_per_prompt": self.completions_per_prompt,
+            "digest": self.digest,
+        }
+        atomic_write_text(path, json.dumps(content))
+
+    @classmethod
+    def load(cls, path: Path) -> "Evaluation":
+        """Read what `save` wrote. Raises RunFolderError when the file is not that."""
+        try:
+            content = parse_json(path.read_text())
+            rows, samples = content["rows"], content["samples"]
+            return cls(rows, samples, content["completions_per_prompt"], content.get("digest"))
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(
+                f"{path} is not a saved evaluation ({error}). Delete it to evaluate again."
+            ) from error
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of one model, before training or after it."""
+
+    text: Evaluation | None = None
+    """Of generated completions: the rewards' scores, or only samples where there are no rewards."""
+    own: Evaluation | None = None
+    """What the trainer's `held_out` measures; one row of metrics for each row of the dataset."""
+
+    @property
+    def parts(self) -> tuple[Evaluation, ...]:
+        """What there is of the two."""
+        return tuple(part for part in (self.text, self.own) if part is not None)
+
+    @property
+    def samples(self) -> list[Mapping[str, Any]]:
+        """Completions to be looked at."""
+        return [sample for part in self.parts for sample in part.samples]
+
+    def means(self) -> dict[str, Interval] | None:
+        """Return each metric's mean and interval, None when nothing has a metric."""
+        measured = [part for part in self.parts if part.rows]
+        return {k: v for part in measured for k, v in part.means().items()} if measured else None
+
+    def since(self, before: "Measured") -> dict[str, Interval] | None:
+        """Return the paired differences to what was measured `before`, None if none was."""
+        pairs = [(before.text, self.text), (before.own, self.own)]
+        both = [(one, two) for one, two in pairs if one and two and one.rows and two.rows]
+        return {k: v for pair in both for k, v in paired_difference(*pair).items()} or None
+
+
+def paired_difference(before: Evaluation, after: Evaluation) -> dict[str, Interval]:
+    """Return each metric's mean of after minus before, over rows that both could score.
+
+    Raises RunFolderError when the two are not of the same rows.
+    """
+    counts, digests = (len(before.rows), len(after.rows)), {before.digest, after.digest} - {None}
+    if counts[0] != counts[1] or len(digests) > 1:
+        raise RunFolderError(
+            f"An evaluation of {counts[0]} completions cannot be paired with one of "
+            f"{counts[1]}: their rows differ. Evaluate both again."
+        )
+    pairs = list(zip(before.rows, after.rows, strict=True))
+    names = [name for name in after.metrics() if name in before.metrics()]
+    return _intervals(
+        {
+            name: [
+                None if a[name] is None or b[name] is None else a[name] - b[name]  # type: ignore[operator]
+                for b, a in pairs
+            ]
+            for name in names
+        },
+        after.completions_per_prompt,
+    )
+
+
+def _intervals(columns: Mapping[str, Sequence[Score]], per_prompt: int) -> dict[str, Interval]:
+    """Take completions of one prompt as one: they are alike, and would narrow the interval."""
+    means = {}
+    for name, values in columns.items():
+        groups = (values[at : at + per_prompt] for at in range(0, len(values), per_prompt))
+        prompts = [[v for v in group if v is not None] for group in groups]
+        if known := [sum(group) / len(group) for group in prompts if group]:
+            means[name] = bootstrap_mean(known)
+    return means

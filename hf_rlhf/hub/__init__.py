@@ -1,0 +1,1 @@
+"""Publishing to and pulling from the Hub."""

@@ -1,0 +1,94 @@
+"""The base model that an adapter and a card name: it is on the Hub, or is pushed there first."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.cards.base_card import base_card
+from hf_rlhf.config.schema import PublishSpec
+from hf_rlhf.errors import PublishError
+from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, listed
+from hf_rlhf.hub.commit import push
+from hf_rlhf.hub.layout import add_list
+from hf_rlhf.hub.upload_set import Bundle
+from hf_rlhf.runs.run import resolve_model_path
+from hf_rlhf.storage.record import load_record, run_of_merged
+
+
+def with_base(
+    hub: Hub, asked: PublishSpec, model: Mapping[str, Any], *, look_only: bool = False
+) -> PublishSpec:
+    """Return `asked` with the base's Hub id, which exists; PublishError with the cure if not."""
+    base = asked.base_model or (model["base"] if model["base_is_hub_id"] else None)
+    if base is None:
+        cure = (
+            "--push_base pushes it, but not where to: add --base_model YOU/BASE, its name there "
+            "(in the run file: publish.base_model)."
+            if asked.push_base
+            else "If it is there, add --base_model ITS/ID (in the run file: publish.base_model); "
+            "if not, --base_model YOU/BASE --push_base, and it is pushed there first."
+        )
+        raise PublishError(
+            f"The base model is {model['base']!r}, which nobody else can load: a card and an "
+            f"adapter must name one on the Hub. {cure}"
+        )
+    revision = model.get("revision") if base == model["base"] else None
+    if not hub.exists(base, revision) and (not asked.push_base or base == model["base"]):
+        at = f" at revision {revision}" if revision else ""
+        raise PublishError(
+            f"The base model {base!r}{at} is not on {hub.endpoint}, or not for this token to "
+            "see. Name one that is with --base_model, or push a folder with --push_base."
+        )
+    # A push that was cut short has made the repository, and left it empty.
+    if asked.push_base and base != model["base"] and not look_only and _is_empty(hub, base):
+        _push_base(hub, base, model, asked.private)
+    return replace(asked, base_model=base)
+
+
+def _is_empty(hub: Hub, repo_id: str) -> bool:
+    found = hub.state(repo_id, "main")
+    return found is None or set(found.files) <= set(NOT_CONTENT)
+
+
+def _push_base(hub: Hub, repo_id: str, model: Mapping[str, Any], private: bool | None) -> None:
+    folder = Path(resolve_model_path(model["base"]))
+    if not any(folder.glob("*.safetensors")):
+        raise PublishError(f"The base model cannot be pushed: {folder} holds no *.safetensors.")
+    repo_id = hub.writable_repo(repo_id)
+    bundle = Bundle(folder)
+    bundle.add_folder(folder)
+    if (folder / "README.md").exists():
+        bundle.add_file("README.md", folder / "README.md")
+    else:
+        bundle.add_text("README.md", base_card(folder, model, repo_id, endpoint=hub.endpoint))
+    if (record := _record_of(folder)) is not None:
+        record["publish"] = None  # where the run itself was published, this is not
+        add_list(bundle, record, repo_id=repo_id, layout="single", step=None)
+    bundle.check(secrets_in_use(hub))
+    hub.prepare_repo(repo_id, "main", private=private, gated=None)
+    found = hub.state(repo_id, "main")
+    if found is None:
+        raise PublishError(f"{repo_id} has no branch main, so the base cannot be pushed there.")
+    push(hub, repo_id, "main", bundle, found=found, message="Base model of a run")
+
+
+def _record_of(folder: Path) -> dict[str, Any] | None:
+    """Return the record of the run that made a base: of its merged weights, or as pulled."""
+    if (run := run_of_merged(folder)) is not None:
+        return dict(load_record(run))
+    try:
+        record = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    # Its list is of the repository it came from, whose subfolders do not go along.
+    return record if listed(record) else None
+
+
+def secrets_in_use(hub: Hub) -> dict[str, str]:
+    """Return the token in use, wherever it came from: it may stand in no file."""
+    from huggingface_hub import get_token
+
+    used = hub.api.token if isinstance(hub.api.token, str) else get_token()
+    return {"the Hub token in use": used} if used else {}

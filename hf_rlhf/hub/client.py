@@ -1,0 +1,307 @@
+"""The Hub as publishing sees it: may we write, what is there, what to make before a push.
+
+Every question is asked with patience (`hf_rlhf.hub.retries`): the client itself retries few of them.
+"""
+
+import json
+import operator
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
+
+from hf_rlhf.errors import PublishError
+from hf_rlhf.hub.retries import Patience, UnexpectedAnswer, content_s
+from hf_rlhf.hub.upload_set import Bundle, PushedFile
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+MANIFEST = "run.json"
+"""Pushed with every run: the record, and under `publish.files` what the revision contains."""
+NOT_CONTENT = (".gitattributes",)
+LARGEST_READ = 100 * 2**20
+"""Bytes of a card, a record or an index."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file in a repository, by its hash: sha256 if the Hub keeps it in LFS, else git's."""
+
+    digest: str
+    in_lfs: bool
+    size: int
+
+    def holds(self, sha256: str, git: str) -> bool:
+        """Say whether its content is the one with these hashes."""
+        return self.digest == (sha256 if self.in_lfs else git)
+
+
+@dataclass(frozen=True)
+class RemoteState:
+    """A revision of a repository: its commit and its files."""
+
+    commit: str
+    files: Mapping[str, RemoteFile]
+
+    def lacks(self, bundle: Bundle) -> list[str]:
+        """Return the bundle's files that are not there, or not with that content."""
+        return [file.path for file in bundle.files.values() if not self._has(file)]
+
+    def _has(self, file: PushedFile) -> bool:
+        remote = self.files.get(file.path)
+        return remote is not None and remote.holds(file.sha256, file.git)
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A client, and how patient it is."""
+
+    api: "HfApi"
+    patience: Patience
+    kind: Literal["model", "dataset"] = "model"
+    """What its repositories are."""
+
+    @property
+    def endpoint(self) -> str:
+        """The address."""
+        return str(self.api.endpoint)
+
+    @cached_property
+    def _me(self) -> "_Account":
+        # The Hub allows few of these, so a run asks once for all its pushes.
+        return self.patience.call("asking who we are", lambda: _account(self.api.whoami()))
+
+    def writable_repo(self, repo_id: str) -> str:
+        """Return `repo_id` with its namespace, if the token may write there; else PublishError.
+
+        A fine-grained token does not always say what it may do: then the push itself will tell.
+        """
+        from huggingface_hub.errors import LocalTokenNotFoundError
+
+        try:
+            me = self._me
+        except LocalTokenNotFoundError as error:
+            raise PublishError(
+                f"No token for {self.endpoint}. Run `hf auth login`, or set HF_TOKEN to a token "
+                "with the write role."
+            ) from error
+        return _allowed(self.endpoint, me, repo_id)
+
+    def exists(self, repo_id: str, revision: str | None = None) -> bool:
+        """Say whether a repository, at that revision, exists and may be seen (gated ones count)."""
+        from huggingface_hub.errors import (
+            GatedRepoError,
+            HFValidationError,
+            RepositoryNotFoundError,
+            RevisionNotFoundError,
+        )
+
+        try:
+            self.patience.call(f"looking for {repo_id}", lambda: self._info(repo_id, revision))
+        except GatedRepoError:
+            return True
+        except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError):
+            return False
+        return True
+
+    def state(self, repo_id: str, revision: str) -> RemoteState | None:
+        """Return what a repository holds at a revision; None if either does not exist."""
+        return self.patience.call(f"listing {repo_id}", lambda: self.look(repo_id, revision))
+
+    def look(self, repo_id: str, revision: str) -> RemoteState | None:
+        """Do as `state` does, once."""
+        from huggingface_hub import RepoFile
+        from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+        try:
+            commit = _text(self._info(repo_id, revision).sha)
+            tree = self.api.list_repo_tree(
+                repo_id, recursive=True, revision=commit, repo_type=self.kind
+            )
+            files = {
+                _text(item.path): RemoteFile(
+                    _text(item.lfs.sha256 if item.lfs else item.blob_id),
+                    bool(item.lfs),
+                    operator.index(item.size),
+                )
+                for item in tree
+                if isinstance(item, RepoFile)
+            }
+        except (RepositoryNotFoundError, RevisionNotFoundError):
+            return None
+        return RemoteState(commit, files)
+
+    def prepare_repo(
+        self, repo_id: str, revision: str, *, private: bool | None, gated: str | None
+    ) -> bool:
+        """Make the repository and the branch if they are not there; set who may see it.
+
+        Before anything is uploaded: a gate that comes after the weights comes too late. Returns
+        whether the branch is new, and so holds nothing but what main does.
+        """
+        call, api = self.patience.call, self.api
+        call(
+            f"making {repo_id}",
+            lambda: api.create_repo(repo_id, private=private, exist_ok=True, repo_type=self.kind),
+        )
+        info = call(f"looking at {repo_id}", lambda: self._info(repo_id))
+        wanted: dict[str, Any] = {}
+        if private is not None and bool(info.private) != private:
+            wanted["private"] = private
+        if gated is not None and getattr(info, "gated", None) != gated:
+            wanted["gated"] = gated
+        if wanted:
+            call(
+                f"settings of {repo_id}",
+                lambda: api.update_repo_settings(repo_id, repo_type=self.kind, **wanted),
+            )
+        if revision == "main" or self.exists(repo_id, revision):
+            return False
+        call(
+            f"making the branch {revision}",
+            lambda: api.create_branch(repo_id, branch=revision, exist_ok=True, repo_type=self.kind),
+        )
+        return True
+
+    def read(self, repo_id: str, path: str, state: RemoteState) -> bytes:
+        """Return one small file of a revision; ValueError if it is not small."""
+        size = state.files[path].size
+        if size > LARGEST_READ:
+            raise ValueError(f"{path} of {repo_id} has {size} bytes; the limit is {LARGEST_READ}")
+        with TemporaryDirectory() as scratch:
+            return self.download(repo_id, path, state, Path(scratch)).read_bytes()
+
+    def download(self, repo_id: str, path: str, state: RemoteState, folder: Path) -> Path:
+        """Download a file of a revision into `folder`; ValueError if more comes than is listed."""
+        size = state.files[path].size
+        return Path(
+            self.patience.call(
+                f"download of {path} of {repo_id}",
+                lambda: self.api.hf_hub_download(
+                    repo_id,
+                    path,
+                    revision=state.commit,
+                    local_dir=folder,
+                    repo_type=self.kind,
+                    tqdm_class=_bar_of_at_most(size, path),
+                ),
+                content_s=content_s(size),
+            )
+        )
+
+    def _info(self, repo_id: str, revision: str | None = None) -> Any:
+        return self.api.repo_info(repo_id, revision=revision, repo_type=self.kind)
+
+    def record(self, repo_id: str, found: RemoteState) -> dict[str, Any]:
+        """Return the run's record that a revision holds; empty for none, or one not of ours."""
+        if MANIFEST not in found.files:
+            return {}
+        try:
+            record = json.loads(self.read(repo_id, MANIFEST, found))
+            stated = listed(record)
+        except (ValueError, RecursionError):
+            return {}
+        return record if stated else {}
+
+
+def connect(
+    endpoint: str | None = None,
+    token: str | None = None,
+    patience: Patience | None = None,
+    kind: Literal["model", "dataset"] = "model",
+) -> Hub:
+    """Return a client; the token is the argument's, or what huggingface_hub itself finds."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()  # in a log each refresh of a bar is a line
+    return Hub(HfApi(endpoint=endpoint, token=token), patience or Patience(), kind)
+
+
+def _bar_of_at_most(size: int, path: str) -> Any:
+    """Return a class of progress bars that raises ValueError when more than `size` bytes come.
+
+    The client itself takes whatever is sent, and looks at the size afterwards.
+    """
+    from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
+
+    class Bar(tqdm):
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            # By Xet a second bar counts what travels, which is not the file.
+            self.bounded = not str(settings.get("name")).endswith(".transfer")
+            self.bytes: float = settings.get("initial") or 0
+            self._check(settings.get("total") or 0)
+            super().__init__(*args, **settings)  # type: ignore[no-untyped-call]
+
+        def update(self, n: float | None = 1) -> bool | None:
+            self.bytes += n or 0
+            self._check(self.bytes)
+            return super().update(n)  # type: ignore[no-any-return]
+
+        def _check(self, count: float) -> None:
+            if self.bounded and count > size:
+                raise ValueError(
+                    f"{path} is listed with {size} bytes, but the Hub sent more: the download was "
+                    "stopped"
+                )
+
+    return Bar
+
+
+def listed(record: Any) -> dict[str, dict[str, Any]]:
+    """Return the files that a published record lists (path -> sha256, git, size); else nothing."""
+    try:
+        files = record["publish"]["files"]
+        stated = {
+            str(path): {"sha256": str(one["sha256"]), "git": str(one["git"])}
+            for path, one in files.items()
+        }
+    except (KeyError, TypeError, AttributeError):
+        return {}
+    return stated
+
+
+@dataclass(frozen=True)
+class _Account:
+    name: str
+    role: str | None
+    orgs: Mapping[str, str | None]
+    """Organisation -> the role there."""
+
+
+def _account(me: Mapping[str, Any]) -> _Account:
+    role = ((me.get("auth") or {}).get("accessToken") or {}).get("role")
+    orgs = {_text(org["name"]): org.get("roleInOrg") for org in me.get("orgs") or []}
+    return _Account(_text(me["name"]), role, orgs)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise UnexpectedAnswer(f"the Hub answered {value!r} instead of a name or an id")
+    return value
+
+
+def _allowed(endpoint: str, me: _Account, repo_id: str) -> str:
+    if me.role == "read":
+        raise PublishError(
+            f"The token of {me.name!r} at {endpoint} has the role 'read', so nothing can be "
+            "pushed. Make one with the write role, and set HF_TOKEN to it."
+        )
+    namespace, slash, _ = repo_id.rpartition("/")
+    if not slash:
+        return f"{me.name}/{repo_id}"
+    if namespace != me.name and namespace not in me.orgs:
+        raise PublishError(
+            f"{me.name!r} may not write to {repo_id!r}: at {endpoint} it is not a member of an "
+            f"organisation {namespace!r} (member of: {', '.join(sorted(me.orgs)) or 'none'})."
+        )
+    if namespace != me.name and me.orgs[namespace] == "read":
+        raise PublishError(
+            f"{me.name!r} has only the role 'read' in the organisation {namespace!r}."
+        )
+    return repo_id

@@ -1,0 +1,193 @@
+"""One commit that lands once, with everything in it, however often its answer is lost.
+
+The client does not retry the POST that makes a commit; and a commit whose answer is lost has been
+made all the same. So after every error the repository is looked at before anything is sent again,
+and `parent_commit` keeps a late first commit from becoming two.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hf_rlhf.errors import PublishError
+from hf_rlhf.hub.client import Hub, RemoteState
+from hf_rlhf.hub.retries import (
+    UnexpectedAnswer,
+    content_s,
+    failures,
+    in_words,
+    is_transient,
+    status_of,
+)
+from hf_rlhf.hub.upload_set import Bundle
+
+MOST_FILES = 25_000
+"""Of one commit; the Hub's limit (docstring of `HfApi.create_commit`)."""
+BATCH_FILES, BATCH_BYTES = 64, 5 * 10**9
+"""Uploaded at once. What a batch has uploaded is not sent again, in this process or the next."""
+_READ_BACK_BYTES_S = 50_000_000
+"""A Hub may read what was uploaded once more before it answers to the commit."""
+
+
+class Overtaken(PublishError):
+    """Another commit came first."""
+
+
+def push(
+    hub: Hub,
+    repo_id: str,
+    revision: str,
+    bundle: Bundle,
+    *,
+    found: RemoteState,
+    delete: Iterable[str] = (),
+    message: str,
+) -> RemoteState:
+    """Make the revision hold the bundle's files and not those of `delete`, by at most one commit.
+
+    `found` is the state that was examined; if another commit came since, PublishError. Transient
+    failures are retried, by the hub's patience. Returns the state after, which holds it all.
+    """
+    gone = sorted(path for path in delete if path in found.files)
+    if not found.lacks(bundle) and not gone:
+        return found
+    if len(bundle.files) > MOST_FILES:
+        raise PublishError(
+            f"{len(bundle.files)} files are more than the Hub takes in one commit ({MOST_FILES}), "
+            "and in several a reader could see half of them. Nothing was pushed."
+        )
+
+    def landed() -> RemoteState | None:
+        now = hub.look(repo_id, revision)
+        return now if now and _holds(now, bundle, gone) else None
+
+    def commit() -> RemoteState:
+        return _commit(hub, repo_id, revision, operations, found.commit, message, landed)
+
+    operations = _operations(bundle, found, gone)
+    try:
+        for batch in _batches(operations):
+            hub.patience.call(
+                f"upload to {repo_id}",
+                lambda batch=batch: hub.api.preupload_lfs_files(  # type: ignore[misc]
+                    repo_id,
+                    additions=batch,
+                    revision=revision,
+                    free_memory=False,
+                    repo_type=hub.kind,
+                ),
+                content_s=content_s(sum(one.upload_info.size for one in batch)),
+            )
+        size = sum(file.size for file in bundle.files.values())
+        return hub.patience.call(
+            f"commit to {repo_id}", commit, content_s=content_s(size, _READ_BACK_BYTES_S)
+        )
+    except failures():
+        # The last try may have landed too.
+        if (after := _look_again(hub, landed)) is not None:
+            return after
+        raise
+
+
+@contextmanager
+def or_finish(hub: Hub, repo_id: str, command: str) -> Iterator[None]:
+    """Raise PublishError, with the command that finishes the push, if Hub or network fails."""
+    try:
+        yield
+    except failures(Overtaken) as error:
+        raise PublishError(
+            f"{repo_id} is incomplete on {hub.endpoint}: {in_words(error)}.\n"
+            f"To finish (uploaded files are not sent again):\n  {command}"
+        ) from error
+
+
+def _holds(now: RemoteState, bundle: Bundle, gone: Iterable[str]) -> bool:
+    return not now.lacks(bundle) and not set(gone) & set(now.files)
+
+
+def _commit(
+    hub: Hub,
+    repo_id: str,
+    revision: str,
+    operations: list[Any],
+    parent: str,
+    message: str,
+    landed: Callable[[], RemoteState | None],
+) -> RemoteState:
+    if (now := landed()) is not None:
+        return now
+    try:
+        made = hub.api.create_commit(
+            repo_id,
+            operations,
+            commit_message=message,
+            revision=revision,
+            parent_commit=parent,
+            repo_type=hub.kind,
+        )
+    except failures() as error:
+        if is_transient(error):
+            raise  # the next try looks first
+        if (after := _look_again(hub, landed)) is not None:
+            return after
+        if status_of(error) == 412:
+            raise _overtaken(repo_id, parent) from error
+        raise
+    after = landed()
+    if after is not None:
+        return after
+    now = hub.look(repo_id, revision)
+    if now is not None and now.commit == made.oid:
+        raise UnexpectedAnswer(
+            f"{repo_id} accepted the commit {made.oid[:8]}, but does not list all of its files"
+        )
+    raise _overtaken(repo_id, parent)
+
+
+def _look_again(hub: Hub, landed: Callable[[], RemoteState | None]) -> RemoteState | None:
+    try:
+        return hub.patience.once(landed)
+    except failures():
+        return None  # what failed before says more
+
+
+def _overtaken(repo_id: str, parent: str) -> Overtaken:
+    return Overtaken(
+        f"{repo_id} was changed by another commit since {parent[:8]}, while this one was made. "
+        "Look at what changed, then run the same command again"
+    )
+
+
+def _operations(bundle: Bundle, found: RemoteState, gone: Iterable[str]) -> list[Any]:
+    """Return what the commit does, the manifest last among what it adds."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    adds = []
+    for path in found.lacks(bundle):
+        add = CommitOperationAdd(path, bundle.files[path].source)
+        # Known already, and reading 100 GB once more takes minutes.
+        add.upload_info.sha256 = bytes.fromhex(bundle.files[path].sha256)
+        adds.append(add)
+    return [*(CommitOperationDelete(path, is_folder=False) for path in gone), *adds]
+
+
+def _batches(operations: Iterable[Any]) -> Iterator[list[Any]]:
+    from huggingface_hub import CommitOperationAdd
+
+    # The client sends several by a pool of threads, which a process waits for before it ends, and a
+    # daemon is not to be waited for.
+    most = 1 if threading.current_thread().daemon else BATCH_FILES
+    batch: list[Any] = []
+    size = 0
+    for one in operations:
+        if not isinstance(one, CommitOperationAdd):
+            continue
+        more = one.upload_info.size
+        if batch and (len(batch) == most or size + more > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(one)
+        size += more
+    if batch:
+        yield batch

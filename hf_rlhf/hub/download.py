@@ -1,0 +1,172 @@
+"""Download a published run or model: files of known kinds only, each verified by its hash."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from hf_rlhf.cards.metadata import OF_NO_RUN, TAG, card_tags
+from hf_rlhf.errors import ModelError
+from hf_rlhf.hub.client import MANIFEST, Hub, RemoteFile, RemoteState, connect, listed
+from hf_rlhf.hub.retries import failures, in_words
+from hf_rlhf.hub.upload_set import ALLOWED, PushedFile, is_pickle
+from hf_rlhf.models.safetensors import read_header
+from hf_rlhf.storage.files import whole_folder
+
+_INDEX = ".safetensors.index.json"
+_PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".msgpack", ".npz")
+_EDITABLE = (".md", ".gitattributes")
+"""Files that people change on the Hub after a push, which the run's manifest then does not fit."""
+
+
+def pull(
+    repo_id: str,
+    out_dir: str | Path,
+    *,
+    revision: str | None = None,
+    endpoint: str | None = None,
+    token: str | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Download `repo_id` at `revision` (a branch, tag or commit) to `out_dir`, and return it.
+
+    Code, pickles and data tables stay behind. The folder appears when every file has the hash
+    that the Hub states; for what hf-rlhf published, the revision must hold all that the run itself
+    listed. One that holds the same already is left as it is.
+
+    Raises ModelError for a repository that does not exist, is half published, has its weights only
+    as pickles, or whose files do not verify; RunFolderError when `out_dir` holds something else.
+    """
+    hub = connect(endpoint, token)
+    out = Path(out_dir)
+    try:
+        found = hub.state(repo_id, revision or "main")
+        if found is None:
+            raise ModelError(
+                f"{hub.endpoint} has no model {repo_id!r} at {revision or 'main'}, or not for "
+                "this token to see."
+            )
+        wanted = _wanted(repo_id, found)
+        if not wanted:
+            raise ModelError(
+                f"{hub.endpoint}/{repo_id} holds nothing to download at {revision or 'main'}: "
+                "nothing was published there yet, or on another branch."
+            )
+        _refuse_half(hub, repo_id, found)
+        if out.is_dir() and not _differing(out, wanted):
+            return out
+        with whole_folder(out, overwrite=overwrite) as folder:
+            _fetch(hub, repo_id, found, sorted(wanted), folder)
+            _verify(folder, repo_id, wanted)
+    except failures() as error:
+        raise ModelError(
+            f"{repo_id} could not be downloaded from {hub.endpoint}: {in_words(error)}"
+        ) from error
+    return out
+
+
+def _refuse_half(hub: Hub, repo_id: str, found: RemoteState) -> None:
+    """Refuse a revision that lacks files of its own, before anything large is downloaded.
+
+    What hf-rlhf pushes comes in one commit, whose run.json lists the others. A push by other
+    means may be seen half done: without run.json, without listed files, or without shards.
+    """
+    cure = (
+        "Push it again (with --overwrite if that is refused), or pull an earlier commit: "
+        "--revision COMMIT."
+    )
+    stated = listed(hub.record(repo_id, found))
+    for path, one in stated.items():
+        remote = found.files.get(path)
+        if remote is None:
+            raise ModelError(
+                f"{repo_id} is half published: {MANIFEST} lists {path}, which is not there. {cure}"
+            )
+        if PurePosixPath(path).suffix in _EDITABLE:
+            continue
+        if not remote.holds(one["sha256"], one["git"]):
+            raise ModelError(
+                f"{repo_id}/{path} is not the file that the run published: it was changed on the "
+                f"Hub since, or its push is not done. {cure}"
+            )
+    if not stated and "README.md" in found.files and _is_of_a_run(hub, repo_id, found):
+        raise ModelError(
+            f"{repo_id} is half published: its card is a run's of hf-rlhf, but {MANIFEST}, which "
+            f"lists the run's files, is not there or damaged. {cure}"
+        )
+    for path in sorted(path for path in found.files if path.endswith(_INDEX)):
+        folder = PurePosixPath(path).parent
+        for shard in _shards(hub.read(repo_id, path, found), f"{repo_id}/{path}"):
+            if str(folder / shard) not in found.files:
+                raise ModelError(
+                    f"{repo_id} is half published: {path} names {shard}, which is not there. {cure}"
+                )
+
+
+def _is_of_a_run(hub: Hub, repo_id: str, found: RemoteState) -> bool:
+    tags = card_tags(hub.read(repo_id, "README.md", found).decode("utf-8", "replace"))
+    return TAG in tags and OF_NO_RUN.isdisjoint(tags)
+
+
+def _shards(index: bytes, name: str) -> set[str]:
+    try:
+        return {str(shard) for shard in json.loads(index)["weight_map"].values()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelError(f"{name} is no index of safetensors files: {error!r}.") from error
+
+
+def _wanted(repo_id: str, found: RemoteState) -> dict[str, RemoteFile]:
+    for path in found.files:
+        pure = PurePosixPath(path)
+        if pure.is_absolute() or ".." in pure.parts or "\\" in path or "\0" in path:
+            raise ModelError(f"{repo_id} has a file named {path!r}, which leads out of its folder.")
+    wanted = {
+        path: file
+        for path, file in found.files.items()
+        if PurePosixPath(path).suffix.lower() in ALLOWED
+    }
+    pickled = sorted(path for path in found.files if PurePosixPath(path).suffix.lower() in _PICKLED)
+    if pickled and not any(path.endswith(".safetensors") for path in wanted):
+        raise ModelError(
+            f"{repo_id} has its weights only as {pickled[0]}, which can run code when it is read, "
+            "so it is not downloaded. Ask its author for safetensors, or look for a revision "
+            "(a pull request of the conversion bot) that has them."
+        )
+    return wanted
+
+
+def _differing(folder: Path, wanted: Mapping[str, RemoteFile]) -> list[str]:
+    """Return the files that are not in `folder`, or with another content."""
+    return [
+        path
+        for path, remote in wanted.items()
+        if not (folder / path).is_file() or not _fits(folder / path, remote)
+    ]
+
+
+def _fits(path: Path, remote: RemoteFile) -> bool:
+    file = PushedFile.of(path.name, path)
+    return remote.holds(file.sha256, file.git)
+
+
+def _fetch(hub: Hub, repo_id: str, found: RemoteState, paths: list[str], folder: Path) -> None:
+    for path in paths:
+        hub.download(repo_id, path, found, folder)
+    # The client's bookkeeping, with the address of this machine's cache.
+    shutil.rmtree(folder / ".cache", ignore_errors=True)
+
+
+def _verify(folder: Path, repo_id: str, wanted: Mapping[str, RemoteFile]) -> None:
+    if differing := _differing(folder, wanted):
+        raise ModelError(
+            f"{repo_id}: {', '.join(differing[:5])} ({len(differing)} files) did not arrive as the "
+            "Hub states them. Try again; if it stays so, the repository is damaged."
+        )
+    for path in wanted:
+        if path.endswith(".safetensors"):
+            try:
+                read_header(folder / path)
+            except ModelError as error:
+                raise ModelError(f"{repo_id}/{path} is no safetensors file.") from error
+        elif is_pickle(folder / path):
+            raise ModelError(f"{repo_id}/{path} is a pickle or an archive, whatever its name says.")

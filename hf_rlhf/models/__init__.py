@@ -1,0 +1,1 @@
+"""Models: located, loaded, adapted, merged."""

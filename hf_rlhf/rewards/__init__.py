@@ -1,0 +1,1 @@
+"""Rewards: composition and gates; judges are in `hf_rlhf.rewards.judges`."""

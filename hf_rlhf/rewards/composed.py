@@ -1,0 +1,378 @@
+"""Rewards and gates, made into the one reward that a trainer sees.
+
+For each completion::
+
+    total = None                               if a gate, or a `void` reward, abstains,
+                                               or no reward has a score
+            0                                  otherwise, if a gate fails
+            sum of weight * clip(score)        otherwise, over the rewards that have a score
+
+A reward that failed abstains, and then the row is voided rather than scored: TRL would add a
+None as 0 beside other rewards, and a failed judge would read as a low score. `on_none: skip` is
+for rewards that do not apply to every row of a mixed dataset; they leave the sum. A reward of
+weight 0 is a monitor: measured and logged, never added. A gate passes when its score reaches its
+threshold. Nothing is renormalised, so a number on the card is a plain sum of numbers on the card.
+"""
+
+import asyncio
+import inspect
+import math
+import threading
+import traceback
+import zlib
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hf_rlhf.contracts import Score
+from hf_rlhf.data.messages import text_of
+from hf_rlhf.errors import HfRlhfError, RewardError
+from hf_rlhf.rewards.abstentions import Abstentions
+
+TOTAL = "total"
+TRL_SUPPLIES = frozenset(
+    {
+        *("prompts", "completions", "completion_ids", "trainer_state", "environments"),
+        *("log_extra", "log_metric"),
+    }
+)
+Metric = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One reward or gate of a composition, under its own label."""
+
+    label: str
+    reward: Callable[..., Any]
+    weight: float = 1.0
+    on_none: Literal["void", "skip"] = "void"
+    clip: tuple[float, float] | None = None
+    threshold: float = 0.5
+    """For a gate: it passes when its score is at least this."""
+    source: str = ""
+    """The package that the reward comes from, for messages."""
+
+    def needs(self) -> frozenset[str]:
+        """Return the dataset columns without which this reward cannot be called."""
+        return frozenset(
+            name
+            for name, parameter in signature(self.reward).items()
+            if parameter.default is parameter.empty
+            and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+            and name not in TRL_SUPPLIES
+        )
+
+
+def signature(reward: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters by which `reward` is called, by name."""
+    return inspect.signature(reward).parameters
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What one call of a composition gave: a list of length `n` for each label."""
+
+    total: list[Score]
+    parts: Mapping[str, list[Score]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One scored completion, kept to be looked at."""
+
+    prompt: str
+    completion: str
+    reward: Score
+    components: Mapping[str, Score]
+
+
+@dataclass
+class ComposedReward:
+    """The rewards and gates of a run as one TRL reward; picklable, like its parts.
+
+    It is called from the trainer's own thread even when its parts are `async`, which run
+    together on one event loop: TRL's loop thread must not do the collective calls by which the
+    statistics are made the same on every process.
+    """
+
+    rewards: tuple[Part, ...]
+    gates: tuple[Part, ...] = ()
+    keep_samples: int = 64
+    abstentions: Abstentions = field(default_factory=Abstentions, compare=False)
+    samples: "deque[Sample]" = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.samples = deque(maxlen=self.keep_samples)
+        self.__name__ = TOTAL
+        labels = [part.label for part in (*self.rewards, *self.gates)]
+        if repeated := sorted({label for label in labels if labels.count(label) > 1}):
+            raise RewardError(f"Two rewards or gates share a label: {', '.join(repeated)}.")
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        log_metric: Metric | None = None,
+        log_extra: Callable[[str, list[Any]], None] | None = None,
+        **columns: Any,
+    ) -> list[Score]:
+        """Score completions for TRL, logging every part's statistics.
+
+        Raises RewardError as `score` does; when another process's part failed, here too, since
+        the processes wait for each other's scores. Also after too many steps without any reward.
+        """
+        try:
+            scores = self.score(
+                prompts, completions, log_metric=log_metric, log_extra=log_extra, **columns
+            )
+        except HfRlhfError as error:
+            if log_metric is not None:
+                gather_rows([], failed=error)
+            raise
+        if log_metric is not None:
+            step = getattr(columns.get("trainer_state"), "global_step", 0)
+            self._log(scores, prompts, log_metric, step)
+        if log_extra is not None:
+            for label, values in scores.parts.items():
+                log_extra(label, list(values))
+        for row, total in enumerate(scores.total):
+            self.samples.append(
+                Sample(
+                    text_of(prompts[row]),
+                    text_of(completions[row]),
+                    total,
+                    by_row(scores.parts, row),
+                )
+            )
+        return scores.total
+
+    def score(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Scores:
+        """Return the total and every part's score, each a list of length `len(completions)`.
+
+        What TRL would supply and `columns` lacks, such as `log_metric`, is None for the parts.
+
+        Raises RewardError when a part raises or returns anything but one finite number or None
+        per completion.
+        """
+        parts = (*self.rewards, *self.gates)
+        given = {
+            **dict.fromkeys(TRL_SUPPLIES),
+            **{"prompts": prompts, "completions": completions},
+            **columns,
+        }
+        pending = {part.label: _call(part, given) for part in parts if not _is_async(part.reward)}
+        awaitable = [part for part in parts if _is_async(part.reward)]
+        if awaitable:
+            answers = _run_together([_acall(part, given) for part in awaitable])
+            pending |= dict(zip((part.label for part in awaitable), answers, strict=True))
+        checked = {part.label: _checked(part, pending[part.label], completions) for part in parts}
+        total = [self._total(checked, row) for row in range(len(completions))]
+        return Scores(total, checked)
+
+    def _total(self, scores: Mapping[str, list[Score]], row: int) -> Score:
+        gate_scores = [(gate, scores[gate.label][row]) for gate in self.gates]
+        if any(score is None for _, score in gate_scores):
+            return None
+        terms: list[float] = []
+        for part in self.rewards:
+            if part.weight == 0:
+                continue
+            score = scores[part.label][row]
+            if score is None:
+                if part.on_none == "void":
+                    return None
+                continue
+            if part.clip is not None:
+                score = min(max(score, part.clip[0]), part.clip[1])
+            terms.append(part.weight * score)
+        if not terms:
+            return None
+        failed = any(score is not None and score < gate.threshold for gate, score in gate_scores)
+        return 0.0 if failed else math.fsum(terms)
+
+    def _log(self, scores: Scores, prompts: Sequence[Any], log_metric: Metric, step: int) -> None:
+        everything = {TOTAL: scores.total, **scores.parts}
+        rows = [
+            # A checksum, since prompts are long and every process gets all of these.
+            (zlib.crc32(text_of(prompt).encode("utf-8", "surrogatepass")), by_row(everything, row))
+            for row, prompt in enumerate(prompts)
+        ]
+        gathered = gather_rows(rows)
+        self.abstentions.count([by for _, by in gathered], TOTAL, step)
+        keys = [key for key, _ in gathered]
+        for label in everything:
+            values = [scores_by_label[label] for _, scores_by_label in gathered]
+            for name, value in summarise(values, keys).items():
+                # TRL logs mean and std of the total itself, and would average ours into them.
+                if label != TOTAL or name not in ("mean", "std"):
+                    log_metric(f"rewards/{label}/{name}", value)
+        for gate in self.gates:
+            known = [by[gate.label] for _, by in gathered if by[gate.label] is not None]
+            if known:
+                passed = sum(score >= gate.threshold for score in known)
+                log_metric(f"gates/{gate.label}/pass_rate", passed / len(known))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "samples": deque(maxlen=self.keep_samples)}
+
+
+def by_row(parts: Mapping[str, Sequence[Score]], row: int) -> dict[str, Score]:
+    """Return each label's score of one row."""
+    return {label: values[row] for label, values in parts.items()}
+
+
+def summarise(values: Sequence[Score], groups: Sequence[object]) -> dict[str, float]:
+    """Return mean, std (ddof 0), None count, and share of groups in which all scores are equal.
+
+    A group is a run of equal entries in `groups`: the completions of one prompt, as GRPO samples
+    them. A group of equal scores has advantage 0 and teaches nothing (Yu et al. 2025, DAPO).
+    """
+    known = [value for value in values if value is not None]
+    result = {"none": float(len(values) - len(known))}
+    if not known:
+        return result
+    mean = math.fsum(known) / len(known)
+    result["mean"] = mean
+    result["std"] = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / len(known))
+    grouped: list[list[float]] = []
+    previous: object = None
+    for key, value in zip(groups, values, strict=True):
+        if not grouped or key != previous:
+            grouped.append([])
+            previous = key
+        if value is not None:
+            grouped[-1].append(value)
+    alive = [group for group in grouped if len(group) > 1]
+    if alive:
+        flat = sum(max(group) - min(group) < 1e-9 for group in alive)
+        result["zero_std_groups"] = flat / len(alive)
+    return result
+
+
+@dataclass(frozen=True)
+class _Stopped:
+    said: str
+
+
+def gather_rows(rows: list[Any], *, failed: HfRlhfError | None = None) -> list[Any]:
+    """Return the rows of all processes, on each of them.
+
+    A process that has none because it `failed` calls this too, for the others would wait for it.
+    Raises RewardError, with what that process said, on the others.
+    """
+    from accelerate.utils import gather_object
+
+    gathered: list[Any] = gather_object(rows if failed is None else [_Stopped(str(failed))])
+    for row in gathered:
+        if isinstance(row, _Stopped) and failed is None:
+            raise RewardError(f"Stopped, because another process did: {row.said}")
+    return gathered
+
+
+def _is_async(reward: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(
+        getattr(reward, "__call__", None)  # noqa: B004 - the method itself is inspected
+    )
+
+
+def _arguments(part: Part, given: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = signature(part.reward)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return dict(given)
+    return {name: value for name, value in given.items() if name in parameters}
+
+
+def _raised(part: Part, error: Exception) -> RewardError:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return RewardError(
+        f"Reward {part.label!r}{_from(part)} raised {type(error).__name__}: {error}, at "
+        f"{place.filename}:{place.lineno}. A reward that cannot score a completion returns None "
+        "for it."
+    )
+
+
+def _call(part: Part, given: Mapping[str, Any]) -> Any:
+    try:
+        return part.reward(**_arguments(part, given))
+    except HfRlhfError:
+        raise
+    except Exception as error:  # noqa: BLE001 - plugin code may raise anything
+        raise _raised(part, error) from error
+
+
+async def _acall(part: Part, given: Mapping[str, Any]) -> Any:
+    try:
+        return await part.reward(**_arguments(part, given))
+    except HfRlhfError:
+        raise
+    except Exception as error:  # noqa: BLE001 - plugin code may raise anything
+        raise _raised(part, error) from error
+
+
+def _from(part: Part) -> str:
+    return f" (from {part.source})" if part.source else ""
+
+
+def _checked(part: Part, values: Any, completions: Sequence[Any]) -> list[Score]:
+    expected = "Expected one finite number, or None to abstain, for each completion."
+    if isinstance(values, (str, bytes, Mapping, Set)) or not hasattr(values, "__len__"):
+        raise RewardError(
+            f"Reward {part.label!r}{_from(part)} returned {type(values).__name__}, not a list. "
+            f"{expected}"
+        )
+    if len(values) != len(completions):
+        raise RewardError(
+            f"Reward {part.label!r}{_from(part)} returned {len(values)} scores for "
+            f"{len(completions)} completions. {expected}"
+        )
+    checked: list[Score] = []
+    for row, value in enumerate(values):
+        if value is None:
+            checked.append(None)
+            continue
+        try:
+            if isinstance(value, (str, bytes)):
+                raise TypeError
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not math.isfinite(number):
+            excerpt = text_of(completions[row])[:120]
+            raise RewardError(
+                f"Reward {part.label!r}{_from(part)} returned {value!r} for completion {row} of "
+                f"{len(completions)}, which begins {excerpt!r}. {expected}"
+            )
+        checked.append(number)
+    return checked
+
+
+_loop: asyncio.AbstractEventLoop | None = None
+_loop_lock = threading.Lock()
+
+
+def _run_together(coroutines: Sequence[Any]) -> list[Any]:
+    """Run coroutines on one event loop that outlives the call, so that HTTP clients can too."""
+    global _loop
+    with _loop_lock:
+        if _loop is None or _loop.is_closed():
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="hf-rlhf-rewards", daemon=True).start()
+
+    async def together() -> list[Any]:
+        tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            # When one fails, or all are cancelled, none may go on asking a judge.
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    pending = asyncio.run_coroutine_threadsafe(together(), _loop)
+    try:
+        return pending.result()
+    except BaseException:  # Ctrl-C reaches this thread only
+        pending.cancel()
+        raise

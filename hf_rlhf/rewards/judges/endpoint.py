@@ -1,0 +1,400 @@
+"""One OpenAI-compatible server: is its URL safe, one chat completion, and what went wrong.
+
+A call ends in one of four ways: a `Reply`; `Failed`, which concerns this call, and says whether
+trying again may help; `Unavailable`, where there is no server, or one that is too busy; or
+JudgeError, for what will not heal by itself (a refused key, an unknown model, a wrong address),
+with the cure.
+"""
+
+import asyncio
+import contextlib
+import difflib
+import email.utils
+import json
+import os
+import re
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+from hf_rlhf.config.urls import is_forbidden
+from hf_rlhf.data.messages import text_of
+from hf_rlhf.errors import JudgeError
+from hf_rlhf.rewards.judges import transport
+from hf_rlhf.rewards.judges.display_name import JUDGE, Called
+from hf_rlhf.rewards.judges.transport import Answer
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
+
+AGAIN = frozenset({408, 409})
+"""Statuses, beside 5xx, that another try of this request may heal."""
+BUSY = 429
+NO_CHAT = frozenset({405, 501})
+"""Statuses by which a server says that it takes no such request at all."""
+GONE = frozenset({502, 503, 504, 520, 521, 522, 523, 524, 529, 530})
+"""Statuses by which a proxy (52x: Cloudflare's) or a starting server says that nobody is there."""
+NO_KEY = "EMPTY"
+ACCOUNT = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
+"""What OpenAI bills, where a key has several; as its own clients name them."""
+_SHOWN = 200
+_WRONG = "(?:invalid|not valid|incorrect|expired|missing)"
+_REFUSES_KEY = re.compile(
+    rf"{_WRONG}[^.]{{0,30}}api[ _-]?key|api[ _-]?key[^.]{{0,30}}{_WRONG}", re.IGNORECASE
+)
+"""What a 400 says of a bad key, as Google's API answers it."""
+
+
+class Failed(Exception):
+    """One call failed; the message is the cause."""
+
+    def __init__(self, cause: str, *, again: bool) -> None:
+        super().__init__(cause)
+        self.again = again
+        """Whether another try may succeed."""
+
+
+class Unavailable(Failed):
+    """Nobody answered, or the server asked to be left alone; the message is the cause."""
+
+    def __init__(
+        self,
+        cause: str,
+        *,
+        sent: float,
+        after: float | None = None,
+        busy: bool = False,
+        nobody: bool = False,
+    ) -> None:
+        super().__init__(cause, again=True)
+        self.sent = sent
+        """When the request was sent, by `time.monotonic()`."""
+        self.after = after
+        """For how many seconds the server asked to be left alone."""
+        self.busy = busy
+        """It is there, but takes no more requests for now."""
+        self.nobody = nobody
+        """Nothing takes connections at the address."""
+
+
+class Silent(Unavailable):
+    """The request was taken, as far as can be told, and not answered in time."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a model said, and what it cost."""
+
+    text: str
+    truncated: bool
+    """It reached the limit on tokens before its end."""
+    only_thought: bool
+    """It has no content; `text` is its thinking."""
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a model is served. Holds the name of the key's variable, never the key."""
+
+    base_url: str
+    model: str
+    api_key_env: str
+    called: Called = JUDGE
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator["ClientSession"]:
+        """Open a client for the running event loop. Raises JudgeError for an unsafe address.
+
+        A client's connections belong to one loop, and trainers call from several, so it is not
+        kept. Redirects are not followed: they would carry prompts and key to another host.
+        """
+        host = urlsplit(self.base_url).hostname or ""
+        await _refuse_internal(host, self.called)
+        check = partial(_refuse_forbidden, host=host, called=self.called)
+        async with transport.session(self.base_url, self._headers(), check) as client:
+            yield client
+
+    async def complete(
+        self, client: "ClientSession", body: Mapping[str, Any], timeout: float
+    ) -> Reply:
+        """Ask for one chat completion, within `timeout` seconds.
+
+        Raises Unavailable, Failed or JudgeError.
+        """
+        sent = monotonic()
+        content = _json(body, self.called)
+        answer = await self._answer(client, "POST", "/chat/completions", content, timeout)
+        if not 200 <= answer.status < 300:
+            raise await self._diagnosed(client, answer, sent)
+        if not answer.whole:
+            limit = transport.MAX_REPLY_BYTES // 2**20
+            raise Failed(f"the answer is longer than {limit} MiB", again=True)
+        return self._reply(answer.text)
+
+    async def _answer(
+        self,
+        client: "ClientSession",
+        method: str,
+        path: str,
+        body: bytes | None,
+        timeout: float,
+    ) -> Answer:
+        """Send one request. Raises Unavailable, Failed or JudgeError when no answer comes."""
+        import aiohttp
+
+        sent = monotonic()
+        try:
+            async with asyncio.timeout(timeout):
+                return await transport.ask(client, method, self.base_url + path, body)
+        except aiohttp.InvalidURL:  # whose text, like the next one's, may hold a proxy's password
+            what = f"{self.base_url}, or the environment's proxy for it, is not an address"
+            raise Failed(what, again=False) from None
+        except aiohttp.ClientHttpProxyError as error:
+            said = f"the proxy answers {error.status} {self.shown(error.message)}"
+            raise Unavailable(f"no connection: {said}", sent=sent) from None
+        except aiohttp.ClientError as error:
+            nobody = isinstance(error, aiohttp.ClientConnectorError)
+            raise self._unconnected(_root_cause(error), sent, nobody=nobody) from None
+        except TimeoutError:
+            raise Silent(f"no answer within {timeout:g} s", sent=sent) from None
+        except OSError as error:
+            raise self._unconnected(_root_cause(error), sent) from None
+        except ValueError as error:
+            raise Failed(self.shown(error), again=False) from None
+
+    def shown(self, text: object) -> str:
+        """Return a short line of text that came from outside, without the key."""
+        line = " ".join(str(text).split())
+        key = self._key_or_none()
+        if key:
+            line = line.replace(key, "[key]")
+        return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
+
+    def _key(self) -> str:
+        key = self._key_or_none()
+        if key is None and self.api_key_env != "OPENAI_API_KEY":
+            raise JudgeError(
+                f"The {self.called}'s key is to be in the environment variable {self.api_key_env}, "
+                f"which is not set. Set it, or leave out {self.called.setting('api_key_env')} for "
+                f"a server without keys."
+            )
+        if key and not (key.isascii() and key.isprintable()):
+            raise JudgeError(
+                f"The {self.called}'s key in the environment variable {self.api_key_env} holds a "
+                f"line break or another character that no header can carry. Set it anew."
+            )
+        return key or NO_KEY
+
+    def _headers(self) -> dict[str, str]:
+        headers = {
+            "Accept": "application/json",
+            "Authorization": f"Bearer {self._key()}",
+            "Content-Type": "application/json",
+            "User-Agent": "hf-rlhf",
+        }
+        for header, variable in ACCOUNT.items():
+            if account := os.environ.get(variable):
+                headers[header] = account
+        return headers
+
+    def _key_or_none(self) -> str | None:
+        return os.environ.get(self.api_key_env) or None
+
+    def _reply(self, text: str) -> Reply:
+        """Read the body of a 200 answer; should it quote the key, without it."""
+        key = self._key_or_none()
+        if key:
+            text = text.replace(json.dumps(key)[1:-1], "[key]")
+        if _is_page(text):
+            raise JudgeError(
+                f"The {self.called}'s {self.called.setting('base_url')} {self.base_url} answers "
+                f"with a web page, not with an OpenAI-compatible API. It usually ends in /v1."
+            )
+        try:
+            answer = json.loads(text)
+            choice = answer["choices"][0]
+            message = choice["message"]
+            content = text_of([message])
+        except (ValueError, LookupError, TypeError, AttributeError):
+            found = self.shown(text) or "an empty body"
+            raise Failed(f"the answer is not a chat completion: {found}", again=True) from None
+        thought = message.get("reasoning_content") or message.get("reasoning") or ""
+        usage = answer.get("usage") or {}
+        return Reply(
+            text=content if content.strip() else str(thought),
+            truncated=choice.get("finish_reason") == "length",
+            only_thought=not content.strip() and bool(thought),
+            prompt_tokens=_count(usage, "prompt_tokens"),
+            completion_tokens=_count(usage, "completion_tokens"),
+        )
+
+    def _unconnected(
+        self, cause: BaseException, sent: float, *, nobody: bool = False
+    ) -> Unavailable | JudgeError:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return JudgeError(
+                f"The {self.called}'s server {self.base_url} has a certificate that is not trusted "
+                f"here: {self.shown(cause)}. SSL_CERT_FILE names certificates of your own."
+            )
+        return Unavailable(f"no connection: {self.shown(cause)}", sent=sent, nobody=nobody)
+
+    async def _diagnosed(
+        self, client: "ClientSession", answer: Answer, sent: float
+    ) -> Failed | JudgeError:
+        """Turn an HTTP status into what it means for the run."""
+        status, text = answer.status, answer.text
+        cause = f"HTTP {status}: {self.shown(text)}"
+        busy = status == BUSY
+        if status in GONE or (busy and "insufficient_quota" not in text):
+            after = retry_after(answer.headers)
+            return Unavailable(cause, sent=sent, after=after, busy=busy)
+        if status in AGAIN or (status >= 500 and status not in NO_CHAT):
+            return Failed(cause, again=True)
+        return await self._refused(client, answer)
+
+    async def _refused(self, client: "ClientSession", answer: Answer) -> Failed | JudgeError:
+        """Say what a status means that waiting will not change."""
+        status = answer.status
+        said = self.shown(answer.text)
+        where = f"The {self.called} at {self.base_url}"
+        base_url = self.called.setting("base_url")
+        if status == BUSY:
+            return JudgeError(f"{where} has no quota left for this key ({status}: {said}).")
+        if status in (401, 403) or (status == 400 and _REFUSES_KEY.search(answer.text)):
+            return JudgeError(
+                f"{where} refused the key ({status}: {said}). "
+                f"Put a valid one in the environment variable {self.api_key_env}."
+            )
+        if status == 404:
+            return JudgeError(
+                f"{where} answered 404 for the model {self.model!r}: {said}. "
+                f"{await self._models(client)}"
+            )
+        if 300 <= status < 400:
+            host = _host(answer.headers.get("location", ""))
+            return JudgeError(
+                f"{where} redirects to {self.shown(host)}, which is not followed. "
+                f"Set {base_url} to where it is served."
+            )
+        if status in NO_CHAT or _is_page(answer.text):
+            return JudgeError(
+                f"{where} takes no chat completions ({status}: {said}): it is no OpenAI-compatible "
+                f"API, or not under this path. {base_url} usually ends in /v1."
+            )
+        hint = ""
+        if "response_format" in said or "json_schema" in said:
+            hint = " (the server may not know schemas: set structured to false)"
+        return Failed(f"HTTP {status}: {said}{hint}", again=False)
+
+    async def _models(self, client: "ClientSession") -> str:
+        """Say which models the server has, nearest names first."""
+        try:
+            answer = await self._answer(client, "GET", "/models", None, timeout=5)
+            names = [str(entry["id"]) for entry in json.loads(answer.text)["data"]]
+        except (Failed, JudgeError, ValueError, LookupError, TypeError):
+            option = self.called.setting("base_url")
+            return f"It lists no models either; {option} usually ends in /v1."
+        near = difflib.get_close_matches(self.model, names, n=3, cutoff=0.4)
+        listed = near + [name for name in names if name not in near]
+        return f"It serves: {self.shown(', '.join(listed[:8]))}." if listed else "It serves none."
+
+
+def checked_url(base_url: str, called: Called = JUDGE) -> str:
+    """Return a base URL without its trailing slash. Raises JudgeError when it must not be used.
+
+    Credentials and queries are refused, not cut off: a run file is recorded as it was written.
+    """
+    named = f"The {called}'s {called.setting('base_url')}"
+    try:
+        parts = urlsplit(base_url.strip())
+        host = parts.hostname or ""
+        _ = parts.port  # raises for a port that is none
+    except ValueError:  # whose text may hold a key
+        raise JudgeError(
+            f"{named} is not an address. It should look like http://localhost:8000/v1."
+        ) from None
+    bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    if parts.scheme not in ("http", "https") or not host:
+        raise JudgeError(
+            f"{named} {bare!r} is not an address. It should look like http://localhost:8000/v1."
+        )
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise JudgeError(
+            f"{named} {bare} carries a user, a query or a fragment, which would be written to the "
+            f"record. Leave them out; a key goes in an environment variable that "
+            f"{called.setting('api_key_env')} names."
+        )
+    _refuse_forbidden(host, host, called)
+    return bare.rstrip("/")
+
+
+async def _refuse_internal(host: str, called: Called) -> None:
+    """Refuse a name that resolves to such an address, also one to be resolved by a proxy."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return  # A proxy may know the name; if not, the call itself says so.
+    for *_, address in found:
+        _refuse_forbidden(str(address[0]), host, called)
+
+
+def _refuse_forbidden(address: str, host: str, called: Called) -> None:
+    if is_forbidden(address):
+        raise JudgeError(
+            f"The {called}'s {called.setting('base_url')} names {host}, a link-local or cloud "
+            f"metadata address, where no model is served. Use the server's own name or address."
+        )
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that an answer asks to wait, given in seconds or as an HTTP date."""
+    for header, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        with contextlib.suppress(TypeError, ValueError):
+            seconds = float(headers.get(header, "")) * scale
+            return max(0.0, seconds) if seconds == seconds else None
+    with contextlib.suppress(TypeError, ValueError):
+        date = email.utils.parsedate_to_datetime(headers.get("retry-after", ""))
+        return max(0.0, date.timestamp() - time.time())
+    return None
+
+
+def _json(body: Mapping[str, Any], called: Called) -> bytes:
+    sent = {name: value for name, value in body.items() if name != "extra_body"}
+    sent |= body.get("extra_body", {})
+    try:
+        text = json.dumps(sent, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        named = f"The {called}'s {called.setting('extra_body')}"
+        raise JudgeError(f"{named} cannot be sent as JSON: {error}.") from None
+    return text.encode("utf-8", "replace")
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or "another path"
+    except ValueError:
+        return "what is no address"
+
+
+def _is_page(text: str) -> bool:
+    return text.lstrip()[:1] == "<"
+
+
+def _count(usage: Mapping[str, Any], name: str) -> int:
+    value = usage.get(name)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    while (deeper := error.__cause__ or error.__context__) is not None:
+        error = deeper
+    return error

@@ -1,0 +1,1 @@
+"""A checked run file becomes a `Run`: everything is resolved before weights load."""

@@ -1,0 +1,147 @@
+"""Builds the components named in a run file, and reports those that cannot be built."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from hf_rlhf.config import registry
+from hf_rlhf.config.run_file import GateSpec, RewardSpec, RunFile, RunSpec, keys_of
+from hf_rlhf.config.validation import accepted_by, bind
+from hf_rlhf.errors import HfRlhfError, PluginError, Problem, RewardError
+from hf_rlhf.rewards.abstentions import Abstentions
+from hf_rlhf.rewards.composed import ComposedReward, Part
+
+
+class ComponentBuilder:
+    """Builds the components of one run file; collects their problems and their provenance."""
+
+    def __init__(self, file: RunFile) -> None:
+        self.file = file
+        self.problems: list[Problem] = []
+        self.components: list[Mapping[str, Any]] = []
+
+    def _load(self, kind: registry.Kind, name: str, label: str, arguments: Any) -> Any:
+        component = registry.load(kind, name)
+        self.components.append(
+            {
+                "kind": kind,
+                "name": name,
+                "label": label,
+                "arguments": dict(arguments),
+                **registry.provenance(kind, name),
+            }
+        )
+        return component
+
+    def _component(
+        self,
+        kind: registry.Kind,
+        spec: Any,
+        injected: Mapping[str, Any],
+        *,
+        build: bool = True,
+    ) -> Any:
+        """Build one component; if that fails, report the problem and return None.
+
+        Without `build` its name and arguments are checked, and that is all.
+        """
+        path = spec.path
+        label = getattr(spec, "label", spec.name)
+        try:
+            target = self._load(kind, spec.name, label, spec.arguments)
+        except PluginError as error:
+            self.problems.append(Problem(self.file.where((*path, "name")), str(error)))
+            return None
+        where = partial(_inside, self.file, path)
+        arguments, problems = bind(
+            target,
+            spec.arguments,
+            where=where,
+            injected=injected,
+            beside=keys_of(type(spec)),
+        )
+        self.problems += problems
+        if problems or not build:
+            return None
+        accepted = accepted_by(target)
+        arguments |= {key: value for key, value in injected.items() if key in accepted}
+        try:
+            return target(**arguments)
+        except HfRlhfError as error:
+            self.problems.append(Problem(self.file.where(path), str(error)))
+        except Exception as error:  # noqa: BLE001 - plugin code may raise anything
+            self.problems.append(
+                Problem(
+                    self.file.where(path),
+                    f"{spec.name} refuses these arguments: {type(error).__name__}: {error}",
+                )
+            )
+        return None
+
+    def _judges(self, spec: RunSpec) -> dict[str, Any]:
+        built = {judge.label: self._component("judges", judge, {}) for judge in spec.judges}
+        return {label: judge for label, judge in built.items() if judge is not None}
+
+    def _reward(self, spec: RunSpec, judges: Mapping[str, Any]) -> ComposedReward | None:
+        rewards = [self._part(reward, judges, spec) for reward in spec.rewards]
+        gates = [self._part(gate, judges, spec) for gate in spec.gates]
+        if not rewards or None in (*rewards, *gates):
+            return None  # nothing to compose, or reported already
+        try:
+            return ComposedReward(
+                tuple(rewards),  # type: ignore[arg-type]
+                tuple(gates),  # type: ignore[arg-type]
+                abstentions=Abstentions(spec.limits.max_steps_without_reward),
+            )
+        except RewardError:
+            return None  # two share a label, which the run file's own check has reported
+
+    def _part(
+        self,
+        spec: RewardSpec | GateSpec,
+        judges: Mapping[str, Any],
+        run: RunSpec,
+    ) -> Part | None:
+        labels = [judge.label for judge in run.judges]
+        if spec.judge is not None and spec.judge not in labels:
+            self.problems.append(
+                Problem(
+                    self.file.where((*spec.path, "judge")),
+                    f"no judge is labelled {spec.judge!r}.",
+                    f"Labels under `judges`: {', '.join(labels) or 'none'}.",
+                )
+            )
+            self._component("rewards", spec, {"judge": None}, build=False)
+            return None
+        chosen = spec.judge or (labels[0] if len(labels) == 1 else None)
+        injected = {"judge": judges.get(chosen) if chosen else None}
+        # A judge that could not be built has been reported; the reward would only miss it.
+        build = chosen is None or chosen in judges
+        build &= not self._misplaced_judge(spec, labels)
+        reward = self._component("rewards", spec, injected, build=build)
+        if reward is None:
+            return None
+        source = " ".join(self.components[-1][key] for key in ("package", "version"))
+        if isinstance(spec, GateSpec):
+            return Part(spec.label, reward, threshold=spec.threshold, source=source)
+        return Part(spec.label, reward, spec.weight, spec.on_none, spec.clip, source=source)
+
+    def _misplaced_judge(self, spec: RewardSpec | GateSpec, labels: Sequence[str]) -> bool:
+        """Report a judge given to a reward that takes none, or a missing choice of judge."""
+        try:
+            takes = "judge" in accepted_by(registry.load("rewards", spec.name))
+        except PluginError:
+            return False  # reported where it is built
+        where = self.file.where((*spec.path, "judge"))
+        if spec.judge and not takes:
+            self.problems.append(Problem(where, f"{spec.name} takes no judge.", "Remove it."))
+            return True
+        if takes and not spec.judge and len(labels) > 1:
+            fix = f"Write `judge:` with one of {', '.join(labels)}."
+            self.problems.append(Problem(where, f"{spec.name} needs a judge, none chosen.", fix))
+            return True
+        return False
+
+
+def _inside(file: RunFile, path: Sequence[str | int], key: str) -> str:
+    return file.where((*path, key))

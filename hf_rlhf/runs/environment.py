@@ -1,0 +1,102 @@
+"""What a run ran on: software, hardware and checkout, with nothing secret."""
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.config.registry import KINDS, offered, package
+
+PACKAGES = (
+    *("hf-rlhf", "trl", "transformers", "peft", "accelerate", "datasets", "tokenizers"),
+    *("safetensors", "torch", "huggingface-hub", "hf-xet", "numpy", "aiohttp", "deepspeed"),
+    *("vllm", "flash-attn", "bitsandbytes", "liger-kernel", "kernels"),
+)
+
+
+def environment() -> dict[str, Any]:
+    """Return the software and the machine as the record's `environment`, with nothing secret.
+
+    Imports torch, for the GPUs' names. The host's and the user's names are left out.
+    """
+    import psutil
+
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": packages(),
+        "cpu": _cpu(),
+        "cpu_count": os.cpu_count(),
+        "gpu": _gpus(),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "git": git_state(),
+    }
+
+
+def peak_memory() -> dict[str, Any]:
+    """Return the most memory that this process has held so far: `bytes`, and `of` what.
+
+    On a GPU what torch's allocator held for tensors; elsewhere the process's resident set, with
+    code and libraries.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        return {"bytes": torch.cuda.max_memory_allocated(), "of": "GPU"}
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {"bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, "of": "RSS"}
+
+
+def packages() -> dict[str, str]:
+    """Return the installed versions of what a run depends on and of every installed plugin."""
+    plugins = {package(point)[0] for kind in KINDS for point in offered(kind) if point.dist}
+    found = {}
+    for name in sorted({*PACKAGES, *plugins}):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue  # an optional package that is not installed
+    return found
+
+
+def _cpu() -> str | None:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return value.strip()
+    elif sys.platform == "darwin":
+        return _output("sysctl", "-n", "machdep.cpu.brand_string") or None
+    return platform.processor() or platform.machine() or None
+
+
+def _gpus() -> list[str]:
+    import torch
+
+    if torch.cuda.is_available():
+        return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return ["Apple MPS"] if torch.backends.mps.is_available() else []
+
+
+def git_state() -> dict[str, Any] | None:
+    """Return the commit of the current folder's checkout, and whether tracked files differ."""
+    commit = _output("git", "rev-parse", "HEAD")
+    if not commit:
+        return None
+    changes = _output("git", "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def _output(*command: str) -> str | None:
+    """Return what a command prints, or None when it is missing, fails, or is slow."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

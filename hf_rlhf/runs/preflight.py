@@ -1,0 +1,337 @@
+"""What can be known to go wrong before weights load: the library's silent traps, and the machine.
+
+Each check returns the problems it sees, each at a top-level key of the run file.
+`hf_rlhf.runs.resolve.prepare` stops on any of them, so a run that `hf-rlhf check` passes does not fail
+later for a cause that is listed here.
+"""
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.config.settings import unclassified
+from hf_rlhf.distributed import distributed_type, is_planned, launch_problems, processes
+from hf_rlhf.errors import Problem
+from hf_rlhf.models.loading import adapter_problems
+from hf_rlhf.runs.preflight_data import (
+    column_problems,
+    dropped_problems,
+    evaluation_problems,
+    length_problems,
+    rendering_problem,
+    template_problems,
+    tokenizer_problems,
+)
+from hf_rlhf.runs.preflight_data import completion_length as completion_length
+from hf_rlhf.runs.preflight_data import model_config as model_config
+from hf_rlhf.runs.preflight_data import prompt_lengths as prompt_lengths
+from hf_rlhf.runs.preflight_settings import idle, settings_problems
+from hf_rlhf.runs.preflight_vllm import vllm_problems
+from hf_rlhf.runs.run import PACKAGE_SCHEME
+
+if TYPE_CHECKING:
+    from hf_rlhf.runs.run import Run
+
+WEIGHTS = ("*.safetensors", "*.bin")
+
+
+def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
+    """Return everything that would make `run` fail, or train other than it was asked.
+
+    `where` says where in the run file a top-level key stands.
+    """
+    if wrong := list(_epochs(run)):  # the others count with it
+        return [replace(problem, where=where(problem.where)) for problem in wrong]
+    found = list(_model(run))
+    # The others read the model's configuration.
+    checks = () if found else _MODEL_CHECKS
+    for check in (*_CHECKS, *checks, dropped_problems):
+        if found and check is dropped_problems:
+            break
+        try:
+            found += check(run)
+        except Exception:
+            # Many a check writes rows out by the chat template, which may raise what it likes.
+            if (raises := rendering_problem(run)) is None:
+                raise
+            found.append(raises)
+    placed = [replace(problem, where=where(problem.where)) for problem in dict.fromkeys(found)]
+    return [*launch_problems(run, where), *placed]
+
+
+def advice(run: "Run") -> list[str]:
+    """Return what `run` may do but its author has hardly meant."""
+    own = getattr(run.trainer_class, "advice", None)
+    found = list(own(run)) if own is not None else []
+    for part in (*run.reward.rewards, *run.reward.gates) if run.reward is not None else ():
+        of_reward = getattr(part.reward, "advice", None)
+        if of_reward is not None and part.weight:
+            found += [f"{part.label!r}: {said}" for said in of_reward()]
+    if run.training.bf16 and run.training.device.type == "cpu":
+        found.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")
+    configs, given = (run.training, run.model), run.spec.settings
+    found += idle(given, configs)
+    if new := [name for name in unclassified([type(one) for one in configs]) if name in given]:
+        found.append(f"{', '.join(new)}: newer than this hf_rlhf, so it may have no effect")
+    return [*found, *_noise(run)]
+
+
+def _noise(run: "Run") -> Iterator[str]:
+    """Dropout that is turned off, or that adds noise to a probability ratio."""
+    training, rate = run.training, run.model.lora_dropout if run.model.use_peft else 0
+    off = getattr(training, "disable_dropout", None)
+    if off and run.spec.settings.get("lora_dropout"):
+        yield f"lora_dropout {rate:g} has no effect: `disable_dropout` is true"
+    accumulation = training.gradient_accumulation_steps
+    again = getattr(training, "num_iterations", 1) > 1
+    again |= (getattr(training, "steps_per_generation", None) or accumulation) > accumulation
+    if off is False and rate and again:
+        yield (
+            f"lora_dropout {rate:g} adds noise to the ratio of new and old probabilities, because "
+            "completions are trained on several times: use `--disable_dropout true`"
+        )
+
+
+def _base(run: "Run") -> Iterator[Problem]:
+    """A card and an adapter name their base: known before training, refused when pushed."""
+    publish, base = run.spec.publish, run.model.model_name_or_path
+    local = base.startswith(PACKAGE_SCHEME) or Path(base).exists()
+    if publish.repo_id is not None and publish.base_model is None and local:
+        yield Problem(
+            "publish",
+            f"the base model is {base!r}, which nobody else can load.",
+            "Add `base_model: ITS/ID`, its name on the Hub; if it is not there, `push_base: true` "
+            "too, and it is pushed there first.",
+        )
+
+
+def _model(run: "Run") -> Iterator[Problem]:
+    try:
+        model_config(run)
+    except (OSError, ValueError, KeyError, ImportError, RecursionError) as error:
+        yield Problem(
+            "model_name_or_path",
+            f"the configuration of {run.model_path!r} does not load: {str(error).splitlines()[0]}",
+            "It should be a model that transformers can load, with a config.json.",
+        )
+        return
+    folder = Path(run.model_path)
+    if folder.is_dir() and not any(path for end in WEIGHTS for path in folder.glob(end)):
+        yield Problem(
+            "model_name_or_path",
+            f"{folder} holds no weights ({', '.join(WEIGHTS)}).",
+            "Download the model again, or name the folder that `save_pretrained` wrote.",
+        )
+
+
+def _merge(run: "Run") -> Iterator[Problem]:
+    """What the merge after training would refuse."""
+    if not run.model.use_peft:
+        return
+    if getattr(model_config(run), "quantization_config", None) is not None:
+        yield Problem(
+            "model_name_or_path",
+            "is quantised, and a LoRA adapter cannot be merged into quantised weights.",
+            "Name the unquantised model; `load_in_4bit: true` quantises it for training only.",
+        )
+    if run.model.lora_target_parameters:
+        yield Problem(
+            "lora_target_parameters",
+            "cannot be merged after training.",
+            "Use `lora_target_modules`.",
+        )
+
+
+def _epochs(run: "Run") -> Iterator[Problem]:
+    """Nothing is trained without a word."""
+    training = run.training
+    if training.max_steps <= 0 and training.num_train_epochs <= 0:
+        what = f"is {training.num_train_epochs:g}, so nothing would be trained."
+        yield Problem("num_train_epochs", what, "Write a number above 0, or `max_steps`.")
+
+
+def _batch(run: "Run") -> Iterator[Problem]:
+    """TRL trains 0 steps, without an error, on fewer prompts than one generation batch."""
+    batch = generation_batch(run.training)
+    if batch is None:
+        return
+    prompts = batch // run.training.num_generations
+    rows = len(run.dataset["train"])
+    if rows < prompts:
+        yield Problem(
+            "dataset",
+            f"{rows} training rows, but one generation batch takes {prompts} prompts "
+            f"({batch} completions / {run.training.num_generations} each).",
+            "Add rows, or lower the batch (prompts_per_step, per_device_train_batch_size, "
+            "gradient_accumulation_steps or generation_batch_size).",
+        )
+
+
+def generation_batch(training: Any) -> int | None:
+    """Return how many completions all processes generate at a time; None for other trainers."""
+    batch = getattr(training, "generation_batch_size", None)
+    # TRL counts the processes that it sees; a dry run plans for others.
+    return batch * processes() // training.world_size if batch else None
+
+
+def _rewarded(run: "Run") -> Iterator[Problem]:
+    if run.reward is not None and run.task != "text-generation":
+        yield Problem(
+            "rewards",
+            f"score text, and trainer {run.spec.plugin!r} makes a model of {run.task}.",
+            "Remove them.",
+        )
+    if not hasattr(run.training, "num_generations"):
+        return
+    if run.reward is None or all(part.weight == 0 for part in run.reward.rewards):
+        yield Problem("rewards", "no reward has a weight other than 0, so nothing is trained.")
+
+
+def _trainers_own(run: "Run") -> Iterator[Problem]:
+    own = getattr(run.trainer_class, "preflight", None)
+    yield from own(run) if own is not None else ()
+
+
+def _packages(run: "Run") -> Iterator[Problem]:
+    """What is imported only when the trainer is built, after the first evaluation."""
+    from transformers.integrations.integration_utils import (
+        INTEGRATION_TO_CALLBACK,
+        get_available_reporting_integrations,
+    )
+
+    for name in run.training.report_to:
+        if name not in INTEGRATION_TO_CALLBACK:
+            close = get_close_matches(name, INTEGRATION_TO_CALLBACK, n=1)
+            hint = f"Did you mean `{close[0]}`? " if close else ""
+            known = ", ".join(sorted(INTEGRATION_TO_CALLBACK))
+            yield Problem("report_to", f"{name!r} is no tracker.", f"{hint}Known: {known}.")
+        elif name not in get_available_reporting_integrations():
+            yield Problem(
+                "report_to", f"{name} is not installed.", f"`pip install {name}`, or `none`."
+            )
+    if run.training.use_liger_kernel and importlib.util.find_spec("liger_kernel") is None:
+        yield Problem(
+            "use_liger_kernel",
+            "the package liger_kernel is not installed.",
+            "Install it, or `--use_liger_kernel false`.",
+        )
+    for key in ("load_in_4bit", "load_in_8bit"):
+        if getattr(run.model, key) and importlib.util.find_spec("bitsandbytes") is None:
+            yield Problem(key, "needs bitsandbytes.", "`pip install bitsandbytes` (and a GPU).")
+
+
+def _attention(run: "Run") -> Iterator[Problem]:
+    if run.model.attn_implementation != "flash_attention_2":
+        return
+    where, instead = "attn_implementation", "`--attn_implementation sdpa`."
+    if importlib.util.find_spec("flash_attn") is None:
+        yield Problem(
+            where,
+            "FlashAttention is asked for, but the package flash_attn is not installed.",
+            f"`pip install hf-rlhf[flash-attn]` (needs a GPU and nvcc), or {instead}",
+        )
+    elif run.training.device.type == "cpu":
+        yield Problem(where, "FlashAttention runs on GPUs, and this run is on the CPU.", instead)
+
+
+def _deepspeed(run: "Run") -> Iterator[Problem]:
+    if not (run.training.deepspeed or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true"):
+        return
+    if importlib.util.find_spec("deepspeed") is None:
+        yield Problem(
+            "deepspeed",
+            "DeepSpeed is asked for, but the package deepspeed is not installed.",
+            "`pip install hf-rlhf[deepspeed]`.",
+        )
+    tools = [tool for tool in ("g++", "ninja") if shutil.which(tool) is None]
+    if tools and run.training.device.type == "cpu":
+        yield Problem(
+            "deepspeed",
+            f"on the CPU DeepSpeed compiles its communication, and {' and '.join(tools)} cannot be "
+            "found.",
+            "Install what is missing, and activate the virtual environment: ninja is in it.",
+        )
+
+
+def _resumes(run: "Run") -> Iterator[Problem]:
+    """A sharded optimizer is for the launch that wrote it; elsewhere transformers begins it anew.
+
+    It says nothing of that (`Trainer._load_optimizer_and_scheduler`), and DeepSpeed stops only
+    when the weights have been loaded.
+    """
+    from hf_rlhf.training.checkpoints import valid_checkpoints
+
+    found = valid_checkpoints(Path(run.training.output_dir))
+    if not found or is_planned():
+        return
+    shards = len(list(found[-1].glob("global_step*/*optim_states.pt")))
+    sharded = distributed_type(run.training) == "DEEPSPEED"
+    wrote = f"{shards} processes under DeepSpeed" if shards else "a run without DeepSpeed"
+    if sharded != bool(shards) or (shards and shards != run.training.world_size):
+        yield Problem(
+            "output_dir",
+            f"{found[-1]} was written by {wrote}; this launch could not resume its optimizer.",
+            "Launch as then, or choose another `output_dir`.",
+        )
+
+
+def _saves(run: "Run") -> Iterator[Problem]:
+    """A save inside a generation cycle loses the completions under way (measured: 4e-3)."""
+    if run.training.save_strategy == "best" and run.training.eval_strategy == "no":
+        yield Problem(
+            "save_strategy",
+            "is best, but nothing is evaluated during training.",
+            "Write `steps`, `epoch` or `no`.",
+        )
+    from hf_rlhf.training.checkpoints import cycle_in_steps
+
+    cycle = cycle_in_steps(run.training)
+    steps = run.training.save_steps
+    if run.training.save_strategy != "steps" or cycle == 1:
+        return
+    if steps < 1 or steps % cycle:
+        yield Problem(
+            "save_steps",
+            f"is {steps:g}, but a generation cycle takes {cycle} optimizer steps, and resuming "
+            "inside one is inexact.",
+            f"Use a multiple of {cycle}.",
+        )
+
+
+def _folder(run: "Run") -> Iterator[Problem]:
+    """The folder that will be made is as writable as the nearest one that exists."""
+    existing = next(path for path in (run.folder, *run.folder.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        yield Problem(
+            "output_dir",
+            f"{existing} cannot be written to.",
+            "Choose a folder that can: `--output_dir DIR`.",
+        )
+
+
+Check = Callable[["Run"], Iterator[Problem]]
+_MODEL_CHECKS: tuple[Check, ...] = (
+    *(length_problems, _merge, adapter_problems, settings_problems),
+)
+_CHECKS: tuple[Check, ...] = (
+    column_problems,
+    _rewarded,
+    _batch,
+    evaluation_problems,
+    _packages,
+    vllm_problems,
+    tokenizer_problems,
+    template_problems,
+    _attention,
+    _deepspeed,
+    _resumes,
+    _saves,
+    _base,
+    _folder,
+    _trainers_own,
+)

@@ -1,0 +1,305 @@
+"""What of data, tokenizer and lengths can be known to go wrong before weights load."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.contracts import RowCounts
+from hf_rlhf.errors import Problem
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+
+    from hf_rlhf.config.run_file import GateSpec, RewardSpec, RunSpec
+    from hf_rlhf.rewards.composed import ComposedReward
+    from hf_rlhf.runs.run import Run
+
+
+_CHUNK = 1000
+
+
+def column_problems(run: "Run") -> Iterator[Problem]:
+    """The dataset has the columns that the trainer learns from."""
+    needed: frozenset[str] = getattr(run.trainer_class, "columns", frozenset())
+    spec = run.spec.evaluation
+    held_out = spec.split if spec is not None and hasattr(run.trainer_class, "held_out") else None
+    for name in dict.fromkeys(("train", held_out)):
+        have = run.dataset[name].column_names if name in run.dataset else needed
+        if missing := sorted(needed - set(have)):
+            yield Problem(
+                "dataset",
+                f"trainer {run.spec.plugin!r} needs the column{'s' * (len(needed) > 1)} "
+                f"{', '.join(sorted(needed))}; {run.spec.dataset.name} gave {', '.join(have)} in "
+                f"{name!r}, so {', '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing.",
+                "Name an adapter that gives them, or the trainer that learns from these.",
+            )
+
+
+def scored_columns(
+    reward: "ComposedReward",
+    dataset: "DatasetDict",
+    spec: "RunSpec",
+    where: Callable[[Sequence[str | int]], str],
+) -> Iterator[Problem]:
+    """The dataset has the columns that rewards and gates read. `where` tells of a key's place."""
+    columns = set(dataset["train"].column_names)
+    asked: tuple[RewardSpec | GateSpec, ...] = (*spec.rewards, *spec.gates)
+    paths = {one.label: one.path for one in asked}
+    for part in (*reward.rewards, *reward.gates):
+        if missing := sorted(part.needs() - columns):
+            path = paths[part.label]
+            yield Problem(
+                where(path),
+                f"{part.label!r} needs the column{'s' * (len(missing) > 1)} "
+                f"{', '.join(missing)}, which dataset {spec.dataset.name} lacks.",
+                f"Its columns: {', '.join(sorted(columns))}. Give it, or leave this out "
+                f"(`--{path[0]} null` leaves out all {path[0]}).",
+            )
+
+
+def tokenizer_problems(run: "Run") -> Iterator[Problem]:
+    """Batches can be padded, and conversations written out."""
+    where = "model_name_or_path"
+    if run.tokenizer.pad_token_id is None:
+        yield Problem(
+            where,
+            "its tokenizer has no pad token, so batches cannot be padded.",
+            f"Write `pad_token: {run.tokenizer.eos_token}`, or save a tokenizer that has one.",
+        )
+    if _conversational(run) and not run.tokenizer.chat_template:
+        yield Problem(
+            where,
+            "its tokenizer has no chat template, and the prompts are conversations.",
+            "Use an instruction-tuned model, or save a chat_template with the tokenizer.",
+        )
+    elif (raises := rendering_problem(run, rows=1)) is not None:
+        yield raises
+
+
+def rendering_problem(run: "Run", rows: int | None = None) -> Problem | None:
+    """Return the first of the first `rows` rows on which the chat template raises an error."""
+    kwargs = getattr(run.training, "chat_template_kwargs", None) or {}
+    for split, data in run.dataset.items():
+        for place in range(min(rows or len(data), len(data))):
+            row = data[place]
+            for name, turns in _conversations(row):
+                try:
+                    run.tokenizer.apply_chat_template(
+                        turns, tokenize=False, add_generation_prompt=name == "prompt", **kwargs
+                    )
+                except Exception as error:  # noqa: BLE001 - a template may raise anything
+                    return Problem(
+                        "model_name_or_path",
+                        f"its chat template raises on `{name}` of row {place} of {split}: "
+                        f"{type(error).__name__}: {error}",
+                        "Remove the row, change its turns, or save another chat_template with the "
+                        "tokenizer.",
+                    )
+    return None
+
+
+def _conversations(row: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the conversations that a row is trained on, each whole, by their columns."""
+    prompt = row.get("prompt")
+    start = prompt if isinstance(prompt, list) else []
+    answers = [name for name in ("completion", "chosen", "rejected") if name in row]
+    if start and not answers:
+        yield "prompt", start
+    for name in (*answers, "messages"):
+        if isinstance(turns := row.get(name), list):
+            yield name, [*start, *turns]
+
+
+def _conversational(run: "Run") -> bool:
+    """Return whether the rows are messages, in whatever columns the trainer learns from."""
+    row = run.dataset["train"][0]
+    texts = (row.get(name) for name in ("prompt", "messages", "chosen", "completion"))
+    return any(not isinstance(text, str) for text in texts if text is not None)
+
+
+def prompt_lengths(run: "Run", rows: int | None = None, split: str = "train") -> list[int]:
+    """Return the prompt length in tokens of the first `rows` rows of a split (all if None)."""
+    data = run.dataset[split].select_columns("prompt")
+    count = min(rows or len(data), len(data))
+    # The data may be larger than memory; its lengths are not.
+    chunks = (data[at : min(at + _CHUNK, count)]["prompt"] for at in range(0, count, _CHUNK))
+    return [length for chunk in chunks for length in token_lengths(run, chunk)]
+
+
+def token_lengths(run: "Run", prompts: Sequence[Any]) -> list[int]:
+    """Return how many tokens each prompt has, text or messages, as it is generated from."""
+    kwargs = getattr(run.training, "chat_template_kwargs", None) or {}
+    texts = [
+        prompt
+        if isinstance(prompt, str)
+        else run.tokenizer.apply_chat_template(
+            prompt, add_generation_prompt=True, tokenize=False, **kwargs
+        )
+        for prompt in prompts
+    ]
+    special = bool(texts) and isinstance(prompts[0], str)
+    return [len(ids) for ids in run.tokenizer(texts, add_special_tokens=special)["input_ids"]]
+
+
+def positions(run: "Run") -> int | None:
+    """Return how many tokens the model has positions for, None where its config does not say."""
+    found: int | None = getattr(
+        model_config(run).get_text_config(), "max_position_embeddings", None
+    )
+    return found
+
+
+def model_config(run: "Run") -> Any:
+    """Return the base model's configuration; only its JSON is read."""
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(
+        run.model_path,
+        revision=run.model.model_revision,
+        trust_remote_code=getattr(run.training, "trust_remote_code", False),
+    )
+
+
+def has_new_head(run: "Run") -> bool:
+    """Return whether the run puts a score head on a base that has none."""
+    kinds = model_config(run).architectures or []
+    return run.task == "text-classification" and not any("Classification" in one for one in kinds)
+
+
+def length_problems(run: "Run") -> Iterator[Problem]:
+    """No trainer that generates cuts prompts; past the model's positions the loss means nothing."""
+    if _conversational(run) and not run.tokenizer.chat_template:
+        return  # reported by another check
+    room = positions(run)
+    for split, rows, answer in _uses(run, room):
+        if not room or "prompt" not in getattr(run.dataset.get(split), "column_names", ()):
+            continue  # no prompts, or no such split, which another check reports
+        lengths = prompt_lengths(run, rows, split)
+        longest = max(lengths, default=0)
+        if longest + max(answer, 1) > room:
+            rest = (
+                f"with completions of {answer} that is over the model's {room} positions."
+                if answer
+                else f"of which the model's {room} positions leave no room for an answer."
+            )
+            yield Problem(
+                "dataset",
+                f"row {lengths.index(longest)} of {split} has a prompt of {longest} tokens; {rest}",
+                "Lower the adapter's prompt cap (max_prompt_tokens)"
+                + (" or max_completion_length." if answer else "."),
+            )
+            return
+
+
+def _uses(run: "Run", room: int | None) -> Iterator[tuple[str, int | None, int]]:
+    """Yield split, number of rows and length of the answer where whole prompts must fit."""
+    answer = getattr(run.training, "max_completion_length", None) or 0
+    longest = getattr(run.training, "max_length", None)
+    # A trainer that learns from texts cuts them, or leaves them out, at its `max_length`.
+    cuts = not answer and room is not None and longest is not None and longest <= room
+    if not cuts:
+        yield "train", None, answer
+    if (spec := run.spec.evaluation) is not None:
+        scored = run.reward is not None and run.task == "text-generation"
+        if scored or not cuts:
+            length = spec.max_new_tokens or completion_length(run) if scored else 0
+            yield spec.split, spec.rows, length
+
+
+def completion_length(run: "Run") -> int:
+    """Return the longest completion, in tokens, that the run trains on or evaluates.
+
+    Where the trainer does not generate: 256, or half of what the model has positions for.
+    """
+    trained = getattr(run.training, "max_completion_length", None)
+    if trained:
+        return int(trained)
+    room = positions(run)
+    return min(256, room // 2) if room else 256
+
+
+def evaluation_problems(run: "Run") -> Iterator[Problem]:
+    """An evaluation that is asked for takes place, or the run does not begin."""
+    spec = run.spec.evaluation
+    if spec is None:
+        return
+    if run.reward is None and not hasattr(run.trainer_class, "held_out"):
+        yield Problem("evaluation", "has no rewards to measure with.", "Add some, or remove it.")
+        return
+    split = run.dataset.get(spec.split)
+    if split is None or len(split) == 0:
+        have = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in run.dataset.items())
+        yield Problem(
+            "evaluation",
+            f"there are no rows in the split {spec.split!r}. The dataset gave: {have}.",
+            "Hold some rows out (see `hf-rlhf describe` of the adapter), name another `split`, or "
+            "write `evaluation: null`.",
+        )
+        return
+    prompts = run.reward is None or run.task != "text-generation" or "prompt" in split.column_names
+    if not prompts:
+        yield Problem(
+            "evaluation",
+            f"the rewards score answers to a `prompt`, which the split {spec.split!r} lacks.",
+            "Name an adapter that gives it, or remove the rewards.",
+        )
+        return
+    for part in (*run.reward.rewards, *run.reward.gates) if run.reward is not None else ():
+        if missing := sorted(part.needs() - set(split.column_names)):
+            yield Problem(
+                "evaluation",
+                f"{part.label!r} needs {', '.join(missing)}, which the split {spec.split!r} lacks.",
+                f"Its columns: {', '.join(sorted(split.column_names))}.",
+            )
+
+
+def row_counts(run: "Run") -> Mapping[str, RowCounts]:
+    """Return, by split, how many rows the trainer keeps, drops and cuts."""
+    own = getattr(run.trainer_class, "row_counts", None)
+    return own(run) if own is not None else {}
+
+
+def dropped_problems(run: "Run") -> Iterator[Problem]:
+    """The trainer drops and cuts few enough of the training rows."""
+    counts = row_counts(run).get("train")
+    if counts is None:
+        return
+    limits = run.spec.limits
+    for verb, reasons, key, most in (
+        ("dropped", counts.dropped, "max_dropped_share", limits.max_dropped_share),
+        ("cut", counts.cut, "max_cut_share", limits.max_cut_share),
+    ):
+        lost = sum(reasons.values())
+        none_left = verb == "dropped" and lost == counts.rows
+        if not none_left and lost <= most * counts.rows:
+            continue
+        over = "so none is left" if none_left else f"more than `{key}` ({most:.0%}) allows"
+        allow = "" if none_left else f" To train on what is left: `--{key} 1`."
+        yield Problem(
+            "dataset",
+            f"{lost:,} of {counts.rows:,} rows of train ({lost / counts.rows:.0%}) would be "
+            f"{verb}, {over}. {counts}.",
+            f"{counts.fix}{allow}",
+        )
+
+
+def data_lines(run: "Run") -> list[str]:
+    """Return lines with the rows of each split, and how many adapter and trainer drop or cut."""
+    splits = ", ".join(f"{name} {len(split):,}" for name, split in run.dataset.items())
+    dropped = run.report.get("dropped") or {}
+    if isinstance(dropped, Mapping):
+        dropped = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items() if count)
+    by = f"; dropped by {run.spec.dataset.name}: {dropped}" if dropped else ""
+    counts = row_counts(run)
+    return [f"rows: {splits}{by}", *(f"{split}: {one}" for split, one in counts.items())]
+
+
+def template_problems(run: "Run") -> Iterator[Problem]:
+    """A prompt measured with one template and trained with another has another length."""
+    given = run.spec.dataset.arguments.get("chat_template_kwargs")
+    used = getattr(run.training, "chat_template_kwargs", None)
+    if given is not None and given != (used or {}):
+        yield Problem(
+            "chat_template_kwargs",
+            f"is {used}, but the dataset makes its prompts with {given}.",
+            "Give both the same.",
+        )

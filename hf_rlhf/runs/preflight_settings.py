@@ -1,0 +1,348 @@
+"""Settings that the libraries look at only once weights are loaded: tried here on small things.
+
+The optimizer and the schedule are built by transformers' own code, the LoRA by peft's, on weights
+that take no memory. What one of them does not look at has no effect, and is refused too.
+"""
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.errors import Problem
+from hf_rlhf.models.loading import lora_problems, skeleton
+from hf_rlhf.runs.preflight_data import model_config
+
+if TYPE_CHECKING:
+    from hf_rlhf.runs.run import Run
+
+GRPO_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo")
+_START = {
+    "revision": "model_revision",
+    "dtype": "dtype",
+    "attn_implementation": "attn_implementation",
+    "trust_remote_code": "trust_remote_code",
+}
+"""Argument of `from_pretrained` -> the setting that says it."""
+_SAMPLING = {
+    **dict.fromkeys(("max_new_tokens", "max_length"), "max_completion_length"),
+    **{
+        name: name
+        for name in (
+            *("temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
+            "cache_implementation",
+        )
+    },
+    **dict.fromkeys(("num_return_sequences", "n"), "num_generations"),
+}
+"""Key of `generation_kwargs` -> the setting that says it."""
+
+
+_VLLM = "vllm_enable_sleep_mode vllm_structured_outputs_regex vllm_server_base_url vllm_server_host"
+_VLLM += " vllm_server_port vllm_server_timeout vllm_group_port vllm_gpu_memory_utilization"
+_VLLM += " vllm_max_model_length vllm_tensor_parallel_size vllm_importance_sampling_correction"
+_VLLM += " vllm_importance_sampling_mode vllm_importance_sampling_clip_max vllm_mode"
+_VLLM += " vllm_importance_sampling_clip_min vllm_importance_sampling_cap vllm_model_impl"
+_LORA = "lora_r lora_alpha lora_dropout lora_target_modules lora_target_parameters lora_task_type"
+_LORA += " lora_modules_to_save use_rslora use_dora"
+ONLY_WITH: Mapping[str, tuple[str, Sequence[Any]]] = {
+    name: (other, values)
+    for names, other, values in (
+        (_LORA, "use_peft", (True,)),
+        (_VLLM, "use_vllm", (True,)),
+        ("bnb_4bit_quant_type use_bnb_nested_quant", "load_in_4bit", (True,)),
+        ("bnb_4bit_quant_storage", "load_in_4bit", (True,)),
+        ("save_steps", "save_strategy", ("steps",)),
+        ("logging_steps", "logging_strategy", ("steps",)),
+        (
+            "activation_checkpointing_kwargs gradient_checkpointing_kwargs",
+            "activation_checkpointing",
+            (True,),
+        ),
+        ("liger_kernel_config", "use_liger_kernel", (True,)),
+        ("packing_strategy", "packing", (True,)),
+        ("label_smoothing", "loss_type", ("exo_pair", "robust", "aot", "aot_unpaired")),
+        ("discopop_tau", "loss_type", ("discopop",)),
+        ("sapo_temperature_neg sapo_temperature_pos", "loss_type", ("sapo",)),
+        ("vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg", "loss_type", ("vespo",)),
+        ("label_smoothing_factor", "loss_type", ("nll",)),
+        ("f_alpha_divergence_coef", "f_divergence_type", ("alpha_divergence",)),
+        ("precompute_ref_batch_size", "precompute_ref_log_probs", (True,)),
+        ("ref_model_mixup_alpha ref_model_sync_steps", "sync_ref_model", (True,)),
+        (
+            "entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target",
+            "use_adaptive_entropy",
+            (True,),
+        ),
+        ("num_completions_to_print log_unique_prompts", "log_completions", (True,)),
+        (
+            "transformers_continuous_batching_config",
+            "use_transformers_continuous_batching",
+            (True,),
+        ),
+    )
+    for name in names.split()
+}
+"""Setting -> another, and those of its values with which the first has an effect."""
+
+
+def settings_problems(run: "Run") -> Iterator[Problem]:
+    """Yield what building from the settings shows; each at a top-level key of the run file."""
+    for check in _CHECKS:
+        yield from check(run)
+
+
+def idle(given: Mapping[str, Any], configs: Sequence[Any]) -> Iterator[str]:
+    """Yield a line on the settings `given` that have no effect because of another one's value.
+
+    A shipped run file with one switch turned off by an option is no mistake, so it is a note.
+    """
+    found: dict[str, list[str]] = {}
+    for name in sorted(given.keys() & ONLY_WITH.keys()):
+        other, values = ONLY_WITH[name]
+        config = next((one for one in configs if hasattr(one, other)), None)
+        actual = getattr(config, other, None)
+        if config is None or any(one in values for one in _each(actual)):
+            continue
+        if given[name] != _default_in(configs, name):
+            words = " or ".join(str(value).lower() for value in values)
+            found.setdefault(f"`{other}: {words}`", []).append(name)
+    for condition, names in found.items():
+        have = "has" if len(names) == 1 else "have"
+        yield f"{', '.join(names)} {have} no effect: for {condition} only"
+
+
+def _each(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _default_in(configs: Sequence[Any], name: str) -> Any:
+    return next((_default(one, name) for one in configs if hasattr(one, name)), None)
+
+
+def _model_arguments(run: "Run") -> Iterator[Problem]:
+    """A revision said here would be that of the weights, and not of tokenizer and evaluation."""
+    for name, value in (getattr(run.training, "model_init_kwargs", None) or {}).items():
+        if setting := _START.get(name):
+            yield Problem(
+                "model_init_kwargs",
+                f"has {name}, which is a setting of its own.",
+                f"Write `{setting}: {value}`.",
+            )
+
+
+def _old_names(run: "Run") -> Iterator[Problem]:
+    """Transformers looks at an old name only where the new one is not said, and says nothing."""
+    given = run.spec.settings
+    for part in ("checkpointing", "checkpointing_kwargs"):
+        old, new = f"gradient_{part}", f"activation_{part}"
+        if None not in (given.get(old), given.get(new)) and given[old] != given[new]:
+            yield Problem(
+                old,
+                f"has no effect: it is the old name of `{new}`, which is said too.",
+                f"Write `{new}: {str(given[old]).lower()}`, and that alone.",
+            )
+
+
+def _loss_type(run: "Run") -> Iterator[Problem]:
+    """TRL looks at `loss_type` only in the first loss."""
+    loss = getattr(run.training, "loss_type", None)
+    if hasattr(run.training, "num_generations") and loss not in GRPO_LOSSES:
+        yield Problem("loss_type", f"{loss!r} is unknown.", f"Known: {', '.join(GRPO_LOSSES)}.")
+
+
+def _sampling(run: "Run") -> Iterator[Problem]:
+    training = run.training
+    extra = getattr(training, "generation_kwargs", None) or {}
+    for name in sorted(_SAMPLING.keys() & extra.keys()):
+        yield Problem(
+            "generation_kwargs",
+            f"has {name}, which is a setting of its own.",
+            f"Write `{_SAMPLING[name]}: {extra[name]}`.",
+        )
+    if getattr(training, "use_vllm", False) or not hasattr(training, "cache_implementation"):
+        return
+    from transformers import GenerationConfig
+
+    for name in sorted(set(extra) - vars(GenerationConfig()).keys()):
+        yield Problem("generation_kwargs", f"has {name}, which `generate` does not take.")
+    for key, kwargs in (
+        ("cache_implementation", {"cache_implementation": training.cache_implementation}),
+        ("generation_kwargs", extra),
+    ):
+        try:
+            GenerationConfig(do_sample=True, **kwargs)
+        except (ValueError, TypeError) as error:
+            yield Problem(key, f"is refused by transformers: {error}")
+
+
+def _reference(run: "Run") -> Iterator[Problem]:
+    training = run.training
+    if not getattr(training, "sync_ref_model", False):
+        return
+    if run.model.use_peft:
+        yield Problem(
+            "sync_ref_model",
+            "moves a second copy of the weights, and with LoRA the reference is the same model.",
+            "Leave it out, or train all weights: `use_peft: false`.",
+        )
+    elif not training.beta:
+        yield Problem(
+            "sync_ref_model", "moves a reference, and with `beta: 0` there is none.", "Set `beta`."
+        )
+
+
+def _mixture(run: "Run") -> Iterator[Problem]:
+    coefficient = getattr(run.training, "router_aux_loss_coef", None)
+    text_config = model_config(run).get_text_config()
+    if coefficient and not hasattr(text_config, "output_router_logits"):
+        yield Problem(
+            "router_aux_loss_coef",
+            "is for Mixture-of-Experts models, and this is none.",
+            "Leave it out.",
+        )
+
+
+def _loading(run: "Run") -> Iterator[Problem]:
+    """The data loader, as torch would refuse it, and batches that are not what they say."""
+    training = run.training
+    for key in ("dataloader_persistent_workers", "dataloader_multiprocessing_context"):
+        if getattr(training, key) and not training.dataloader_num_workers:
+            yield Problem(key, "is for worker processes.", "Set `dataloader_num_workers`.")
+    config = training.accelerator_config
+    if config.split_batches:
+        yield Problem(
+            "accelerator_config",
+            "has split_batches, which makes `per_device_train_batch_size` that of all devices.",
+            "Leave it out.",
+        )
+    if "num_steps" in (config.gradient_accumulation_kwargs or {}):
+        yield Problem(
+            "accelerator_config",
+            "has num_steps, which changes the accumulation unseen.",
+            "Write `gradient_accumulation_steps`.",
+        )
+
+
+def _optimizer(run: "Run") -> Iterator[Problem]:
+    training = run.training
+    if training.deepspeed:
+        return  # its own configuration may name another
+    name = str(getattr(training.optim, "value", training.optim))
+    if training.optim_args and not re.fullmatch(
+        r"[^=,]+=[^=,]+(,[^=,]+=[^=,]+)*", training.optim_args
+    ):
+        yield Problem(
+            "optim_args", f"is {training.optim_args!r}.", "Write `name=value,name=value`."
+        )
+        return
+    try:
+        arguments = _optimizer_arguments(run, training, build=True)
+    except Exception as error:  # noqa: BLE001 - optimizers of any package raise what they like
+        what = f"{name} cannot be built: {_first_line(error)}"
+        yield Problem("optim", what, "Install what it needs, or choose another.")
+        return
+    for key in ("optim_args", "adam_beta1", "adam_beta2", "adam_epsilon", "optim_target_modules"):
+        value, default = getattr(training, key), _default(training, key)
+        if value == default or key not in run.spec.settings:
+            continue
+        with suppress(Exception):  # it cannot do without
+            if _optimizer_arguments(run, _with(training, key, default)) == arguments:
+                yield Problem(key, f"has no effect with `optim: {name}`.", "Leave it out.")
+
+
+def _optimizer_arguments(run: "Run", training: Any, *, build: bool = False) -> dict[str, Any]:
+    """Return what transformers would build the optimizer with; raises what it would raise."""
+    import torch
+    from transformers import Trainer
+    from transformers.trainer_optimizer import is_optimizer_factory
+
+    model = skeleton(run) if training.optim_target_modules else torch.nn.Linear(1, 1)
+    cls, arguments = Trainer.get_optimizer_cls_and_kwargs(training, model)
+    whole = [arguments.pop(key, None) for key in ("params", "model", "optimizer_dict")]
+    if build and not is_optimizer_factory(cls):
+        cls(next((part for part in whole if part is not None), model.parameters()), **arguments)
+    return dict(arguments)
+
+
+def _schedule(run: "Run") -> Iterator[Problem]:
+    training = run.training
+    if training.deepspeed:
+        return
+    name = str(getattr(training.lr_scheduler_type, "value", training.lr_scheduler_type))
+    key = "lr_scheduler_kwargs" if training.lr_scheduler_kwargs else "lr_scheduler_type"
+    try:
+        rates = _rates(training, training.lr_scheduler_kwargs)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        yield Problem(key, f"{name} cannot be built: {_first_line(error)}")
+        return
+    if training.lr_scheduler_kwargs:
+        with suppress(TypeError):  # it reads them
+            _rates(training, {**training.lr_scheduler_kwargs, "no such argument": 0})
+            what = f"has no effect with `lr_scheduler_type: {name}`."
+            yield Problem("lr_scheduler_kwargs", what, "Leave it out.")
+    if training.warmup_steps and rates == _rates(
+        _with(training, "warmup_steps", 0), training.lr_scheduler_kwargs
+    ):
+        yield Problem(
+            "warmup_steps",
+            f"has no effect with `lr_scheduler_type: {name}`.",
+            "Write `warmup_steps: 0`, or `lr_scheduler_type: constant_with_warmup`.",
+        )
+
+
+def _rates(training: Any, arguments: Any) -> list[float]:
+    """Return the learning rates of some first steps; raises what building the schedule raises."""
+    import torch
+    from transformers import get_scheduler
+
+    # The rate counts: some schedules end at one of their own, which has to be lower.
+    weight, rate = torch.nn.Parameter(torch.zeros(1)), training.learning_rate or 1.0
+    optimizer = torch.optim.SGD([weight], lr=rate)
+    steps = training.max_steps if training.max_steps > 0 else 100
+    schedule = get_scheduler(
+        training.lr_scheduler_type,
+        optimizer,
+        num_warmup_steps=training.get_warmup_steps(steps),
+        num_training_steps=steps,
+        scheduler_specific_kwargs=arguments,
+    )
+    rates = []
+    for _ in range(min(steps, 100)):
+        rates.append(float(schedule.get_last_lr()[0]))
+        optimizer.step()
+        schedule.step()
+    return rates
+
+
+def _attention(run: "Run") -> Iterator[Problem]:
+    name = run.model.attn_implementation
+    if name is None or name == "flash_attention_2":  # of which preflight says more
+        return
+    try:
+        skeleton(run, attn_implementation=name)
+    except (ValueError, ImportError) as error:
+        yield Problem("attn_implementation", f"{name!r} cannot be used: {_first_line(error)}")
+
+
+def _with(training: Any, key: str, value: Any) -> Any:
+    changed = copy.copy(training)
+    setattr(changed, key, value)
+    return changed
+
+
+def _default(training: Any, key: str) -> Any:
+    return next(item.default for item in fields(training) if item.name == key)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+Check = Callable[["Run"], Iterator[Problem]]
+_CHECKS: tuple[Check, ...] = (
+    *(_model_arguments, _old_names, _loss_type, _sampling, _reference, _mixture, _loading),
+    *(_optimizer, _schedule, _attention, lora_problems),
+)

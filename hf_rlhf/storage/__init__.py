@@ -1,0 +1,1 @@
+"""Files that are whole or absent, the record `run.json`, secrets, disks."""

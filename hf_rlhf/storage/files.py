@@ -1,0 +1,138 @@
+"""Write a file, or a folder of them, whole or not at all."""
+
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.errors import RunFolderError
+
+_UNFINISHED = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.(?P<kind>tmp|old)")
+
+
+def atomic_write_bytes(
+    path: str | os.PathLike[str], content: bytes, *, mode: int | None = None
+) -> None:
+    """Write `content` so that a reader, or a crash, sees the old file or the new one, never less.
+
+    Missing parent folders are made. Without `mode`, the file keeps the permissions that it had, or
+    gets those that the process gives to new files. Raises RunFolderError, naming the path and the
+    cause, when the file cannot be written; the old content then stands.
+    """
+    target = Path(path)
+    # In the same folder, because os.replace is atomic only within one filesystem.
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _write_new(temporary, content, 0o666 if mode is None else mode)
+            if mode is None and target.exists():
+                shutil.copymode(target, temporary)
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise RunFolderError(
+            f"{target} cannot be written: {error.strerror or error}. Free space, or choose a "
+            "folder that is writable."
+        ) from error
+
+
+def atomic_write_text(path: str | os.PathLike[str], text: str, *, mode: int | None = None) -> None:
+    """Write `text` as UTF-8, as `atomic_write_bytes` does."""
+    # A completion may hold half of a surrogate pair, which is text to Python but not to UTF-8.
+    atomic_write_bytes(path, text.encode("utf-8", errors="backslashreplace"), mode=mode)
+
+
+def atomic_write_json(path: str | os.PathLike[str], value: Any, *, mode: int | None = None) -> None:
+    """Write `value` as indented JSON, as `atomic_write_bytes` does.
+
+    Raises ValueError for NaN or infinity and TypeError for what is not JSON, before any file is
+    touched; `hf_rlhf.storage.record.as_json` makes JSON of everything else.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    atomic_write_text(path, text + "\n", mode=mode)
+
+
+def _write_new(path: Path, content: bytes, mode: int) -> None:
+    # Not tempfile: its files are private (0600), and a run folder is often shared.
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def whole_folder(out: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
+    """Give a temporary folder that becomes `out` when the block ends without an error.
+
+    Raises RunFolderError when `out` holds something and `overwrite` is not set, or cannot be
+    written. Whatever goes wrong, `out` stays as it was.
+    """
+    target = Path(out)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())) and not overwrite:
+        raise RunFolderError(f"{target} exists. Choose another folder, or ask to overwrite it.")
+    name = uuid.uuid4().hex
+    temporary, old = (target.with_name(f".{target.name}.{name}.{end}") for end in ("tmp", "old"))
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        _swap(temporary, target, old)
+    except OSError as error:
+        if error.errno is None:
+            raise  # not of the disk: the Hub client's errors are OSErrors too
+        raise RunFolderError(
+            f"{target} cannot be written: {error.strerror or error}. Free space, or choose a "
+            "folder that is writable."
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _swap(temporary: Path, target: Path, old: Path) -> None:
+    if target.exists():
+        target.rename(old)
+    try:
+        temporary.rename(target)
+    except OSError:
+        if old.exists():
+            old.rename(target)
+        raise
+    sync_folder(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def clear_unfinished(folder: Path) -> None:
+    """Delete what writers that were killed have left in `folder`, or in a folder of it.
+
+    Only for a folder that no other process writes to. A folder that was replaced just then, and
+    had not got its new content yet, gets its old one back.
+    """
+    for parent in (folder, *(path for path in folder.iterdir() if path.is_dir())):
+        for path in list(parent.glob(".*")):
+            if (match := _UNFINISHED.fullmatch(path.name)) is None:
+                continue
+            target = parent / match["name"]
+            if match["kind"] == "old" and not target.exists():
+                path.rename(target)
+            elif path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the new name itself survive a power cut; Windows cannot open a folder."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

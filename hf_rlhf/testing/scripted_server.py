@@ -1,0 +1,272 @@
+"""A scripted OpenAI-compatible server on the loopback, for tests of judges and rewards.
+
+    def fond_of_dates(asked: Asked) -> int:
+        return 2 if "1925" in asked.candidate else 0
+
+    with ScriptedServer(fond_of_dates, script=["429", "ok"]) as server:
+        judge = OpenAIJudge("scripted", server.base_url, cache=False)
+        ...
+        assert server.peak <= 4
+
+It speaks real HTTP, and knows nothing of schemas, like many servers. `script` names, request by
+request, what goes wrong (a key of `FAULTS`, or a `Reply`); "ok", and whatever comes after the
+script, answers with the verdict. `always` takes the place of all of it. Standard library only.
+"""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+from hf_rlhf.rewards.judges.prompts import TASKS
+
+_BLOCK = re.compile(r"<(criterion|context|candidate)-([0-9a-f]{16})>\n(.*?)\n</\1-\2>", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question, as it was read back from a request."""
+
+    kind: str = ""
+    criterion: str = ""
+    context: str = ""
+    candidate: str = ""
+    body: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """By their names in small letters."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """How one request is answered: with a chat completion, or with a raw `body` and `status`."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    finish_reason: str = "stop"
+    status: int = 200
+    body: bytes | None = None
+    """Sent as it is, in place of a chat completion."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    hang: float = 0.0
+    """Seconds to wait first."""
+    drop: bool = False
+    """Close the connection without an answer."""
+
+
+def _error(status: int, message: str, **headers: str) -> Reply:
+    body = json.dumps({"error": {"message": message}}).encode()
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Reply(status=status, body=body, headers=named)
+
+
+FAULTS: Mapping[str, Reply] = {
+    "429": _error(429, "slow down", Retry_After="0.2"),
+    "500": _error(500, "oops"),
+    "503": _error(503, "loading", Retry_After="0.05"),
+    "400": _error(400, "this model's maximum context length is 10 tokens"),
+    "401": _error(401, "incorrect API key provided"),
+    "403": _error(403, "not for you"),
+    "404": _error(404, "the model does not exist"),
+    "redirect": Reply(status=307, body=b"", headers={"Location": "http://other.invalid/v1"}),
+    "html": Reply(
+        body=b"<!doctype html><title>hello</title>", headers={"Content-Type": "text/html"}
+    ),
+    "501": Reply(status=501, body=b"<!DOCTYPE HTML><title>Unsupported method</title>"),
+    "quota": _error(429, "insufficient_quota: check your plan"),
+    "html 502": Reply(status=502, body=b"<html>bad gateway</html>"),
+    "empty body": Reply(body=b""),
+    "cut body": Reply(body=b'{"choices": [{"message": {"content": "{'),
+    "no choices": Reply(body=b'{"choices": []}'),
+    "hang": Reply(content='{"score": 2}', hang=3600.0),
+    "drop": Reply(drop=True),
+    "null with reasoning": Reply(reasoning_content='It holds. {"reason": "r", "score": 2}'),
+    "null": Reply(),
+    "thinking cut": Reply(reasoning_content="Let me think {", finish_reason="length"),
+    "cut": Reply('{"reason": "it says {', finish_reason="length"),
+    "truncated json": Reply('{"reason": "long'),
+    "nan": Reply('{"score": NaN}'),
+    "bool": Reply('{"score": true}'),
+    "seven": Reply('{"score": 7}'),
+    "minus three": Reply('{"score": -3}'),
+    "half": Reply('{"score": 0.5}'),
+    "string": Reply('{"score": "2"}'),
+    "prose": Reply("I think it is good."),
+    "prose around": Reply(
+        'Here it is:\n```json\n{"reason": "r", "score": 1}\n```\nI hope it helps.'
+    ),
+    "two verdicts": Reply('{"score": 0}\nOn reflection: {"score": 2}'),
+    "thought aloud": Reply('<think>{"score": 0}? no.</think>{"score": 2}'),
+}
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+
+class ScriptedServer:
+    """Serve while used as a context manager; everything that was asked is kept.
+
+    `verdict` maps an `Asked` to a grade (0, 1, 2), to the text of a reply, or to a `Reply`. Another
+    one on the same `port` is that server, started again.
+    """
+
+    def __init__(
+        self,
+        verdict: Callable[[Asked], int | str | Reply] = lambda asked: 2,
+        *,
+        script: Sequence[str | Reply] = (),
+        always: str | Reply | None = None,
+        delay: float = 0.0,
+        models: Sequence[str] = ("scripted",),
+        key: str | None = None,
+        port: int = 0,
+    ) -> None:
+        self.verdict = verdict
+        self.always = always
+        self.delay = delay
+        self.models = tuple(models)
+        self.key = key
+        self.asked: list[Asked] = []
+        """Every chat completion that was asked for, in order of arrival."""
+        self.times: list[float] = []
+        """When each arrived, as `time.time()`."""
+        self.peak = 0
+        """The most requests that were under way at once."""
+        self._script = list(script)
+        self._active = 0
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._server = _Server(("127.0.0.1", port), self._handler())
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
+
+    @property
+    def base_url(self) -> str:
+        """Where it listens, `/v1` included."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    @property
+    def port(self) -> int:
+        """Its port."""
+        return int(self._server.server_address[1])
+
+    def __enter__(self) -> "ScriptedServer":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopping.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
+        """Return the answer to one chat completion request, and note that it was asked."""
+        asked = _asked(body, headers)
+        with self._lock:
+            self.asked.append(asked)
+            self.times.append(time.time())
+            step = self._script.pop(0) if self._script else "ok"
+        if self.key is not None and headers.get("authorization") != f"Bearer {self.key}":
+            return FAULTS["401"]
+        if body.get("model") not in self.models:
+            return FAULTS["404"]
+        chosen = step if self.always is None else self.always
+        if isinstance(chosen, Reply):
+            return chosen
+        return self._verdict(asked) if chosen == "ok" else FAULTS[chosen]
+
+    def _verdict(self, asked: Asked) -> Reply:
+        given = self.verdict(asked)
+        if isinstance(given, Reply):
+            return given
+        if isinstance(given, str):
+            return Reply(given)
+        return Reply(json.dumps({"reason": "scripted", "score": given}))
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        scripted = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"  # connections are kept, as servers of models do
+            disable_nagle_algorithm = True
+            wbufsize = -1  # head and body leave together
+
+            def do_GET(self) -> None:
+                listed = {"object": "list", "data": [{"id": name} for name in scripted.models]}
+                self._send(Reply(body=json.dumps(listed).encode()))
+
+            def do_POST(self) -> None:
+                try:
+                    body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                except (ValueError, ConnectionError):
+                    self.close_connection = True  # The client gave up while it was sending.
+                    return
+                with scripted._lock:
+                    scripted._active += 1
+                    scripted.peak = max(scripted.peak, scripted._active)
+                try:
+                    headers = {name.lower(): value for name, value in self.headers.items()}
+                    reply = scripted.answer(body, headers)
+                    scripted._stopping.wait(reply.hang or scripted.delay)
+                finally:
+                    with scripted._lock:
+                        scripted._active -= 1
+                if reply.drop or scripted._stopping.is_set():
+                    self.close_connection = True
+                else:
+                    self._send(reply)
+
+            def _send(self, reply: Reply) -> None:
+                payload = _completion(reply) if reply.body is None else reply.body
+                headers = {"Content-Type": "application/json", **reply.headers}
+                self.send_response(reply.status)
+                for name, value in {**headers, "Content-Length": str(len(payload))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                try:
+                    self.wfile.write(payload)
+                    self.wfile.flush()
+                except ConnectionError:
+                    self.close_connection = True  # The client gave up, as tests of timeouts do.
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Keep quiet."""
+
+        return Handler
+
+
+def _completion(reply: Reply) -> bytes:
+    message = {"role": "assistant", "content": reply.content}
+    if reply.reasoning_content is not None:
+        message["reasoning_content"] = reply.reasoning_content
+    choice = {"index": 0, "finish_reason": reply.finish_reason, "message": message}
+    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+    answer = {
+        "id": "scripted",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "scripted",
+        "choices": [choice],
+        "usage": usage,
+    }
+    return json.dumps(answer).encode()
+
+
+def _asked(body: Mapping[str, Any], headers: Mapping[str, str]) -> Asked:
+    user = next((m["content"] for m in body["messages"] if m["role"] == "user"), "")
+    kind = next((kind for kind, task in TASKS.items() if task in user), "")
+    blocks = {name: text for name, _, text in _BLOCK.findall(user)}
+    return Asked(kind, body=body, headers=headers, **blocks)

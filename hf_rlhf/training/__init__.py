@@ -1,0 +1,1 @@
+"""One run: session, checkpoints, resuming, signals, progress, phases."""

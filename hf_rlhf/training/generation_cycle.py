@@ -1,0 +1,159 @@
+"""Where training stands between two generations: there it can be stopped, saved and resumed.
+
+A GRPO checkpoint does not hold the completions under way, so it resumes exactly only where the
+next step generates anew. That is the end of a generation cycle, a `boundary` here; for trainers
+that do not generate, it is the end of every optimizer step.
+"""
+
+import random
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.data_loader import get_sampler
+from accelerate.utils import reduce
+from transformers import TrainerCallback
+
+from hf_rlhf.training.signals import Stopping
+
+SAVE_SECONDS = 5.0
+"""How long a save is taken to last until one has been measured."""
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """What makes the next step what it is, beside the weights: taken at the end of `step`."""
+
+    step: int
+    python: Any
+    numpy: Any
+    torch: Any
+    devices: Any
+    tokens_seen: int
+
+    @classmethod
+    def taken(cls, state: Any) -> "Boundary":
+        """Note the random states as they are now."""
+        return cls(
+            state.global_step,
+            random.getstate(),
+            np.random.get_state(),
+            torch.random.get_rng_state(),
+            torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None,
+            state.num_input_tokens_seen,
+        )
+
+    def put_back(self, state: Any) -> None:
+        """Make the random states what they were."""
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+        torch.random.set_rng_state(self.torch)
+        if self.devices is not None:
+            torch.cuda.set_rng_state_all(self.devices)
+        state.num_input_tokens_seen = self.tokens_seen
+
+
+class Cycle(TrainerCallback):  # type: ignore[misc]
+    """Follows the generation cycle, and ends training at a boundary once the run shall stop.
+
+    Place it before the callback that seals checkpoints: it asks for saves.
+    """
+
+    def __init__(self, training: Any, stopping: Stopping) -> None:
+        per_generation = getattr(training, "steps_per_generation", None) or 1
+        self.micro_steps = per_generation * getattr(training, "num_iterations", 1)
+        self.stopping = stopping
+        self.boundary: Boundary | None = None
+        self._done = 0  # micro-steps since training began
+        self._put_off = False  # a save is due at the next boundary
+        self._whole = True  # the weights are those of an optimizer step's end
+        self._began: float | None = None
+        self._saving: float | None = None
+        self._cycle_seconds: float | None = None
+        self._save_seconds = SAVE_SECONDS
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Give the data the order that it would have had without a resumption."""
+        loader = given.get("train_dataloader")
+        sampler: Any = None if loader is None else get_sampler(loader)
+        # TRL's shuffles each epoch with what its generator has come to, and begins anew.
+        if isinstance(getattr(sampler, "generator", None), torch.Generator) and not hasattr(
+            sampler, "set_epoch"
+        ):
+            for _ in range(int(state.epoch or 0)):
+                deque(sampler, maxlen=0)
+        self.stopping.time_to_save = self.time_to_save
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """From here on, nothing is lost by stopping at once."""
+        self.stopping.time_to_save = None
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Take the time of a cycle, without the logging and saving between two."""
+        if self._began is None:
+            self._began = time.monotonic()
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Count a micro-step."""
+        self._done += 1
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """From here to the end of the step the weights are neither the old nor the new ones."""
+        self._whole = False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Note a boundary, save and stop there if asked to; put off a save in between."""
+        self._done += 1
+        at_boundary = self._done % self.micro_steps == 0
+        if at_boundary:
+            self.boundary = Boundary.taken(state)
+            if self._began is not None:
+                self._cycle_seconds = time.monotonic() - self._began
+            self._began = None
+            if self._agreed(args):
+                control.should_save = control.should_training_stop = True
+        # An epoch's last, shorter step may move the cycle against the steps.
+        due = control.should_save or self._put_off
+        control.should_save = due and (at_boundary or state.global_step >= state.max_steps)
+        self._put_off = due and not control.should_save
+        if control.should_save:
+            # What is not logged by then is lost with this process, and the means would differ.
+            control.should_log = True
+            self._saving = time.monotonic()
+        self._whole = True
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Stop if that was asked for during the save."""
+        if self._saving is not None:
+            self._save_seconds = time.monotonic() - self._saving
+            self._saving = None
+        if self._agreed(args):
+            control.should_training_stop = True
+
+    def time_to_save(self) -> float | None:
+        """Return the seconds until a checkpoint of a boundary is written, None if not known."""
+        now = time.monotonic()
+        if self._saving is not None:
+            return max(self._saving + self._save_seconds - now, 0.0)
+        if self._cycle_seconds is None:
+            return None
+        began = now if self._began is None else self._began
+        return max(began + self._cycle_seconds - now, 0.0) + self._save_seconds
+
+    def stands_at_boundary(self, state: Any) -> bool:
+        """Return whether the weights are still those of the last boundary."""
+        return self._whole and self.boundary is not None and self.boundary.step == state.global_step
+
+    def _agreed(self, args: Any) -> bool:
+        """Return whether any process was asked to stop; all of them must call this."""
+        asked = self.stopping.cause is not None
+        if args.world_size == 1:
+            return asked
+        flag = torch.tensor([float(asked)], device=args.device)
+        together = bool(reduce(flag).item())
+        if together and not asked:
+            self.stopping.cause = "another process was asked to"
+        return together

@@ -1,0 +1,130 @@
+"""What the record says of the model: its base, the adapter that it continues, its parameters."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.errors import RunFolderError
+from hf_rlhf.models.fingerprint import identify
+from hf_rlhf.runs.preflight import model_config
+from hf_rlhf.runs.run import PACKAGE_SCHEME, Run
+from hf_rlhf.storage.pure_json import as_json
+from hf_rlhf.storage.record import load_record, run_of_merged
+
+
+def model_section(run: Run) -> dict[str, Any]:
+    """Return what is known of the base model before its weights are loaded."""
+    asked = run.model.model_name_or_path
+    config = model_config(run)
+    is_hub_id = not asked.startswith(PACKAGE_SCHEME) and not Path(asked).exists()
+    card = _base_card(run, is_hub_id)
+    parents = card.get("base_model") or []
+    return {
+        "base": asked,
+        "base_is_hub_id": is_hub_id,
+        "revision": (
+            getattr(config, "_commit_hash", None) or run.model.model_revision if is_hub_id else None
+        ),
+        "class": _class(run, config),
+        "task": run.task,
+        "continues": continued(run),
+        "dtype": run.model.dtype,
+        "license": card.get("license"),
+        "license_name": card.get("license_name"),
+        "license_link": card.get("license_link"),
+        "lineage": [*([parents] if isinstance(parents, str) else parents), asked],
+    }
+
+
+def _class(run: Run, config: Any) -> str | None:
+    """Return the class of the model that is trained, which need not be the base's."""
+    if run.task == "text-classification":
+        from transformers.models.auto.modeling_auto import (
+            MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as NAMES,
+        )
+
+        if name := NAMES.get(config.model_type):
+            return str(name)
+    return str((config.architectures or [None])[0] or "") or None
+
+
+def continued(run: Run) -> dict[str, Any] | None:
+    """Return which adapter training continues, and the checksum of its weights."""
+    if run.adapter is None:
+        return None
+    file = run.adapter / "adapter_model.safetensors"
+    return {
+        "adapter": run.spec.adapter,
+        "revision": run.spec.adapter_revision,
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+    }
+
+
+def _base_card(run: Run, is_hub_id: bool) -> dict[str, Any]:
+    """Return the metadata of the base model's card, or nothing where it has none.
+
+    The merged weights of a run have it from that run's record.
+    """
+    from huggingface_hub import ModelCard
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled
+
+    path = Path(run.model_path) / "README.md"
+    if not is_hub_id and (made_by := run_of_merged(run.model_path)) is not None:
+        return licence_and_lineage(made_by)
+    try:
+        if is_hub_id:
+            return dict(ModelCard.load(run.model_path).data.to_dict())
+        return dict(ModelCard.load(path).data.to_dict()) if path.exists() else {}
+    except (EntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled, OSError, ValueError):
+        return {}  # the card then says that the base's licence is unknown
+
+
+def licence_and_lineage(folder: Path) -> dict[str, Any]:
+    """Return licence and lineage of the weights that a run has made, as its card has them."""
+    try:
+        record = load_record(folder)
+    except RunFolderError:
+        return {}
+    author, model = record["author"], record["model"]
+    source = author if author["license"] else model
+    licence = {key: source[key] for key in ("license", "license_name", "license_link")}
+    lineage = list(model["lineage"])
+    if lineage and not model["base_is_hub_id"] and lineage[-1][0] not in "./~":
+        # A folder, which must not be taken for a repository of the same name.
+        lineage[-1] = lineage[-1] if "://" in lineage[-1] else f"./{lineage[-1]}"
+    return {**licence, "base_model": lineage}
+
+
+def weights(trainer: Any, run: Run) -> dict[str, Any]:
+    """Return what is known of the model only once its weights are loaded."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    # Under ZeRO-3 a parameter is empty here and carries its size in ds_numel.
+    size = [int(getattr(item, "ds_numel", item.numel())) for item in parameters]
+    adapters = getattr(model, "peft_config", {})
+    # Beside it there may be a frozen reference, or a value function of its own.
+    active = getattr(model, "active_adapter", None)
+    adapter = adapters.get("default", adapters.get(active) if isinstance(active, str) else None)
+    lora = adapter.to_dict() if adapter is not None else {}
+    # The record names the base itself; here it may be a path of this machine.
+    lora.pop("base_model_name_or_path", None)
+    labels = getattr(model.config, "num_labels", None)
+    return {
+        "identity": identify(
+            run.model_path, name=run.model.model_name_or_path, revision=run.model.model_revision
+        ),
+        "num_labels": labels if run.task == "text-classification" else None,
+        # Of the model that is published: what the adapter adds is merged into it.
+        "parameters": sum(
+            count
+            for name, count in zip(names, size, strict=True)
+            if "lora_" not in name
+            and "modules_to_save" not in name
+            and not name.startswith(getattr(trainer, "unpublished", ()))
+        ),
+        "trainable_parameters": sum(
+            count for item, count in zip(parameters, size, strict=True) if item.requires_grad
+        ),
+        "dtype": str(parameters[0].dtype).removeprefix("torch."),
+        "adapter": as_json(lora)[0] or None,
+    }

@@ -1,0 +1,225 @@
+"""What a run shows in the terminal while it trains: a line per logging, a table at the end."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from hf_rlhf.cards.facts import fewer
+from hf_rlhf.cards.markdown import counted, interval
+from hf_rlhf.rewards.composed import TOTAL, ComposedReward
+from hf_rlhf.storage.files import atomic_write_text
+from hf_rlhf.storage.secrets import scrub
+
+SAMPLES_NAME = "samples.jsonl"
+
+
+_FACTS = (
+    ("mean_token_accuracy", "token accuracy", 3),
+    ("accuracy", "accuracy", 3),
+    ("margin", "margin", 3),
+    ("rewards/accuracies", "accuracy", 3),
+    ("rewards/margins", "margin", 3),
+    ("kl", "kl", 4),
+    ("entropy", "entropy", 3),
+    ("clip_ratio/region_mean", "ratio clipped", 3),
+    ("clip_ratio/policy", "ratio clipped", 3),
+    ("clip_fraction", "ratio clipped", 3),
+    ("explained_variance", "explained variance", 3),
+)
+"""What is shown of a logging beside the rewards, where it is logged: key, name, decimals."""
+_CUT = "completions/clipped_ratio"
+"""The share of a step's completions that reached the length limit, as TRL's trainers log it."""
+
+
+class ShowProgress(TrainerCallback):  # type: ignore[misc]
+    """Prints a line for each logging step, and keeps one scored completion of each.
+
+    The first and the last step are logged whatever `logging_steps` is: a run is seen to be alive
+    within a step, and one of fewer steps than that has numbers at all.
+
+    The completions go to `samples.jsonl` in the run folder, from where the record takes some.
+    """
+
+    def __init__(self, reward: ComposedReward | None, folder: Path) -> None:
+        self.reward = reward
+        self.path = folder / SAMPLES_NAME
+        self.start: tuple[float, int] | None = None
+        self.told = False
+        """Whether it was said that no completion ends by itself."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Note when and where training starts, and forget samples of steps to be done again."""
+        self.start = (time.monotonic(), state.global_step)
+        kept = [row for row in read_samples(self.path) if row["step"] <= state.global_step]
+        if state.is_world_process_zero and self.path.exists():
+            atomic_write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """Ask for the logging of the first and the last step."""
+        if args.logging_strategy == "steps" and state.global_step in (1, state.max_steps):
+            control.should_log = True
+        return control
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
+    ) -> None:
+        """Print one line and keep one sample."""
+        if not state.is_world_process_zero or "loss" not in logs or self.start is None:
+            return
+        began, first = self.start
+        passed = time.monotonic() - began
+        left = passed / max(state.global_step - first, 1) * (state.max_steps - state.global_step)
+        print(
+            f"step {state.global_step:>5}/{state.max_steps}  {summary_line(logs)}  "
+            f"{clock(passed)} passed, {clock(left)} left",
+            flush=True,
+        )
+        limit = getattr(args, "max_completion_length", None)
+        if limit and logs.get(_CUT) == 1 and not self.told:
+            self.told = True
+            print(
+                f"note: every completion was cut at `max_completion_length`, {limit} tokens. If "
+                "answers are longer than that, give them more.",
+                flush=True,
+            )
+        if self.reward is not None and self.reward.samples:
+            sample = self.reward.samples[-1]
+            row = {
+                "step": state.global_step,
+                "prompt": sample.prompt,
+                "completion": sample.completion,
+                "reward": sample.reward,
+                "components": dict(sample.components),
+            }
+            with self.path.open("a") as file:
+                file.write(json.dumps(scrub(row)) + "\n")
+
+
+class AfterSave(TrainerCallback):  # type: ignore[misc]
+    """Calls each of `work` after a checkpoint was saved."""
+
+    def __init__(self, work: Sequence[Callable[[], object]]) -> None:
+        self.work = work
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Do what is to be done."""
+        for work in self.work:
+            work()
+
+
+def summary_line(logs: Mapping[str, Any]) -> str:
+    """Return the numbers of one logging that say whether training goes well."""
+    parts = []
+    total = logs.get(f"rewards/{TOTAL}/mean")
+    if total is not None:
+        # One of the rewards may be labelled so itself.
+        name = TOTAL if "rewards/reward/mean" in logs else "reward"
+        parts.append(f"{name} {total:.3f} ± {logs.get('reward_std') or 0:.3f}")
+    for key, value in logs.items():
+        if key.startswith("rewards/") and key.endswith("/mean") and value is not None:
+            label = key.split("/")[1]
+            if label != TOTAL:
+                parts.append(f"{label} {value:.2f}")
+    if total is None and logs.get("loss") is not None:
+        parts.append(f"loss {logs['loss']:.4f}")
+    for key, name, places in _FACTS:
+        if isinstance(logs.get(key), (int, float)):
+            parts.append(f"{name} {logs[key]:.{places}f}")
+    if logs.get(_CUT):
+        parts.append(f"truncated {logs[_CUT]:.3f}")
+    abstained = logs.get(f"rewards/{TOTAL}/none")
+    if abstained:
+        parts.append(f"abstained {abstained:g}")
+    return "  ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as people say it: 42 s, 3:07, 2:03:00."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def read_samples(path: Path) -> list[dict[str, Any]]:
+    """Return the samples that were kept; a line cut by a crash is left out."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
+
+
+def evenly(rows: Sequence[Any], count: int) -> list[Any]:
+    """Return at most `count` of `rows`, first and last among them."""
+    if len(rows) <= count:
+        return list(rows)
+    return [rows[round(place * (len(rows) - 1) / (count - 1))] for place in range(count)]
+
+
+def results_table(record: Mapping[str, Any]) -> Any:
+    """Return held-out results before and after as a `rich` table."""
+    from rich.table import Table
+
+    evaluation = record["evaluation"]
+    table = Table(title=f"Held-out results, {evaluation['rows']} rows ({evaluation['split']})")
+    for heading in ("metric", "before", "after", "paired difference (95%)"):
+        table.add_column(heading, justify="left" if heading == "metric" else "right")
+    for metric, after in (evaluation["after"] or {}).items():
+        before = (evaluation["before"] or {}).get(metric)
+        difference = (evaluation["difference"] or {}).get(metric)
+        table.add_row(
+            f"{metric}{_of_rows(evaluation['rows'], after)}",
+            f"{before['mean']:.3f}" if before else "-",
+            f"{after['mean']:.3f}",
+            interval(difference, signed=True) if difference else "-",
+        )
+    return table
+
+
+def _of_rows(rows: int | None, estimate: Mapping[str, Any]) -> str:
+    """Return of how many rows a metric is, if not of all."""
+    count = fewer(rows, estimate)
+    return "" if count is None else f" ({counted(count, 'row')})"
+
+
+def cut_off(record: Mapping[str, Any]) -> str:
+    """Say that most held-out completions after training were cut at the limit, if so."""
+    evaluation = record["evaluation"] or {}
+    cut = (evaluation.get("after") or {}).get("truncated")
+    limit = evaluation.get("sampling", {}).get("max_new_tokens")
+    if not cut or limit is None or cut["mean"] <= 0.5:
+        return ""
+    return (
+        f"{cut['mean']:.1%} of the held-out completions after training were cut at the limit of "
+        f"{limit:,} tokens (`evaluation.max_new_tokens`, or else `max_completion_length`)."
+    )
+
+
+def samples_table(record: Mapping[str, Any], stages: Sequence[str] = ("before", "after")) -> Any:
+    """Return a few sample completions as a `rich` table."""
+    from rich.table import Table
+    from rich.text import Text
+
+    scored = bool(record["reward"]["rewards"])
+    table = Table(title="Sample completions", show_lines=True)
+    for heading in ("stage", *("reward",) * scored, "completion"):
+        table.add_column(heading, overflow="fold")
+    there = {row["stage"] for row in record["samples"]}
+    # Without an `evaluation` there are those of training alone.
+    for stage in stages if there & {*stages} else ("train",):
+        rows = [row for row in record["samples"] if row["stage"] == stage]
+        for row in rows[-2:] if stage == "train" else rows[:2]:
+            reward = "none" if row["reward"] is None else f"{row['reward']:.2f}"
+            table.add_row(stage, *(reward,) * scored, Text(row["completion"][:400]))
+    return table

@@ -1,0 +1,378 @@
+"""What the record says of a resolved run, section by section."""
+
+import inspect
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from hf_rlhf.config.overrides import without_secrets
+from hf_rlhf.config.schema import Limits
+from hf_rlhf.data.arrow_rows import rows_digest
+from hf_rlhf.distributed import config_file, distributed_type
+from hf_rlhf.errors import BrokenPlugin
+from hf_rlhf.evaluation.results import METHOD, Measured
+from hf_rlhf.rewards.composed import Part
+from hf_rlhf.runs.environment import peak_memory
+from hf_rlhf.runs.preflight import completion_length
+from hf_rlhf.runs.preflight_data import row_counts
+from hf_rlhf.runs.run import Run, trains_by_rewards
+from hf_rlhf.storage.record import as_json, environment, new_record, now
+from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.training.model_record import continued, model_section
+
+_MAY_CHANGE = {"publish", "card", "output_dir", *(item.name for item in fields(Limits))}
+# How it is launched: the batch is the same, and resuming on fewer machines is no other run.
+_MAY_CHANGE |= {"expect_world_size", "expect_distributed"}
+TYPED_NAME = "HF_RLHF_TYPED"
+"""Environment variable: what the user typed, where a verb of a plugin trains by a run file."""
+_OF_LORA = ("use_rslora", "use_dora")
+
+
+def opening(run: Run, command: Sequence[str]) -> dict[str, Any]:
+    """Return the record of a run that is about to load its weights."""
+    trainer = next(item for item in run.components if item["kind"] == "trainers")
+    return new_record(
+        command=list(command),
+        config=dict(run.spec.plain),
+        config_file={"name": run.spec.name, "sha256": run.spec.sha256},
+        defaults=_defaults(run),
+        plugin={key: trainer[key] for key in ("name", "package", "version", "target")},
+        components=[dict(item) for item in run.components],
+        model=model_section(run),
+        data=_data(run),
+        reward=_reward(run),
+        environment=environment(),
+        author=as_json(run.spec.card)[0],
+        publish=as_json(run.spec.publish)[0],
+    )
+
+
+def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str, Any]) -> list[str]:
+    """Return the command line that launches this training again, `distributed` as it was."""
+    argv = without_secrets(argv)
+    # Without a number accelerate takes every GPU that it finds.
+    launch = ["accelerate", "launch", "--num_processes", str(world_size)]
+    if (file := config_file()) is not None:
+        launch[2:2] = ["--config_file", file]
+        return [*launch, "-m", "hf_rlhf.train", *argv]
+    kinds = {"DEEPSPEED": "--use_deepspeed", "FSDP": "--use_fsdp"}
+    if world_size > 1 or distributed["type"] in kinds:
+        launch.append(kinds.get(distributed["type"], "--multi_gpu"))
+    if distributed.get("zero_stage") is not None:
+        launch += ["--zero_stage", str(distributed["zero_stage"])]
+    if distributed.get("fsdp_version") is not None:
+        launch += ["--fsdp_version", str(distributed["fsdp_version"])]
+    return [*launch, "-m", "hf_rlhf.train", *argv]
+
+
+def as_shell(command: Sequence[str]) -> str:
+    """Return a command as it is typed, or what was typed that called it."""
+    return os.environ.get(TYPED_NAME) or shlex.join(command)
+
+
+def training_section(run: Run, trainer: Any, seconds: float) -> dict[str, Any]:
+    """Return how far training got, from the trainer's own state."""
+    state = trainer.state
+    history = [
+        {"step": entry.get("step"), **{k: v for k, v in entry.items() if k != "step"}}
+        for entry in state.log_history
+        if "train_runtime" not in entry  # of one session, not of the run
+    ]
+    logged = [entry for entry in history if "loss" in entry]
+    return {
+        "steps": state.global_step,
+        "planned_steps": state.max_steps,
+        "epochs": state.epoch,
+        "seconds": seconds,
+        "world_size": run.training.world_size,
+        "distributed": distribution(run),
+        "final": logged[-1] if logged else {},
+        "history": history,
+        "report": _report(trainer),
+        "peak_memory": peak_memory(),
+    }
+
+
+def _report(trainer: Any) -> dict[str, Any]:
+    """Return what a trainer that has more to tell than its log tells."""
+    told: Any = getattr(trainer, "report", dict)()
+    if not isinstance(told, Mapping):
+        raise BrokenPlugin(
+            f"report() of {type(trainer).__name__} returned {type(told).__name__}; expected a "
+            "mapping of titles to rows or mappings."
+        )
+    plain: dict[str, Any] = as_json(told)[0]
+    return plain
+
+
+def sessions(record: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:
+    """Return the sessions of a run, with one more that begins now.
+
+    One that did not say how it ended was killed. `changed` is what is other than when the run
+    began, as `field: then -> now`.
+    """
+    earlier = [
+        {**one, "status": "killed"} if one["status"] == "running" else one
+        for one in record["sessions"]
+    ]
+    here = _flat({**environment(), "processes": run.training.world_size}) if earlier else {}
+    there = _flat(
+        {**record["environment"], "processes": (record["training"] or {}).get("world_size")}
+    )
+    changed = [
+        f"{key}: {there[key]} -> {here[key]}"
+        for key in sorted(here.keys() & there.keys())
+        if None not in (there[key], here[key]) and there[key] != here[key]
+    ]
+    return [*earlier, {"started": now(), "status": "running", "changed": changed}]
+
+
+def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, item in value.items():
+        result |= _flat(item, f"{key}.") if isinstance(item, Mapping) else {f"{above}{key}": item}
+    return result
+
+
+def evaluation_section(run: Run, before: Measured, after: Measured) -> dict[str, Any] | None:
+    """Return held-out results with intervals, or None when nothing was measured."""
+    parts = [part for part in (*after.parts, *before.parts) if part.rows]
+    spec = run.spec.evaluation
+    if spec is None or not parts:
+        return None
+    keep = ("temperature", "top_p", "seed", "completions_per_prompt")
+    scored = any("completion_tokens" in part.metrics() for part in parts)
+    sampling = {
+        **{key: value for key, value in asdict(spec).items() if key in keep},
+        "max_new_tokens": spec.max_new_tokens or completion_length(run),
+    }
+    own = any(m.own is not None and m.own.rows for m in (before, after))
+    return {
+        "split": spec.split,
+        "rows": len(parts[0].rows) // parts[0].completions_per_prompt,
+        "sampling": sampling if scored else {},
+        "before": _json(before.means()),
+        "after": _json(after.means()),
+        "difference": _json(after.since(before)),
+        "method": METHOD + "; differences are paired by row",
+        "metrics": dict(getattr(run.trainer_class, "held_out_metrics", {})) if own else {},
+    }
+
+
+def distribution(run: Run) -> dict[str, Any]:
+    """Return how the run is distributed, with DeepSpeed's ZeRO stage or FSDP's version."""
+    result: dict[str, Any] = {"type": distributed_type(run.training)}
+    plugin = getattr(run.training, "deepspeed_plugin", None)
+    if plugin is not None:
+        result["zero_stage"] = plugin.deepspeed_config.get("zero_optimization", {}).get("stage")
+    if result["type"] == "FSDP":
+        result["fsdp_version"] = int(os.environ.get("FSDP_VERSION") or 1)
+    return result
+
+
+def samples_section(
+    before: Measured, after: Measured, trained: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return completions to be looked at, from before, during and after training."""
+    return [
+        *({"stage": "before", "step": 0, **sample} for sample in before.samples),
+        *({"stage": "train", **sample} for sample in trained),
+        *({"stage": "after", "step": None, **sample} for sample in after.samples),
+    ]
+
+
+def _json(intervals: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if intervals is None:
+        return None
+    return {name: interval.as_json() for name, interval in intervals.items()}
+
+
+def _defaults(run: Run) -> dict[str, Any]:
+    settings = {**_settings(run.model), **_settings(run.training)}
+    if not run.model.use_peft or run.adapter is not None:
+        # There is no LoRA, or one that has its own.
+        of_new = [key for key in settings if key.startswith("lora_")]
+        settings = {k: v for k, v in settings.items() if k not in (*of_new, *_OF_LORA)}
+    elif run.task == "text-classification":
+        settings.pop("lora_task_type", None)  # decided by the task
+    return {key: value for key, value in settings.items() if key not in run.spec.plain}
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    # TrainingArguments masks its tokens in to_dict, as a dataclass walk would not.
+    if hasattr(config, "to_dict"):
+        told = dict(config.to_dict())
+        unset = (key for key in told if key.endswith("_token") and getattr(config, key, "") is None)
+        return {**told, **dict.fromkeys(unset)}
+    return {item.name: getattr(config, item.name) for item in fields(config)}
+
+
+def _data(run: Run) -> dict[str, Any]:
+    return {
+        "adapter": run.spec.dataset.name,
+        "arguments": dict(run.spec.dataset.arguments),
+        "splits": {name: len(split) for name, split in run.dataset.items()},
+        "digests": digests(run),
+        "report": dict(run.report),
+        "used": {
+            split: {"rows": one.rows, "kept": one.kept, "dropped": one.dropped, "cut": one.cut}
+            for split, one in row_counts(run).items()
+        },
+    }
+
+
+def digests(run: Run) -> dict[str, str]:
+    """Return the digest of each split's rows."""
+    return {name: rows_digest(split) for name, split in run.dataset.items()}
+
+
+def _reward(run: Run) -> dict[str, Any]:
+    parts = {part.label: part for part in (run.reward.rewards if run.reward else ())}
+    gates = {part.label: part for part in (run.reward.gates if run.reward else ())}
+    return {
+        "trains": trains_by_rewards(run.trainer_class, run.training),
+        "rewards": [
+            {
+                "label": spec.label,
+                "name": spec.name,
+                "weight": spec.weight,
+                "on_none": spec.on_none,
+                "clip": list(spec.clip) if spec.clip else None,
+                "arguments": _arguments(parts[spec.label], spec.arguments),
+                "doc": _doc(parts[spec.label]),
+            }
+            for spec in run.spec.rewards
+        ],
+        "gates": [
+            {
+                "label": spec.label,
+                "name": spec.name,
+                "threshold": spec.threshold,
+                "arguments": _arguments(gates[spec.label], spec.arguments),
+                "doc": _doc(gates[spec.label]),
+            }
+            for spec in run.spec.gates
+        ],
+        "judges": judges_section(run, {}),
+    }
+
+
+def judges_section(run: Run, earlier: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+    """Return what each judge says of itself, and its usage: `earlier`, by label, and since then."""
+    names = {spec.label: spec.name for spec in run.spec.judges}
+    return [
+        {
+            "label": label,
+            "name": names[label],
+            **as_json(judge.describe())[0],
+            "usage": _added([earlier.get(label, {}), as_json(judge.usage())[0]]),
+        }
+        for label, judge in run.judges.items()
+    ]
+
+
+def usage_of(judges: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return the usage that a record's judges section tells, by label."""
+    return {judge["label"]: dict(judge.get("usage") or {}) for judge in judges}
+
+
+def usage_elsewhere(
+    run: Run, earlier: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
+    """Add to `earlier` each judge's usage on the other processes; all of them must call this."""
+    from accelerate.utils import gather_object
+
+    here = {label: as_json(judge.usage())[0] for label, judge in run.judges.items()}
+    everywhere = gather_object([(run.training.process_index, here)])
+    others = [usage for index, usage in everywhere if index != run.training.process_index]
+    return {
+        label: _added([earlier.get(label, {}), *(usage[label] for usage in others)])
+        for label in run.judges
+    }
+
+
+def _added(usages: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for usage in usages for name in usage)
+    return {name: sum(usage.get(name) or 0 for usage in usages) for name in names}
+
+
+def _arguments(part: Part, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a reward's own fields, defaults included, without its judge.
+
+    A reward whose fields do not say all, because a preset fills them in, may offer `describe()`.
+    """
+    if hasattr(part.reward, "describe"):
+        described: dict[str, Any] = as_json(dict(part.reward.describe()))[0]
+        return described
+    try:
+        named = {item.name: getattr(part.reward, item.name) for item in fields(part.reward)}  # type: ignore[arg-type]
+    except TypeError:  # not a dataclass
+        named = dict(given)
+    named.pop("judge", None)
+    plain: dict[str, Any] = as_json(named)[0]
+    return plain
+
+
+def _doc(part: Part) -> str:
+    text = inspect.getdoc(part.reward) or ""
+    return text.split("\n\n")[0].replace("\n", " ")
+
+
+def differences(recorded: Mapping[str, Any], run: Run) -> list[str]:
+    """Return the settings in which a folder's run differs from this one, as `key: old -> new`.
+
+    `publish`, `card` and the `Limits` may change: they say what becomes of a run, not what it is.
+    Rows of the dataset count as a setting, by number and content, for a file may have changed under
+    its name.
+    """
+    rows = {name: len(split) for name, split in run.dataset.items()}
+    old = {**(recorded.get("config") or {}), "rows": recorded["data"]["splits"]}
+    new = scrub(as_json({**run.spec.plain, "rows": rows})[0])
+    # What lies under an adapter's name may have changed, too.
+    then, now_ = recorded["model"].get("continues") or {}, continued(run) or {}
+    old["adapter's weights"], new["adapter's weights"] = then.get("sha256"), now_.get("sha256")
+    # A run from before digests were recorded has none to compare.
+    if (known := recorded["data"].get("digests")) and old["rows"] == rows:
+        old |= {_content(split): digest for split, digest in known.items()}
+        new |= {_content(split): digest for split, digest in digests(run).items()}
+    return changed_settings(old, new)
+
+
+def _content(split: str) -> str:
+    return f"content of the rows in {split!r} (digest)"
+
+
+def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return in what two run files are different runs, as `key: old -> new`."""
+    keys = sorted((old.keys() | new.keys()) - _MAY_CHANGE)
+    return [line for key in keys for line in _changed(key, old.get(key), new.get(key))]
+
+
+def _changed(key: str, old: Any, new: Any) -> list[str]:
+    """Return how two values differ: of lists of sections, such as phases, only where."""
+    if old == new:
+        return []
+    if not _alike(old, new):
+        return [f"{key}: {old!r} -> {new!r}"]
+    return [
+        line
+        for place, (one, other) in enumerate(zip(old, new, strict=True))
+        for name in sorted({**one, **other})
+        for line in _changed(
+            f"{key}.{one.get('name', place)}.{name}", one.get(name), other.get(name)
+        )
+    ]
+
+
+def _alike(old: Any, new: Any) -> bool:
+    """Return whether both are lists of as many sections, by the same names."""
+    if not (isinstance(old, list) and isinstance(new, list) and len(old) == len(new)):
+        return False
+    return all(
+        isinstance(one, Mapping)
+        and isinstance(other, Mapping)
+        and one.get("name") == other.get("name")
+        for one, other in zip(old, new, strict=True)
+    )

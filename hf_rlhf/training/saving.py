@@ -1,0 +1,110 @@
+"""Put what a trainer saves where it belongs, and save the last steps of a run that is stopped."""
+
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from transformers import Trainer
+
+from hf_rlhf.errors import HfRlhfError, ModelError, PublishError
+from hf_rlhf.models.adapter_check import check_adapter
+from hf_rlhf.models.fingerprint import write_identity
+from hf_rlhf.models.loading import CONFIG
+from hf_rlhf.models.merge import merge_adapter
+from hf_rlhf.runs.run import Run
+from hf_rlhf.storage.files import whole_folder
+from hf_rlhf.together import main_does
+from hf_rlhf.training.checkpoints import is_valid
+from hf_rlhf.training.generation_cycle import Cycle
+
+Say = Callable[[str], None]
+REFERENCE = "ref"
+"""The adapter in which TRL keeps a frozen copy of the one that it continues."""
+
+
+def save_weights(run: Run, trainer: Any, identity: Any, say: Say) -> None:
+    """Write `adapter/` and `merged/`, each whole or not at all; all processes must call this.
+
+    `identity` is that of the base, kept beside the adapter. Raises ModelError for an adapter that
+    is not whole.
+    """
+    written = run.folder / ".trained"
+    main_does(partial(shutil.rmtree, written, ignore_errors=True))
+    trainer.save_model(str(written))
+    PartialState().wait_for_everyone()
+    main_does(partial(_place, run, written, identity, say))
+    main_does(partial(shutil.rmtree, written, ignore_errors=True))
+
+
+def _place(run: Run, written: Path, identity: Any, say: Say) -> None:
+    folder, adapted = run.folder, run.model.use_peft
+    # Pickled, and transformers writes a `hub_token` into it in clear.
+    (written / "training_args.bin").unlink(missing_ok=True)
+    if adapted:
+        written = _trained_adapter(written)
+        write_identity(written, identity)
+    # With whatever the trainer saves: neither is of use without it.
+    run.tokenizer.save_pretrained(written)
+    # What is there is of a session that ended between here and its record.
+    with whole_folder(folder / ("adapter" if adapted else "merged"), overwrite=True) as new:
+        new.rmdir()
+        written.rename(new)
+    if adapted:
+        say("merging the adapter into the base")
+        merge_adapter(
+            run.model_path,
+            folder / "adapter",
+            folder / "merged",
+            revision=run.model.model_revision,
+            overwrite=True,
+        )
+
+
+def _trained_adapter(written: Path) -> Path:
+    """Return the folder of the one adapter that was trained, without a frozen reference.
+
+    peft saves an adapter of any name but `default` in a folder of that name.
+    """
+    shutil.rmtree(written / REFERENCE, ignore_errors=True)
+    inner = sorted(path.parent for path in written.glob(f"*/{CONFIG}"))
+    if not (written / CONFIG).exists():
+        if len(inner) != 1:
+            named = ", ".join(path.name for path in inner) or "none"
+            raise ModelError(
+                f"The trainer saved no adapter: {written} has no {CONFIG}, and of adapters in "
+                f"folders {named}. Its save_model writes the trained one into the folder itself."
+            )
+        written = inner[0]
+    try:
+        check_adapter(written)
+    except PublishError as error:
+        raise ModelError(str(error).removesuffix(" Nothing was pushed.")) from error
+    return written
+
+
+def save_boundary(run: Run, trainer: Any, cycle: Cycle, error: BaseException, say: Say) -> None:
+    """Keep the steps since the last checkpoint, if training was stopped between two cycles.
+
+    A judge that fails does so there: the weights are those of the last step, and with that
+    step's random states the same completions come again.
+    """
+    together = isinstance(error, HfRlhfError) or PartialState().num_processes == 1
+    if not (together and isinstance(trainer, Trainer)):
+        return
+    state, boundary = trainer.state, cycle.boundary
+    if boundary is None or not cycle.stands_at_boundary(state):
+        return
+    if is_valid(Path(run.training.output_dir) / f"checkpoint-{boundary.step}"):
+        return
+    say(f"saving step {boundary.step} before stopping")
+    boundary.put_back(state)
+    try:
+        # No public method saves what a checkpoint holds.
+        trainer._save_checkpoint(trainer.model_wrapped, trial=None)
+        trainer.callback_handler.on_save(trainer.args, state, trainer.control)
+    except (OSError, RuntimeError, HfRlhfError) as second:
+        print(f"step {boundary.step} could not be saved: {second}", file=sys.stderr)

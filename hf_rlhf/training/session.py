@@ -1,0 +1,341 @@
+"""One process's way through a run: evaluate, train, save, merge, evaluate again, publish."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from datasets import disable_progress_bars
+from transformers import PrinterCallback, ProgressCallback, Trainer
+from transformers.utils import logging
+
+from hf_rlhf.errors import DiskError, HfRlhfError, JudgeError, PublishError, RewardError
+from hf_rlhf.evaluation.held_out import measure, measured_before, without_revision
+from hf_rlhf.evaluation.results import Measured
+from hf_rlhf.hub.checkpoints import INTERRUPTED_S, CheckpointPushes
+from hf_rlhf.hub.publish import finish_command, publish_run
+from hf_rlhf.models.loading import check_continued
+from hf_rlhf.rewards.abstentions import check_rewarded
+from hf_rlhf.rewards.composed import TOTAL
+from hf_rlhf.runs.preflight import advice
+from hf_rlhf.runs.preflight_data import data_lines, has_new_head
+from hf_rlhf.runs.run import Run
+from hf_rlhf.storage.disk import disk_error
+from hf_rlhf.storage.pickles import refuse_code
+from hf_rlhf.storage.record import load_record
+from hf_rlhf.together import main_does
+from hf_rlhf.training.checkpoints import (
+    AlreadyTrained,
+    SealCheckpoints,
+    StopIfTrained,
+    discard_unsealed,
+    newest_valid,
+    step_of,
+    valid_checkpoints,
+)
+from hf_rlhf.training.generation_cycle import Cycle
+from hf_rlhf.training.library_warnings import head_is_new, tied_weights_in_place
+from hf_rlhf.training.model_record import weights
+from hf_rlhf.training.progress import (
+    SAMPLES_NAME,
+    AfterSave,
+    ShowProgress,
+    cut_off,
+    evenly,
+    read_samples,
+    results_table,
+    samples_table,
+)
+from hf_rlhf.training.record_sections import (
+    as_shell,
+    evaluation_section,
+    samples_section,
+    training_section,
+)
+from hf_rlhf.training.recorder import Recorder
+from hf_rlhf.training.run_folder import claimed
+from hf_rlhf.training.saving import save_boundary, save_weights
+from hf_rlhf.training.signals import Stopping, Terminated
+from hf_rlhf.training.trackers import one_run, track_new_steps
+
+
+class Session:
+    """One process's way through a run. Collective calls are made by all processes alike."""
+
+    def __init__(self, run: Run, stopping: Stopping | None = None) -> None:
+        """Take a run, and who is asked to stop where that is another: the chain it is part of."""
+        if not sys.stderr.isatty():
+            logging.disable_progress_bar()
+            disable_progress_bars()
+        self.run = run
+        self.state = PartialState()
+        self.recorder = Recorder(run, self.state)
+        self.stopping = stopping or Stopping(run.spec.limits.stop_grace)
+        self._listens = stopping is None
+        self.agreed = False
+        """Whether all processes stop at the same place."""
+        self.pushes: CheckpointPushes | None = None
+        """Of the main process, where the run asks for them."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The run's record so far."""
+        return self.recorder.record
+
+    @property
+    def main(self) -> bool:
+        """Whether this process writes, prints and publishes."""
+        return bool(self.state.is_main_process)
+
+    def go(self, argv: Sequence[str]) -> dict[str, Any]:
+        """Do what is left to do of the run, and return its record. `argv` repeats it.
+
+        Raises Terminated when the process was asked to end.
+        """
+        with ExitStack() as held:
+            if self._listens:
+                held.enter_context(self.stopping)
+            main_does(lambda: held.enter_context(claimed(self.run.folder)))
+            self.recorder.open(argv)
+            finished = self.record["status"] == "finished"
+            main_does(self.recorder.refresh if finished else self.recorder.write)
+            if self.main:
+                spec = self.run.spec.publish
+                self.pushes = CheckpointPushes.of(self.run.folder, spec, self.record)
+            if finished:
+                self._say(f"the run in {self.run.folder} is finished: nothing is left to train")
+            else:
+                self._recorded()
+            # The others do not wait for the upload: it may outlast the process group's timeout.
+            if self.main:
+                self._show()
+                self._publish()
+            return load_record(self.run.folder)
+
+    def _recorded(self) -> None:
+        """Train and measure, and leave a true record and card however it ends."""
+        try:
+            self._train_and_measure()
+        except BaseException as error:
+            told = self._disk_error(error)
+            if told is None:
+                error.add_note(self._how_to_go_on())
+            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            ends = told or error
+
+            def close() -> None:
+                self.recorder.close(status)
+                for note in self._settle(INTERRUPTED_S):
+                    ends.add_note(note)
+                self.recorder.write()
+
+            try:
+                if self.agreed:
+                    # A process that has ended makes the launcher end the others.
+                    main_does(close)
+                elif self.main:
+                    close()
+            except HfRlhfError as second:
+                # What stopped the run matters more; a full disk, say, may have caused both.
+                print(f"the record could not be closed: {second}", file=sys.stderr)
+            if told is not None:
+                raise told from error
+            raise
+
+    def _settle(self, seconds: float | None = None) -> list[str]:
+        """Wait for the pushes of checkpoints; return what to say of those that did not succeed."""
+        if self.pushes is None:
+            return []
+        stopped: KeyboardInterrupt | None = None
+        try:
+            self.pushes.settle(seconds)
+        except KeyboardInterrupt as error:
+            stopped = error
+        self.pushes.remember(self.record)
+        told = self.pushes.told(self.record)
+        if stopped is not None and seconds is None:
+            stopped.add_note(told or "every checkpoint is published")
+            raise stopped
+        # Asked to end once more: it does, without waiting, but not without a word.
+        return [told] if told else []
+
+    def _how_to_go_on(self) -> str:
+        checkpoints = valid_checkpoints(Path(self.run.training.output_dir))
+        where = f"from {checkpoints[-1]}" if checkpoints else "from the start of training"
+        return f"The same command goes on {where}:\n  {as_shell(self.record['command'])}"
+
+    def _disk_error(self, error: BaseException) -> DiskError | None:
+        """Give back what a half-written checkpoint takes, if a disk stopped the run; say so."""
+        checkpoints = Path(self.run.training.output_dir)
+        newest = valid_checkpoints(checkpoints)
+        command = as_shell(self.record["command"])
+        told = disk_error(error, self.run.folder, newest[-1] if newest else None, command)
+        if told is not None and self.main:
+            discard_unsealed(checkpoints)
+        return told
+
+    def _train_and_measure(self) -> None:
+        run = self.run
+        # A trainer may change what `model_kwargs` is made of.
+        kwargs = without_revision(run.model_kwargs())
+        new_head = has_new_head(run)
+        for line in data_lines(run):
+            self._say(f"data: {line}")
+        with head_is_new(new_head):
+            before = measured_before(run, self._say)
+        self.record["evaluation"] = evaluation_section(run, before, Measured())
+        self.record["advice"] = advice(run)
+        for said in self.record["advice"]:
+            self._say(f"note: {said}")
+        self._say(f"training {run.spec.plugin} in {run.folder}")
+        try:
+            with one_run(run.training, self.record["run_id"], run.folder):
+                trainer = self._fit(new_head)
+        finally:
+            trained = evenly(read_samples(run.folder / SAMPLES_NAME), 6)
+            self.record["samples"] = samples_section(before, Measured(), trained)
+        check_rewarded(trainer.state.log_history, TOTAL)
+        save_weights(run, trainer, self.record["model"]["identity"], self._say)
+        # The optimizer's memory is needed for evaluating.
+        trainer.accelerator.free_memory()
+        del trainer
+        after = measure(run, "after", run.folder / "merged", kwargs, self._say)
+        self.record["evaluation"] = evaluation_section(run, before, after)
+        self.record["samples"] = samples_section(before, after, trained)
+        self.recorder.gather_usage()
+        main_does(lambda: self.recorder.close("finished"))
+
+    def _fit(self, new_head: bool) -> Any:
+        """Train from the newest valid checkpoint; record how far it got, however it ends."""
+        after_save: list[Callable[[], object]] = []
+        cycle, run = self._followed(after_save)
+        with head_is_new(new_head):
+            trainer = _trainer(run)
+        self.record["model"] |= weights(trainer, run)
+        newest = newest_valid(Path(run.training.output_dir))
+        resumed_at = step_of(newest) if newest else 0
+        if newest:
+            main_does(partial(refuse_code, newest))
+            self._say(f"resuming from {newest}")
+        earlier = (self.record["training"] or {}).get("seconds") or 0.0
+        started = time.monotonic()
+
+        def note() -> None:
+            # Before the checkpoint is loaded, a trainer knows nothing of the steps it holds.
+            if trainer.state.global_step >= resumed_at:
+                seconds = earlier + time.monotonic() - started
+                self.recorder.trained(training_section(run, trainer, seconds), resumed_at)
+
+        def push() -> None:
+            if self.pushes is not None:
+                self.pushes.saved(trainer.state.global_step, self.record)
+                self.pushes.remember(self.record)
+
+        after_save += [note, push, self.recorder.write]
+        try:
+            with tied_weights_in_place(trainer.model):
+                trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+        except AlreadyTrained:
+            self._say("every step is done")
+        except (KeyboardInterrupt, RewardError, JudgeError) as error:
+            save_boundary(run, trainer, cycle, error, self._say)
+            raise
+        finally:
+            self.stopping.time_to_save = None
+            _beside(note)
+        self.recorder.write()
+        if self.stopping.cause is not None:
+            self.agreed = True
+            raise Terminated(self.stopping.cause)
+        return trainer
+
+    def _followed(self, after_save: list[Callable[[], object]]) -> tuple[Cycle, Run]:
+        """Return the run with the callbacks by which a session follows it."""
+        run = self.run
+        keep = run.training.save_total_limit
+        # Ours prunes after the new checkpoint is known to be whole.
+        run.training.save_total_limit = None
+        cycle = Cycle(run.training, self.stopping)
+        return cycle, run.with_callbacks(
+            cycle,
+            SealCheckpoints(keep),
+            ShowProgress(run.reward, run.folder),
+            AfterSave(after_save),
+            StopIfTrained(),
+        )
+
+    def _show(self) -> None:
+        from rich.console import Console
+
+        console = Console()
+        if self.record["samples"]:
+            console.print(samples_table(self.record))
+        if self.record["evaluation"]:
+            console.print(results_table(self.record))
+        if said := cut_off(self.record):
+            self._say(f"note: {said}")
+        self._say(f"card: {self.run.folder / 'README.md'}")
+
+    def _publish(self) -> None:
+        repo_id = self.run.spec.publish.repo_id
+        if repo_id is None:
+            base = (
+                ""
+                if self.record["model"]["base_is_hub_id"]
+                else (" --base_model YOU/BASE --push_base")
+            )
+            self._say(
+                f"not published: `publish.repo_id` is not set. To publish: "
+                f"hf-rlhf publish {self.run.folder} --repo_id YOU/NAME{base}"
+            )
+            return
+        unpublished: list[str] = []
+        try:
+            # Before the run itself: its card names the branches of its checkpoints.
+            unpublished = self._settle()
+            self.recorder.refresh()
+            published = publish_run(self.run.folder, repo_id=repo_id)
+            self._say(f"published: {published.url}")
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                finish = finish_command(self.run.folder, self.run.spec.publish, None)
+                error.add_note(f"The run is not published, or not verified. To finish:\n  {finish}")
+            for told in unpublished:
+                error.add_note(told)
+            raise
+        if unpublished:
+            raise PublishError("\n".join(unpublished))
+
+    def _say(self, text: str) -> None:
+        if self.main:
+            print(text, flush=True)
+
+
+def _beside(note: Callable[[], object]) -> None:
+    """Take a note; a failure of it does not hide that of the training, if there is one."""
+    failed = sys.exception()
+    try:
+        note()
+    except Exception as second:
+        if failed is None:
+            raise
+        print(f"how far training got could not be noted: {second}", file=sys.stderr)
+
+
+def _trainer(run: Run) -> Any:
+    trainer = run.trainer_class.from_run(run)
+    check_continued(run, trainer.accelerator.unwrap_model(trainer.model))
+    _quieten(trainer)
+    track_new_steps(trainer, run.folder)
+    return trainer
+
+
+def _quieten(trainer: Any) -> None:
+    """Take out the bars and dictionaries that transformers prints; ours prints a line."""
+    for callback in (PrinterCallback, ProgressCallback):
+        if isinstance(trainer, Trainer):
+            trainer.remove_callback(callback)

@@ -1,0 +1,173 @@
+"""How long a step of training takes: as recorded, as measured now, or by arithmetic."""
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hf_rlhf.distributed import processes
+from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.runs.environment import environment
+from hf_rlhf.runs.estimate import parameters_of, planned_steps
+from hf_rlhf.runs.preflight import prompt_lengths
+from hf_rlhf.runs.resolve import begun_from
+from hf_rlhf.runs.run import Run
+from hf_rlhf.storage.record import load_record
+
+STEPS = 4
+"""How many steps are measured; the first, in which everything is set up, does not count."""
+_MOST_ON_CPU = 500_000_000
+"""Parameters of a model that is not loaded to be measured where there is no GPU."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds of an optimizer step, and what says so."""
+
+    seconds_a_step: float
+    basis: str
+
+
+def speed_of(
+    run: Run, steps: int, tokens: Mapping[str, int] | None, folders: Sequence[Path]
+) -> Speed:
+    """Return how long a step of a run takes.
+
+    What this run, or another one in `folders`, has recorded on the same kind of machine counts
+    most; else a few steps are measured on a copy that is thrown away, where one process trains and
+    the model is of a size for it; else it is worked out from matrix products timed here.
+    """
+    recorded = _recorded(run, tokens, folders)
+    if recorded is not None:
+        return recorded
+    import torch
+
+    parameters = parameters_of(run)
+    if processes() == 1 and (torch.cuda.is_available() or parameters <= _MOST_ON_CPU):
+        return _measured(run)
+    return _worked_out(run, parameters, steps, tokens)
+
+
+def _recorded(run: Run, tokens: Mapping[str, int] | None, folders: Sequence[Path]) -> Speed | None:
+    """Return a recorded speed: of the run itself a step's, of another one a token's."""
+    for folder in dict.fromkeys((run.folder, *folders)):
+        try:
+            record = load_record(folder)
+        except HfRlhfError:
+            continue
+        training = record["training"] or {}
+        if not training.get("steps") or not training.get("seconds") or not _same(record, run):
+            continue
+        if folder == run.folder:
+            return Speed(training["seconds"] / training["steps"], "as recorded of its steps so far")
+        seen = [one["num_tokens"] for one in training["history"] if "num_tokens" in one]
+        if seen and seen[-1] and tokens:
+            a_step = tokens["tokens"] / max(_steps_an_epoch(run), 1)
+            seconds = training["seconds"] / seen[-1] * a_step
+            return Speed(seconds, f"from the tokens a second recorded in {folder}")
+    return None
+
+
+def _same(record: Mapping[str, Any], run: Run) -> bool:
+    """Return whether a record is of the same machine and number of processes."""
+    there, here = record["environment"], environment()
+    same = all(there.get(key) == here.get(key) for key in ("gpu", "cpu"))
+    return same and record["training"]["world_size"] == processes()
+
+
+def _steps_an_epoch(run: Run) -> float:
+    training = run.training
+    batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
+    rows = len(run.dataset["train"])
+    return float(rows / (batch * processes()))
+
+
+def _measured(run: Run) -> Speed:
+    from datasets import disable_progress_bars
+    from transformers import TrainerCallback
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    disable_progress_bars()
+    times: list[float] = []
+
+    class Clock(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            times.append(time.monotonic())
+
+    count = min(STEPS, planned_steps(run))
+    batch = run.training.per_device_train_batch_size * run.training.gradient_accumulation_steps
+    train = run.dataset["train"]
+    # Rows from all over, so that they are about as long as they all are.
+    stride = max(len(train) // (batch * count), 1)
+    some = type(run.dataset)({**run.dataset, "train": train.select(range(0, len(train), stride))})
+    with TemporaryDirectory() as folder:
+        short = {"max_steps": count, "save_strategy": "no", "report_to": "none"}
+        file = _file(run, {**short, "output_dir": folder})
+        trial = replace(begun_from(run, file), dataset=some, callbacks=(Clock(),))
+        began = time.monotonic()
+        trainer = run.trainer_class.from_run(trial)
+        _silent(trainer)
+        began = time.monotonic()
+        trainer.train()
+        trainer.accelerator.free_memory()
+    each = [after - before for before, after in zip([began, *times], times, strict=False)]
+    said = "step" if len(each) == 1 else "steps"
+    return Speed(
+        statistics.fmean(each[1:] or each), f"{len(each[1:] or each)} {said} measured here"
+    )
+
+
+def _file(run: Run, changes: Mapping[str, Any]) -> Any:
+    from hf_rlhf.config.run_file import RunFile
+
+    return RunFile.from_mapping({**run.spec.plain, **changes}, name=run.spec.name)
+
+
+def _silent(trainer: Any) -> None:
+    from transformers import PrinterCallback, ProgressCallback
+
+    for callback in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(callback)
+
+
+def _worked_out(run: Run, parameters: int, steps: int, tokens: Mapping[str, int] | None) -> Speed:
+    """Estimate by arithmetic: 2 FLOPs a parameter and token forward, 4 backward, 2 for LoRA.
+
+    Recomputing activations costs a forward more. A third of what a matrix product reaches here is
+    assumed reached (Kaplan et al. 2020, arXiv:2001.08361, for the count).
+    """
+    if tokens is None:
+        lengths = prompt_lengths(run, 64)
+        a_row = sum(lengths) / len(lengths)
+    else:
+        a_row = tokens["tokens"] / len(run.dataset["train"])
+    batch = run.training.per_device_train_batch_size * run.training.gradient_accumulation_steps
+    flops = 4 if run.model.use_peft else 6
+    if getattr(run.training, "gradient_checkpointing", False):
+        flops += 2
+    reached = flops_per_second(str(run.training.device), 2048, 1024) / 3
+    seconds = batch * a_row * parameters * flops / reached
+    return Speed(
+        math.ceil(seconds * 1000) / 1000,
+        "from matrix products timed here; may be 3x off either way",
+    )
+
+
+def flops_per_second(device: str, rows: int, width: int) -> float:
+    """Return what a product of matrices reaches here, (rows, width) times (width, width)."""
+    import torch
+
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    batch = torch.ones(rows, width, dtype=dtype, device=device)
+    weight = torch.ones(width, width, dtype=dtype, device=device)
+    best = math.inf
+    for _ in range(32):
+        began = time.perf_counter()
+        float((batch @ weight)[0, 0])  # reading a number waits for the device
+        best = min(best, time.perf_counter() - began)
+    return 2 * rows * width * width / best

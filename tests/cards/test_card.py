@@ -1,0 +1,587 @@
+"""The golden cards are written anew by `HF_RLHF_REGENERATE=1 pytest tests/test_card.py`."""
+
+import copy
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from hf_rlhf.cards.facts import during_training, settings_of, setup, verdict
+from hf_rlhf.cards.markdown import cell, code, excerpt, fence, interval, number, plain, visible
+from hf_rlhf.cards.metadata import card_folder, license_of, metadata, validate_card
+from hf_rlhf.cards.plots import reward_curve
+from hf_rlhf.cards.render import render_card
+from hf_rlhf.errors import ConfigError
+from hf_rlhf.storage.record import complete, new_record, problems_of
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "cards"
+EXAMPLE = json.loads((GOLDEN / "finished_lora.json").read_text(encoding="utf-8"))
+
+
+def example():
+    return copy.deepcopy(EXAMPLE)
+
+
+def interrupted():
+    record = example()
+    record |= {"status": "interrupted", "evaluation": None, "finished": "2026-11-20T09:16:10Z"}
+    record["training"] |= {"steps": 23, "epochs": 0.71875, "seconds": 121.0}
+    record["training"]["history"] = record["training"]["history"][:23]
+    record["sessions"] = [
+        {"status": "killed", "from_step": 0, "to_step": 10, "changed": []},
+        {
+            "status": "interrupted",
+            "from_step": 10,
+            "to_step": 23,
+            "changed": ["packages.torch: 2.12.0 -> 2.13.0"],
+        },
+    ]
+    record["samples"] = [
+        {**one, "step": 20} for one in record["samples"] if one["stage"] == "train"
+    ][:1]
+    record["environment"]["git"]["dirty"] = True
+    record["model"]["license"] = None
+    record["publish"] = None
+    record["author"] = complete({})["author"]
+    return record
+
+
+def full_fine_tune():
+    """The published 4B recipe in outline: ZeRO-3, a served judge, all weights."""
+    record = example()
+    base = "acme/qwen3-4b-refiner-sft"
+    record["model"] |= {
+        **{"base": base, "adapter": None, "dtype": "bfloat16", "lineage": ["Qwen/Qwen3-4B", base]},
+        **{"parameters": 4_022_468_096, "trainable_parameters": 4_022_468_096, "revision": None},
+        **{"license": "other", "license_name": "acme-research", "license_link": "LICENSE"},
+    }
+    record["author"] |= {"title": None, "tags": [], "language": ["en", "no"]}
+    record["publish"]["repo_id"] = "acme/qwen3-4b-refiner-grpo"
+    record["training"] |= {
+        **{"distributed": {"type": "DEEPSPEED", "zero_stage": 3}, "world_size": 8},
+        **{"seconds": 40_320.0},
+    }
+    record["config"] |= {
+        **{"per_device_train_batch_size": 1, "gradient_accumulation_steps": 32, "use_vllm": True},
+        **{"vllm_mode": "colocate", "attn_implementation": "flash_attention_2"},
+        **{"max_completion_length": 1024, "bf16": True, "learning_rate": 5e-6, "use_peft": False},
+    }
+    record["data"] |= {
+        **{"adapter": "refiner_rows", "arguments": {"path": "acme/refiner_rows"}},
+        "report": {"source": "acme/refiner_rows", "commit": "9f2c", "rows_read": 512},
+    }
+    record["reward"]["judges"] = [
+        {
+            **{"label": "main", "name": "openai", "model": "Qwen/Qwen3.5-35B-A3B"},
+            **{"revision": None, "prompt_hash": "b1946ac92492d2347c6235b4d2611184"},
+            "usage": {"calls": 98_304.0, "cached": 1_204.0, "failed": 0.0, "tokens": 61_203_991.0},
+        }
+    ]
+    return record
+
+
+CASES = {
+    "finished_lora": (example(), {}),
+    "interrupted": (interrupted(), {}),
+    "full_fine_tune": (full_fine_tune(), {}),
+    "adapter": (example(), {"kind": "adapter", "adapter_repo": "acme/tiny-refiner-adapter"}),
+    "checkpoint": (example(), {"kind": "checkpoint", "step": 30}),
+    "nothing_recorded": ({}, {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden(name):
+    record, arguments = CASES[name]
+    card = render_card(record, **arguments)
+    path = GOLDEN / f"{name}.md"
+    if os.environ.get("HF_RLHF_REGENERATE"):
+        path.write_text(card, encoding="utf-8")
+    assert card == path.read_text(encoding="utf-8")
+    assert validate_card(card) == []
+
+
+def test_the_shipped_example_is_what_its_record_renders():
+    """To replace the example, copy what the demo pulled (`demo/pulled`) there and regenerate."""
+    folder = card_folder() / "example"
+    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    card = render_card(record)
+    if os.environ.get("HF_RLHF_REGENERATE"):
+        (folder / "README.md").write_text(card, encoding="utf-8")
+        reward_curve(record, folder / "reward_curve.png")
+    assert card == (folder / "README.md").read_text(encoding="utf-8")
+    assert all((folder / picture["file"]).exists() for picture in record["pictures"])
+    assert problems_of(record) == []
+    assert "base_model: demo/tiny-refiner-base" in card, "the card as it is on the Hub"
+
+
+def test_the_readme_shows_the_results_of_the_shipped_example():
+    record = json.loads((card_folder() / "example" / "run.json").read_text(encoding="utf-8"))
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    results = {name: record["evaluation"][name] for name in ("before", "after", "difference")}
+    for metric in ("total", "citation_f1", "format"):
+        before, after = (f"{results[name][metric]['mean']:.3f}" for name in ("before", "after"))
+        low, high = (results["difference"][metric][end] for end in ("low", "high"))
+        row = next(line for line in readme.splitlines() if line.startswith(f"│ {metric} "))
+        assert [part.strip() for part in row.split("│")[2:4]] == [before, after]
+        assert f"[{low:+.3f}, {high:+.3f}]" in row
+
+
+def head(card):
+    return yaml.safe_load(card.split("---\n")[1])
+
+
+def section(card, heading):
+    return card.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+class TestClaims:
+    """A card says what was measured, and says so where nothing was."""
+
+    def test_without_an_evaluation_nothing_is_claimed(self):
+        card = render_card(interrupted())
+        assert section(card, "Results").strip().startswith("Not measured")
+        assert "claims no improvement" in card
+        assert "The run was interrupted at step 23 of 60." in section(card, "Known notes")
+        assert "uncommitted changes" in section(card, "Known notes")
+
+    def test_an_interval_over_zero_is_no_change(self):
+        record = example()
+        record["evaluation"]["difference"]["total"] |= {"low": -0.01}
+        card = render_card(record)
+        assert re.search(r"\| `total` .*\| no change shown \|", card)
+        assert "An improvement of the held-out reward was not shown" in card
+
+    def test_a_fall_is_called_one(self):
+        record = example()
+        record["evaluation"]["difference"]["total"] = {
+            **{"mean": -0.1, "low": -0.2, "high": -0.05, "n": 128}
+        }
+        card = render_card(record)
+        assert re.search(r"\| `total` .*\| fell \|", card)
+        assert "- The held-out reward fell." in card
+
+    @pytest.mark.parametrize(
+        ("low", "high", "n", "said"),
+        [
+            *((0.1, 0.2, 5, "rose"), (-0.2, -0.1, 5, "fell"), (0.0, 0.2, 5, "no change shown")),
+            *((-0.1, 0.0, 5, "no change shown"), (0.1, 0.1, 1, "one row, no interval")),
+            *((0.1, 0.1, 6, "rose"), (-0.1, -0.1, 6, "fell"), (0.0, 0.0, 6, "no change shown")),
+            *((0.1, 0.1, 5, "no change shown"), (-0.1, -0.1, 5, "no change shown")),
+            (None, None, 0, "not compared"),
+        ],
+    )
+    def test_verdicts(self, low, high, n, said):
+        assert verdict({"mean": 0.1, "low": low, "high": high, "n": n}) == said
+
+    def test_a_metric_measured_only_before(self):
+        record = example()
+        for stage in ("after", "difference"):
+            del record["evaluation"][stage]["citation"]
+        assert (
+            "| `citation` | 0.377 [0.331, 0.424] | not measured | not measured | not compared |"
+            in render_card(record)
+        )
+
+    def test_a_checkpoint_shows_nothing_from_later(self):
+        record = example()
+        record["samples"][2]["completion"] = "from step 60"
+        record["samples"][3]["completion"] = "from the end"
+        card = render_card(record, kind="checkpoint", step=30)
+        assert "prefer a later step" in card
+        assert "The run went on to step 60." in card
+        assert "from step 60" not in card
+        assert "from the end" not in card
+        assert "0.689" not in card
+        assert "Over 30 logged steps" in card
+        assert "![" not in card
+
+    def test_a_checkpoint_needs_its_step(self):
+        with pytest.raises(ValueError, match="step"):
+            render_card(example(), kind="checkpoint")
+
+    def test_failed_verdicts_dropped_rows_and_cuts_are_noted(self):
+        notes = section(render_card(example()), "Known notes")
+        assert "`main` gave no verdict 4 of 30,720 times" in notes
+        assert "dropped (longer than the prompt cap: 20)" in notes
+        assert "results cut: 3" in notes
+
+    def test_a_number_that_was_not_finite_is_noted(self):
+        record = example() | {"notes": ["training.history[].loss: 3 not finite (nan)"]}
+        assert "loss: 3 not finite" in section(render_card(record), "Known notes")
+
+    def test_every_default_and_every_component_is_shown(self):
+        card = render_card(example())
+        for name in EXAMPLE["defaults"]:
+            assert f"{name}:" in card
+        for part in EXAMPLE["components"]:
+            assert f"`{part['target']}`" in section(card, "Provenance")
+
+    def test_the_record_is_not_changed(self):
+        record = example()
+        render_card(record, kind="checkpoint", step=3)
+        assert record == EXAMPLE
+
+
+class TestSetup:
+    def test_the_published_batch_and_sharding(self):
+        lines = dict(setup(full_fine_tune()))
+        assert lines["Rollouts"].startswith("32 unique prompts × 8 samples per prompt")
+        assert lines["Distribution"] == "DeepSpeed ZeRO-3, 8 processes"
+        assert lines["KL"].startswith("`kl3` estimator, `beta = 0.001`")
+        assert lines["Parameters trained"].startswith("all weights (full fine-tuning)")
+
+    def test_zero_beta_is_no_kl(self):
+        record = example()
+        record["config"]["beta"] = 0.0
+        assert dict(setup(record))["KL"].startswith("none")
+
+    def test_what_another_algorithm_has_not_is_left_out(self):
+        record = complete({"plugin": {"name": "acme_sft"}, "config": {"learning_rate": 1e-5}})
+        lines = dict(setup(record))
+        assert "Rollouts" not in lines
+        assert "KL" not in lines
+        assert "Loss" not in lines
+        assert dict(setup(complete({})))["Rollouts"] == "not recorded"
+
+    def test_what_phases_leave_to_the_file_or_a_default_is_told(self):
+        phases = [{"name": "a"}, {"name": "b", "learning_rate": 1e-5, "warmup_steps": 5}]
+        config = {"learning_rate": 1e-5, "phases": phases}
+        record = complete({"config": config, "defaults": {"warmup_steps": 0}})
+        told = settings_of(record)
+        assert told["learning_rate"] == 1e-5
+        assert told["warmup_steps"] == "0 → 5"
+
+    def test_first_and_last_are_means_of_tenths(self):
+        history = [{"step": i, "rewards/total/mean": float(i)} for i in range(40)]
+        reward = {"rewards": [], "gates": []}
+        during = during_training(history, reward)
+        assert during["window"] == 4
+        assert during["rows"][0]["first"] == 1.5
+        assert during["rows"][0]["last"] == 37.5
+
+
+class TestMetadata:
+    def test_of_a_merged_model(self):
+        data = head(render_card(example()))
+        assert data["base_model_relation"] == "finetune"
+        assert data["library_name"] == "transformers"
+        assert data["license"] == "apache-2.0"
+        assert data["pipeline_tag"] == "text-generation"
+        assert data["tags"] == ["hf-rlhf", "refiner_grpo", "trl", "grpo", "lora", "refiner"]
+        assert "datasets" not in data
+
+    def test_of_an_adapter(self):
+        data = head(render_card(example(), kind="adapter"))
+        assert (data["base_model_relation"], data["library_name"]) == ("adapter", "peft")
+
+    def test_data_is_named_only_if_it_was_read_from_the_hub(self):
+        record = full_fine_tune()
+        assert head(render_card(record))["datasets"] == ["acme/refiner_rows"]
+        record["data"]["report"]["commit"] = None  # a local folder may look like an id
+        assert "datasets" not in head(render_card(record))
+
+    def test_the_language_of_norway_stays_a_text(self):
+        assert head(render_card(full_fine_tune()))["language"] == ["en", "no"]
+
+    @pytest.mark.parametrize("base", ["package://hf_rlhf_refiner/tiny_policy", "/home/me/model"])
+    def test_a_base_that_is_not_on_the_hub(self, base):
+        record = example()
+        record["model"] |= {"base": base, "base_is_hub_id": False, "lineage": [base]}
+        card = render_card(record)
+        assert "base_model" not in head(card)
+        assert "not on the Hub" in card
+        compile(_python(card)[-1], "card", "exec")
+
+    @pytest.mark.parametrize(
+        ("author", "model", "expected"),
+        [
+            (None, "MIT", {"license": "mit"}),
+            ("apache-2.0", "llama3.1", {"license": "apache-2.0"}),
+            (None, None, {}),
+            (
+                *(None, "other"),
+                {
+                    **{"license": "other", "license_name": "same-as-base-model"},
+                    "license_link": "https://huggingface.co/acme/tiny-policy",
+                },
+            ),
+            (
+                "Acme Model",
+                None,
+                {"license": "other", "license_name": "acme-model"},
+            ),
+        ],
+    )
+    def test_licence(self, author, model, expected):
+        record = example()
+        record["author"]["license"] = author
+        record["model"]["license"] = model
+        assert license_of(record) == expected
+        render_card(record)
+
+    def test_nothing_known_is_left_out(self):
+        assert metadata(complete({}), adapter=False) == {
+            **{"library_name": "transformers", "tags": ["hf-rlhf"]}
+        }
+
+
+class TestValidateCard:
+    @pytest.mark.parametrize(
+        ("yaml_text", "said"),
+        [
+            ("license: apache", "license: 'apache' is not one"),
+            ("license: other", "license_name: `license: other` needs one"),
+            ("license: other\nlicense_name: Two Words", "license_name"),
+            ("license: other\nlicense_name: a\nlicense_link: COPYING", "license_link"),
+            ("base_model: /home/me/model", "base_model: '/home/me/model' is a path"),
+            ("base_model: ./model", "is a path"),
+            ("base_model: package://a/b", "is a path"),
+            ("base_model: a/b/c", "base_model: 'a/b/c' is not the id"),
+            ("base_model: None", "base_model: it has no value"),
+            ("datasets:\n- data/rows.jsonl.gz/x", "datasets: "),
+            ("license:", "license: it has no value"),
+            ("pipeline_tag: chat", "pipeline_tag: 'chat' is not a task"),
+            ("language: English", "language: 'English'"),
+            ("language: no", "language: False"),
+            ("tags:\n- 1", "tags: expected texts"),
+            ("tags: [", "metadata: not YAML"),
+            ("- a", "metadata: expected keys"),
+        ],
+    )
+    def test_bad_heads(self, yaml_text, said):
+        problems = validate_card(f"---\n{yaml_text}\n---\n\n# Title\n")
+        assert any(said in problem for problem in problems), problems
+
+    def test_no_head(self):
+        assert validate_card("# Title\n") == [
+            "metadata: the card does not begin with a YAML block between lines of ---."
+        ]
+
+    def test_a_secret_in_the_text(self):
+        assert validate_card(f"---\nlicense: mit\n---\nhf_{'a1' * 17}\n") == [
+            "text: it holds a secret."
+        ]
+
+    def test_a_bad_author_field_is_a_configuration_error(self):
+        record = new_record(author={"language": "English"})
+        with pytest.raises(ConfigError, match="card: language: 'English'"):
+            render_card(record)
+
+    def test_secrets_in_a_record_do_not_reach_the_card(self, monkeypatch):
+        monkeypatch.setenv("ACME_API_KEY", "canary-1234")
+        record = example()
+        record["command"] += ["--hub_token", "opaque"]
+        record["samples"][0]["completion"] = "canary-1234"
+        record["config"]["base_url"] = "http://u:pw123@judge/v1"
+        card = render_card(record)
+        assert "canary" not in card
+        assert "opaque" not in card
+        assert "pw123" not in card
+
+
+def _tokens(card):
+    return MarkdownIt("commonmark").enable("table").parse(card.split("---\n", 2)[2])
+
+
+def _python(card):
+    return [
+        token.content for token in _tokens(card) if token.type == "fence" and token.info == "python"
+    ]
+
+
+def _with_completion(text):
+    record = example()
+    record["training"]["history"] = []
+    record["samples"][3]["completion"] = text
+    record["samples"][3]["prompt"] = record["samples"][0]["prompt"] = text
+    return record
+
+
+HOSTILE = (
+    *("---\nlicense: mit\n---", "```", "````\n# Not a heading\n`````", "~~~", "</details>"),
+    *("{{ r.config }}{% raw %}", "| a | b |\n|---|---|", "<script>x</script>", "a\r```\rb", ""),
+    *("\u202eevil", "héllo 日本 🎉", "\x1b[31mred\x00", "\ud83d", "    ```\n", "<!--", "$$x$$"),
+)
+
+
+class TestHostileText:
+    """Whatever a model writes, the card's structure stays, and the text is shown as it is."""
+
+    def shape(self, text):
+        tokens = _tokens(render_card(_with_completion(text)))
+        return [(token.type, token.tag, token.markup.strip("`")) for token in tokens], [
+            token.content for token in tokens if token.type == "fence" and token.info == "text"
+        ]
+
+    @pytest.mark.parametrize("text", HOSTILE)
+    def test_a_completion_cannot_leave_its_block(self, text):
+        expected, _ = self.shape("harmless")
+        shape, fences = self.shape(text)
+        assert shape == expected
+        assert fences[0] == visible(text) + "\n"
+        assert fences[2] == visible(text) + "\n"
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.text(alphabet="`~-|<>/{}%#\\\n\r \tab$", max_size=40))
+    def test_of_any_text(self, text):
+        shown = fence(text)
+        tokens = MarkdownIt("commonmark").parse(f"<details>\n\n{shown}\n\n</details>\n\nend\n")
+        types = [token.type for token in tokens if token.type != "inline"]
+        assert types == [
+            *("html_block", "fence", "html_block", "paragraph_open", "paragraph_close")
+        ]
+        assert tokens[1].content.rstrip("\n") == visible(text).rstrip("\n")
+
+    @settings(max_examples=50, deadline=None)
+    @given(st.text(alphabet="`|\\<>*_[]()!#&;lt \n", max_size=20))
+    def test_any_text_stays_in_its_cell(self, text):
+        table = f"| a | b |\n|---|---|\n| {cell(code(text))} | {cell(plain(text))} |\n"
+        tokens = MarkdownIt("commonmark").enable("table").parse(table)
+        cells = [tokens[place + 1] for place, token in enumerate(tokens) if token.type == "td_open"]
+        assert len(cells) == 2
+        allowed = {"text", "code_inline", "text_special", "softbreak"}
+        kinds = {child.type for one in cells for child in one.children or []}
+        assert kinds <= allowed
+        words = " ".join(text.split())
+        assert (
+            cells[1].children == []
+            or "".join(child.content for child in cells[1].children) == words
+        )
+
+    def test_the_author_and_the_docs_cannot_break_a_table(self):
+        record = example()
+        record["reward"]["rewards"][0]["doc"] = "a | b\n\n# c <b>"
+        record["author"]["title"] = "two\nlines"
+        shape = [token.type for token in _tokens(render_card(record))]
+        assert shape == [token.type for token in _tokens(render_card(example()))]
+
+
+class TestText:
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            *((0.0, "0"), (0.25, "0.250"), (-0.25, "-0.250"), (5e-6, "5.0e-06"), (53.21, "53.2")),
+            *((12345.6, "12,346"), (7, "7"), (30720, "30,720"), (None, "not measured")),
+        ],
+    )
+    def test_number(self, value, text):
+        assert number(value) == text
+
+    def test_interval(self):
+        whole = {"mean": 0.5, "low": 0.4, "high": 0.6, "n": 9}
+        assert interval(whole) == "0.500 [0.400, 0.600]"
+        assert interval({**whole, "low": None}) == "0.500 (no interval)"
+        assert interval(None) == interval({**whole, "mean": None}) == "not measured"
+
+    def test_excerpt_says_what_it_left_out(self):
+        assert excerpt("a" * 10, 10) == "a" * 10
+        assert excerpt("a" * 5 + "b" * 6, 10) == "aaaaa\n[… 1 characters left out …]\nbbbbb"
+
+
+class TestLoadSnippets:
+    @pytest.mark.parametrize("name", CASES)
+    def test_they_are_python(self, name):
+        record, arguments = CASES[name]
+        for snippet in _python(render_card(record, **arguments)):
+            compile(snippet, name, "exec")
+
+    def test_one_repository_holds_the_adapter_in_a_folder(self):
+        merged, adapter = _python(render_card(example(), repo_id="acme/x"))
+        assert 'from_pretrained("acme/x", dtype="auto")' in merged
+        assert 'PeftModel.from_pretrained(base, "acme/x", subfolder="adapter")' in adapter
+
+    def test_two_repositories_hold_it_in_the_root(self):
+        arguments = {"repo_id": "acme/x", "adapter_repo": "acme/x-lora"}
+        _, adapter = _python(render_card(example(), **arguments))
+        assert 'PeftModel.from_pretrained(base, "acme/x-lora")' in adapter
+        (alone,) = _python(render_card(example(), kind="adapter", **arguments))
+        assert alone == adapter
+
+
+class TestRewardCurve:
+    def test_draws_both_halves(self, tmp_path):
+        from matplotlib.image import imread
+
+        path = tmp_path / "curve.png"
+        assert reward_curve(example(), path) is True
+        assert imread(path).shape[1] > 1000
+        first = path.read_bytes()
+        assert reward_curve(example(), path)
+        assert path.read_bytes() == first
+
+    @pytest.mark.parametrize("name", ["interrupted", "full_fine_tune"])
+    def test_draws_what_there_is(self, tmp_path, name):
+        assert reward_curve(CASES[name][0], tmp_path / "curve.png")
+
+    def test_nothing_measured_nothing_drawn(self, tmp_path):
+        assert reward_curve(complete({}), tmp_path / "curve.png") is False
+        assert list(tmp_path.iterdir()) == []
+
+    def test_leaves_pyplot_alone(self, tmp_path, monkeypatch):
+        monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
+        assert reward_curve(example(), tmp_path / "curve.png")
+        assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_rewards_that_only_measured_are_not_said_to_have_trained():
+    record = example()
+    assert "Training did not use these rewards" not in render_card(record)
+    record["reward"]["trains"] = False
+    # What was logged of them says otherwise.
+    assert "Training did not use these rewards" not in render_card(record)
+    record["training"]["history"] = [
+        {"step": 1, "loss": 0.5, "step_time/rollout": 1.0, "tokens_per_second": 9.0}
+    ]
+    text = render_card(record)
+    assert "Training did not use these rewards" in text
+    assert "- **Reward:**" not in text
+    assert "left out of training" not in text
+    assert "No reward was logged" not in text
+    assert "| `loss` |" in text
+    assert "per_second" not in text.split("## During training")[1].split("\n## ")[0]
+    assert "step_time" not in text.split("## During training")[1].split("\n## ")[0]
+
+
+def test_a_trainer_of_no_known_algorithm_is_not_asked_for_what_it_has_not():
+    record = example()
+    record["plugin"]["name"] = "pairs"
+    record["defaults"] = {}
+    record["config"] = {"plugin": "pairs", "learning_rate": 1e-3}
+    names = [name for name, _ in setup(record)]
+    assert not {"KL", "Rollouts", "Loss"} & set(names)
+    assert "Optimizer" in names
+    # A fixed coefficient has no horizon.
+    record["config"] |= {"kl_coef": 0.1, "kl_horizon": 10000}
+    assert dict(setup(record))["KL"] == "`kl_coef = 0.1`"
+    record["config"]["kl_target"] = 6
+    assert "`kl_horizon = 10000`" in dict(setup(record))["KL"]
+
+
+def test_a_reward_model_that_the_trainer_was_given_is_named():
+    record = example()
+    record["config"] |= {"reward_adapter": "runs/reward/adapter", "learned_reward_weight": 1.0}
+    text = render_card(record)
+    assert "- **Reward:** the score of a reward model × 1.0 + `" in text
+    assert text.count("`reward_adapter = runs/reward/adapter`") == 1
+    assert "A reward model scored the completions: `reward_adapter" in text
+    assert "no part of the held-out `total`" in text
+    record["reward"] |= {"rewards": [], "gates": []}
+    text = render_card(record)
+    assert "The run file names no other reward." in text
+    assert "learns from the data itself" not in text
+
+
+def test_a_report_without_rows_is_no_table():
+    record = example()
+    record["training"]["report"] = {"Iterations": [], "Rows": {"given": 3}}
+    text = render_card(record)
+    assert "Iterations, as the trainer" not in text
+    assert "Rows, as the trainer reports it:" in text

@@ -1,0 +1,165 @@
+"""A card tells how to load what is there: in the run's folder, on the Hub, and of the base."""
+
+import copy
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from hf_rlhf.cards.base_card import base_card
+from hf_rlhf.cards.folder_card import tell_weights, weights_in
+from hf_rlhf.cards.metadata import validate_card
+from hf_rlhf.cards.render import render_card
+from hf_rlhf.config.schema import PublishSpec
+from hf_rlhf.hub.layout import on_hub
+from hf_rlhf.storage.record import complete, load_record, run_of_merged, write_record
+from hf_rlhf.training.model_record import licence_and_lineage
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "cards"
+EXAMPLE = json.loads((GOLDEN / "finished_lora.json").read_text(encoding="utf-8"))
+
+
+def example(**model):
+    """Return the record of a run that is not published."""
+    record = copy.deepcopy(EXAMPLE)
+    record["publish"] = None
+    record["model"] |= model
+    return record
+
+
+def section(card, heading):
+    return card.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def snippets(card):
+    return re.findall(r"```python\n(.*?)```", section(card, "How to load"), re.S)
+
+
+class TestOfTheFolder:
+    def test_adapter_and_merged_weights(self):
+        first, second = snippets(render_card(example(saved=["adapter", "merged"])))
+        assert 'from_pretrained("merged"' in first
+        assert 'PeftModel.from_pretrained(base, ".", subfolder="adapter")' in second
+
+    def test_an_adapter_without_merged_weights(self):
+        card = render_card(example(saved=["adapter"]))
+        (only,) = snippets(card)
+        assert 'PeftModel.from_pretrained(base, ".", subfolder="adapter")' in only
+        assert '"merged"' not in card
+        assert "here it is merged" not in card
+        assert "it is in the folder `adapter`" in card
+
+    @pytest.mark.parametrize("adapter", [EXAMPLE["model"]["adapter"], None])
+    def test_of_a_run_that_was_interrupted(self, adapter):
+        card = render_card(example(saved=[], adapter=adapter) | {"status": "interrupted"})
+        assert snippets(card) == []
+        assert "There is nothing to load: the run is interrupted" in card
+        assert "here it is merged" not in card
+        assert "All weights were trained" not in card
+
+    def test_all_weights(self):
+        (only,) = snippets(render_card(example(saved=["merged"], adapter=None)))
+        assert 'from_pretrained("merged"' in only
+
+    def test_a_repository_to_which_nothing_was_pushed_yet_is_not_loaded_from(self):
+        record = example(saved=["adapter", "merged"]) | {"publish": {"repo_id": "acme/tiny"}}
+        assert '"acme/tiny"' not in section(render_card(record), "How to load")
+        record["publish"]["commit"] = "abc"
+        assert '"acme/tiny"' in section(render_card(record), "How to load")
+
+    def test_weights_that_are_taken_away_are_told_of_no_more(self, tmp_path):
+        for name in ("adapter", "merged"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "model.safetensors").write_bytes(b"")
+        write_record(example(saved=["adapter", "merged"]), tmp_path)
+        (tmp_path / "merged" / "model.safetensors").unlink()
+        assert weights_in(tmp_path) == ["adapter"]
+        tell_weights(tmp_path)
+        assert load_record(tmp_path)["model"]["saved"] == ["adapter"]
+        assert '"merged"' not in section((tmp_path / "README.md").read_text(), "How to load")
+
+
+def test_links_lead_to_the_hub_in_use():
+    record = example(license="other", license_name="acme", license_link=None, base="acme/base")
+    record["author"] |= {"license": None}
+    card = render_card(record, repo_id="acme/tiny", endpoint="http://hub.example/")
+    assert "[`acme/base`](http://hub.example/acme/base)" in card
+    assert "license_link: http://hub.example/acme/base" in card
+    assert "huggingface.co" not in card
+
+
+def test_the_reproduction_says_which_repository_a_path_is():
+    record = example(base="runs/sft/merged", base_is_hub_id=False, lineage=["runs/sft/merged"])
+    record["command"] = ["hf-rlhf", "train", "--model_name_or_path=runs/sft/merged"]
+    shown = on_hub(record, PublishSpec(repo_id="acme/tiny", base_model="acme/base"))
+    told = "Here `runs/sft/merged` is the base model: on the Hub, [`acme/base`]"
+    assert told in section(render_card(shown), "Reproduction")
+    shown["command"] = ["hf-rlhf", "train"]
+    assert "runs/sft/merged" not in render_card(shown), "said only where it stands"
+    shown["config"]["model_name_or_path"] = "runs/sft/merged"
+    assert told in section(render_card(shown), "Reproduction")
+    on_it = on_hub(example(base="acme/base"), PublishSpec(repo_id="a/b", base_model="acme/base"))
+    assert "is the base model: on the Hub" not in render_card(on_it)
+
+
+def weights(folder: Path) -> Path:
+    """Write the smallest model that a card can be made of."""
+    import torch
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True)
+    save_file({"a": torch.zeros(3, 4), "b": torch.zeros(5)}, folder / "model.safetensors")
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+class TestOfABase:
+    def test_what_is_known_of_it(self, tmp_path):
+        folder = weights(tmp_path / "base")
+        model = complete({})["model"] | {"base": str(folder), "base_is_hub_id": False}
+        card = base_card(folder, model, "acme/base", endpoint="http://hub.example")
+        assert validate_card(card) == []
+        assert "# base\n" in card
+        assert "| Architecture | `LlamaForCausalLM` |" in card
+        assert "| Parameters | 17 |" in card
+        assert "pipeline_tag: text-generation" in card
+        assert 'AutoModelForCausalLM.from_pretrained("acme/base"' in card
+        assert str(tmp_path) not in card, "a folder of this machine"
+        assert "base_model" not in card.split("---")[1]
+
+    def test_the_merged_weights_of_a_run_have_that_runs_card(self, tmp_path):
+        folder = weights(tmp_path / "sft" / "merged")
+        assert run_of_merged(folder) is None
+        record = example(saved=["adapter", "merged"])
+        record["author"]["title"] = "Supervised"
+        write_record(record, tmp_path / "sft")
+        assert run_of_merged(folder) == (tmp_path / "sft").resolve()
+        card = base_card(folder, {"base": "sft/merged"}, "acme/base", endpoint="http://hub.example")
+        assert validate_card(card) == []
+        assert "# Supervised\n" in card
+        (only,) = snippets(card)
+        assert '"acme/base"' in only, "the adapter is not pushed with it"
+        assert "![" not in card, "nor are the pictures"
+
+    def test_a_run_on_the_weights_of_a_run_has_its_licence_and_lineage(self, tmp_path):
+        record = example(license="mit", lineage=["package://p/tiny"], base_is_hub_id=False)
+        record["author"]["license"] = None
+        write_record(record, tmp_path)
+        found = licence_and_lineage(tmp_path)
+        assert (found["license"], found["base_model"]) == ("mit", ["package://p/tiny"])
+        record["author"]["license"] = "apache-2.0"
+        record["model"]["lineage"] += ["sft/merged"]
+        write_record(record, tmp_path)
+        found = licence_and_lineage(tmp_path)
+        assert found["license"] == "apache-2.0"
+        assert found["base_model"][-1] == "./sft/merged", "not to be taken for a repository"
+        (tmp_path / "run.json").write_text("{")
+        assert licence_and_lineage(tmp_path) == {}
+
+    def test_its_run_gives_a_model_without_a_title_its_name(self):
+        record = example(base="runs/sft-tiny/merged", base_is_hub_id=False)
+        record["author"]["title"] = None
+        record["plugin"]["name"] = "dpo"
+        assert "# sft-tiny-dpo\n" in render_card(record)

@@ -1,0 +1,145 @@
+"""`hf-rlhf new`: which names it takes, what it writes, and that the code is in order."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+
+from hf_rlhf import __version__
+from hf_rlhf.cli import main
+from hf_rlhf.cli.new import MADE, core_range, near_names, new_package
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.errors import HfRlhfError
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """One package of each kind."""
+    folder = tmp_path_factory.mktemp("made")
+    return {kind: new_package(f"acme_{kind}", kind=kind, out=folder) for kind in MADE}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("../evil", "cannot be the name of a package.*no folders"),
+        ("/tmp/evil", "no folders"),
+        ("..", "a letter first"),
+        ("-x", "a letter first"),
+        ("x-", "a letter or digit last"),
+        ("1st", "a letter first"),
+        ("größe", "ASCII letters"),
+        ("two words", "ASCII letters"),
+        ("x\n", "ASCII letters"),
+        ("", "a letter first"),
+        ("x" * 65, "at most 64"),
+        ("Class", "'class' is a word of Python's own"),
+        ("match", "'match' is a word of Python's own"),
+        ("json", "there is a module 'json' already.*my_json"),
+        ("Tests", "its folder 'tests' holds other things"),
+        ("runs", "its folder 'runs' holds other things"),
+        ("Data.Sets", None),
+        ("datasets", "there is a module 'datasets' already"),
+    ],
+)
+def test_names(name, said, tmp_path):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    if said is None:
+        assert new_package(name, out=inside) == inside / name
+        assert (inside / name / "data_sets" / "reward.py").is_file()
+        return
+    with pytest.raises(HfRlhfError, match=f"(?s){said}"):
+        new_package(name, out=inside)
+    assert not list(inside.iterdir())
+    assert list(tmp_path.iterdir()) == [inside]
+
+
+def test_a_folder_that_exists_is_left_alone(tmp_path):
+    (tmp_path / "tone").mkdir()
+    with pytest.raises(HfRlhfError, match="tone exists. Choose another"):
+        new_package("tone", out=tmp_path)
+    assert not list((tmp_path / "tone").iterdir())
+
+
+def test_a_verb_that_is_taken_is_refused(tmp_path):
+    with pytest.raises(HfRlhfError, match="`hf-rlhf launch-configs` is there already"):
+        new_package("launch_configs", kind="command", out=tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HfRlhfError, match="cannot be written"):
+        new_package("tone", out=tmp_path / "file")
+
+
+def test_a_name_near_an_installed_one_is_pointed_out(tmp_path, capsys):
+    assert main(["new", "citation_f2", "--out", str(tmp_path)]) == 0
+    assert "hf-rlhf-refiner 0.1.0 has a reward 'citation_f1'" in capsys.readouterr().err
+    assert list(near_names("citation_f1", "rewards"))[0].endswith("must write PACKAGE/NAME.")
+    assert not list(near_names("tone", "rewards"))
+
+
+def test_the_range_is_the_one_of_this_core(made):
+    assert core_range("0.1.0") == ">=0.1,<0.2"
+    assert core_range("0.9.3") == ">=0.9,<0.10"
+    assert core_range("2.3.1") == ">=2.3,<3"
+    project = tomllib.loads((made["reward"] / "pyproject.toml").read_text())["project"]
+    (requirement,) = map(Requirement, project["dependencies"])
+    assert requirement.name == "hf-rlhf"
+    assert requirement.specifier.contains(__version__)
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_what_is_written(kind, made):
+    folder = made[kind]
+    package = f"acme_{kind}"
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    run = {"trainer": {f"{package}/runs/tiny.yaml"}, "command": set()}.get(kind, {"run.yaml"})
+    assert names == {
+        *(".gitignore", "README.md", "pyproject.toml", f"{package}/__init__.py"),
+        *(f"{package}/{kind}.py", f"tests/test_{kind}.py"),
+        *run,
+        *({"rows.jsonl"} if kind == "dataset" else ()),
+    }
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert project["name"] == f"acme-{kind}"
+    assert list(project["entry-points"]) == [f"hf_rlhf.{MADE[kind]}"]
+    for name in run:
+        assert RunFile.read(folder / name).plugin in ("refiner_grpo", package)
+    texts = {name: (folder / name).read_text() for name in names}
+    assert not [name for name, text in texts.items() if re.search(r"\{%|\{\{ |TODO", text)]
+    assert not [name for name, text in texts.items() if text and not text.endswith("\n")]
+
+
+@pytest.mark.parametrize("prefix", ["a", "a_name_of_24_charac"])
+def test_the_code_is_in_order(prefix, tmp_path):
+    folders = [new_package(f"{prefix}_{kind}", kind=kind, out=tmp_path) for kind in MADE]
+    for folder in folders:
+        for command in (["check"], ["format", "--check"]):
+            done = subprocess.run(
+                [sys.executable, "-m", "ruff", *command, "--no-cache", "."],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+def test_the_code_is_typed(made):
+    packages = [str(folder / f"acme_{kind}") for kind, folder in made.items()]
+    done = subprocess.run(
+        # Each has the same settings, so one of them speaks for all.
+        [sys.executable, "-m", "mypy", "--config-file", made["reward"] / "pyproject.toml"]
+        + ["--cache-dir", os.devnull, *packages],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout

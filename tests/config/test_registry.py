@@ -1,0 +1,391 @@
+"""What a name resolves to, and what is said when it does not."""
+
+import subprocess
+import sys
+from fractions import Fraction
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from hf_rlhf.config import registry
+from hf_rlhf.errors import AmbiguousPlugin, BrokenPlugin, IncompatiblePlugin, UnknownPlugin
+
+
+class Package:
+    def __init__(self, name, requires=()):
+        self.name, self.version, self.requires = name, "1.0", list(requires)
+        self.metadata = {"Summary": f"What {name} does."}
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Pretend that packages offer these rewards: (package, name, target, *requires)."""
+
+    def _install(*offers):
+        points = []
+        for package, name, target, *requires in offers:
+            point = EntryPoint(name, target, "hf_rlhf.rewards")
+            vars(point).update(dist=Package(package, requires))
+            points.append(point)
+        monkeypatch.setattr(
+            registry,
+            "entry_points",
+            lambda group: points if group == "hf_rlhf.rewards" else [],
+        )
+
+    return _install
+
+
+def test_load_returns_the_object_the_name_points_at(install):
+    install(("p", "fraction", "fractions:Fraction"))
+    assert registry.load("rewards", "fraction") is Fraction
+
+
+def test_unknown_name_suggests_the_nearest(install):
+    install(("p", "politeness", "x:y"))
+    with pytest.raises(UnknownPlugin, match="Did you mean 'politeness'"):
+        registry.load("rewards", "politness")
+
+
+def test_first_party_name_that_is_not_installed_says_what_to_install(install):
+    install(("p", "other", "x:y"))
+    with pytest.raises(UnknownPlugin, match="`pip install hf-rlhf-refiner`"):
+        registry.load("rewards", "citation_f1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "package"),
+    [
+        ("trainers", "ppo", "hf-rlhf-classic"),
+        ("datasets", "preference", "hf-rlhf-classic"),
+        ("commands", "roles", "hf-rlhf-roles"),
+        ("rewards", "evidence_reliability", "hf-rlhf-roles"),
+    ],
+)
+def test_our_own_packages_are_suggested(install, kind, name, package):
+    install(("p", "other", "x:y"))
+    with pytest.raises(UnknownPlugin, match=f"`pip install {package}`"):
+        registry.load(kind, name)
+
+
+def test_what_our_own_packages_offer_is_known():
+    """A component that is added to one of our packages is added to FIRST_PARTY, too."""
+    ours = ("hf-rlhf-refiner", "hf-rlhf-classic", "hf-rlhf-roles", "hf-rlhf-local-hub")
+    for kind in registry.KINDS:
+        known = registry.FIRST_PARTY.get(kind, {})
+        for point in registry.offered(kind):
+            if (package := registry.package(point)[0]) in ours:
+                assert known.get(point.name) == package, (kind, point.name)
+
+
+def test_a_name_of_another_kind_is_pointed_out(install):
+    install(("p", "tone", "x:y"))
+    with pytest.raises(UnknownPlugin, match="a reward of that name: it belongs under `rewards`"):
+        registry.load("datasets", "tone")
+
+
+def test_broken_plugin_names_its_package_and_cause(install):
+    install(("acme-rewards", "tone", "no_such_module:Tone"))
+    with pytest.raises(
+        BrokenPlugin, match="acme-rewards 1.0.*'no_such_module', which is not there"
+    ):
+        registry.load("rewards", "tone")
+
+
+def test_broken_plugin_does_not_stop_another(install):
+    install(("bad", "bad", "no_such_module:X"), ("good", "good", "fractions:Fraction"))
+    assert registry.load("rewards", "good") is Fraction
+
+
+def test_two_packages_with_one_name_must_be_qualified(install):
+    install(("a", "tone", "fractions:Fraction"), ("b", "tone", "decimal:Decimal"))
+    with pytest.raises(AmbiguousPlugin, match="Write a/tone or b/tone"):
+        registry.load("rewards", "tone")
+    assert registry.load("rewards", "b/tone").__name__ == "Decimal"
+
+
+def test_plugin_for_another_core_says_which_and_is_not_imported(install):
+    install(("old", "tone", "no_such_module:X", "hf_rlhf>=99", "numpy"))
+    with pytest.raises(IncompatiblePlugin, match=r"old 1.0, which needs hf-rlhf>=99"):
+        registry.load("rewards", "tone")
+
+
+def test_our_own_table_of_packages_is_right():
+    """Every name that the table says a package brings, that package brings."""
+    for kind, names in registry.FIRST_PARTY.items():
+        for name, package in names.items():
+            assert registry.provenance(kind, name)["package"] == package
+
+
+HEAVY = ("torch", "transformers", "trl", "peft", "datasets")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list"],
+        ["list", "judge", "--check"],
+        ["--help"],
+        ["new", "--help"],
+        ["describe", "refiner_grpo"],
+        ["describe", "refiner_reward"],
+    ],
+    ids=" ".join,
+)
+def test_looking_imports_nothing_heavy(arguments):
+    code = f"""
+import sys, hf_rlhf.cli as cli
+try:
+    status = cli.main({arguments!r})
+except SystemExit as exit:
+    status = exit.code
+heavy = [name for name in {HEAVY!r} if name in sys.modules]
+sys.exit(str(heavy) if heavy else status)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) > 2
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "hf_rlhf.train import main; status = main(['--plugin', 'refiner_grpoo'])",
+        "hf_rlhf.train import main; status = main(['--config', FILE])",
+        "hf_rlhf.cli import main; status = main(['check', FILE])",
+    ],
+)
+def test_a_mistyped_trainer_is_named_before_anything_heavy_is_imported(program, tmp_path):
+    """A second instead of ten; under a launcher every process says it as fast."""
+    file = tmp_path / "my.yaml"
+    file.write_text("schema: 1\nplugin: refiner_grpoo\ndataset: {name: tiny_world}\n")
+    code = f"import sys; FILE = {str(file)!r}\nfrom {program}\n"
+    code += f"sys.exit(str([n for n in {HEAVY!r} if n in sys.modules] or status))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Did you mean 'refiner_grpo'?" in done.stderr
+    assert done.stderr.splitlines()[-1] == "2"
+
+
+def test_our_own_table_of_packages_is_complete():
+    ours = {"hf-rlhf-refiner", "hf-rlhf-local-hub"}
+    for kind in registry.KINDS:
+        brought = {p.name: registry.package(p)[0] for p in registry.offered(kind)}
+        expected = {name: package for name, package in brought.items() if package in ours}
+        assert expected.items() <= registry.FIRST_PARTY.get(kind, {}).items()
+
+
+def test_a_package_is_named_in_any_spelling(install):
+    install(("acme-tone", "tone", "fractions:Fraction"), ("b", "tone", "decimal:Decimal"))
+    assert registry.load("rewards", "Acme_Tone/tone") is Fraction
+
+
+def test_a_requirement_of_an_extra_or_of_another_python_is_not_ours_to_meet(install):
+    requires = ('hf-rlhf>=99; extra == "next"', 'hf-rlhf>=99; python_version < "3"')
+    install(("acme", "tone", "fractions:Fraction", *requires))
+    assert registry.load("rewards", "tone") is Fraction
+
+
+def test_two_packages_with_one_verb_disturb_no_other(offer, capsys):
+    from hf_rlhf.cli import main
+
+    offer("commands", shout=lambda argv: 7, list=lambda argv: 8)
+    assert main(["acme/list"]) == 8
+    offer("commands", shout=lambda argv: 9)
+    assert main(["list", "commands"]) == 0
+    assert "acme/shout" in capsys.readouterr().out
+
+
+def test_a_trainer_whose_package_is_gone_is_named(monkeypatch):
+    from hf_rlhf.config.plugin_source import class_in_source
+
+    point = EntryPoint("gone", "no_such_package.trainer:Gone", "hf_rlhf.trainers")
+    with pytest.raises(BrokenPlugin, match=r"has no module 'no_such_package.trainer'"):
+        class_in_source(point)
+
+
+def test_a_launch_config_that_cannot_be_written_is_said(tmp_path):
+    from hf_rlhf.cli.launch_configs import launch_configs, launch_configs_main
+    from hf_rlhf.errors import HfRlhfError
+
+    name = next(iter(launch_configs()))
+    with pytest.raises(HfRlhfError, match=r"none/here.yaml cannot be written: No such file"):
+        launch_configs_main([name, str(tmp_path / "none" / "here.yaml")])
+    assert launch_configs_main([name, str(tmp_path)]) == 0
+    with pytest.raises(HfRlhfError, match="exists. Name another"):
+        launch_configs_main([name, str(tmp_path)])
+
+
+@pytest.fixture
+def broken_module(tmp_path, monkeypatch):
+    """Write a module, importable in this process."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def _write(name, text):
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    return _write
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import no_such_dependency", "needs the module 'no_such_dependency', which is not "),
+        ("class Tones: ...", r"names 'broken_planted:Tone', but there is no 'Tone'. Did you "
+         r"mean 'Tones'\? Names are read when .*: after a change, install acme anew"),
+        ("x = 1\n1 / 0", r"ZeroDivisionError: division by zero, at .*broken_planted.py:2\. Mend"),
+        ("open('/no/such.csv')", r"'/no/such.csv', at .*broken_planted.py:1\. Mend"),
+        ("def f(:", r"SyntaxError: invalid syntax.*, at .*broken_planted.py:1"),
+        ("import sys; sys.exit(3)", "SystemExit: 3, at .*broken_planted.py:1"),
+    ],
+)  # fmt: skip
+def test_what_is_broken_says_why_and_what_to_do(install, broken_module, text, said):
+    broken_module("broken_planted", text)
+    install(("acme", "tone", "broken_planted:Tone"))
+    with pytest.raises(
+        BrokenPlugin, match=f"(?s)reward 'tone' comes from acme 1.0, whose .*{said}"
+    ):
+        registry.load("rewards", "tone")
+
+
+def test_a_missing_module_says_that_names_are_read_at_installation(install):
+    install(("acme", "tone", "acme_gone.tone:Tone"))
+    with pytest.raises(BrokenPlugin, match="'acme_gone.tone', which is not there. Names are"):
+        registry.load("rewards", "tone")
+
+
+def test_two_packages_are_named_with_their_versions(install):
+    install(("a", "tone", "fractions:Fraction"), ("b", "tone", "decimal:Decimal"))
+    with pytest.raises(AmbiguousPlugin, match="named 'tone': a 1.0 and b 1.0. Write a/tone or b/t"):
+        registry.load("rewards", "tone")
+
+
+def test_a_name_near_one_of_ours_says_what_to_install(install):
+    install()
+    said = r"Did you mean 'citation_f1', of hf-rlhf-refiner \(`pip install hf-rlhf-refiner`\)\?"
+    with pytest.raises(UnknownPlugin, match=said):
+        registry.load("rewards", "citation_fl")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["pubish"], "no verb 'pubish'. Did you mean 'publish'?"),
+        (["train", "--plugin", "x"], "To train: accelerate launch -m hf_rlhf.train --plugin NAME"),
+        (["refiner_grpo"], "It is one of the trainers: `hf-rlhf describe refiner_grpo`."),
+        (["nothing-like-it"], "`hf-rlhf --help` lists all."),
+        (["describe", "citation_f2"], "Nothing installed is named 'citation_f2'. Did you mean"),
+    ],
+)
+def test_a_verb_that_is_not_there(arguments, said, capsys):
+    from hf_rlhf.cli import main
+
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.startswith("error: ")
+
+
+def test_our_verb_that_is_not_installed_says_what_to_install(monkeypatch, capsys):
+    from hf_rlhf.cli import main
+
+    monkeypatch.setattr(registry, "entry_points", lambda group: [])
+    assert main(["hub", "serve"]) == 2
+    assert "part of hf-rlhf-local-hub: `pip install hf-rlhf-local-hub`" in capsys.readouterr().err
+    assert main(["describe", "refiner_grpo"]) == 2
+    assert "`pip install hf-rlhf-refiner`" in capsys.readouterr().err
+
+
+def test_a_verb_that_two_packages_offer_is_written_with_its_package(offer, capsys):
+    from hf_rlhf.cli import main
+
+    offer("commands", list=lambda argv: 8, shout=lambda argv: 7)
+    offer("commands", shout=lambda argv: 7)
+    assert main(["shout"]) == 2
+    assert "Several packages offer it. Write acme/shout" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["rewards", "reward", "Reward"])
+def test_a_kind_may_be_said_in_the_singular(word, capsys):
+    from hf_rlhf.cli import main
+
+    assert main(["list", word]) == 0
+    assert capsys.readouterr().out.startswith("rewards\n  answer_format ")
+
+
+def test_a_kind_that_is_not_there(capsys):
+    from hf_rlhf.cli import main
+
+    with pytest.raises(SystemExit):
+        main(["list", "rewads"])
+    assert "no kind is named 'rewads'. Did you mean 'rewards'?" in capsys.readouterr().err
+
+
+def test_list_reads_what_a_component_is_and_imports_nothing(install, broken_module, capsys):
+    from hf_rlhf.cli import main
+
+    text = '"""The module."""\nraise SystemExit("imported")\nclass Tone:\n    """How it {}."""\n'
+    for name in ("one", "two"):
+        broken_module(f"{name}_planted", text.format(f"sounds, {name}"))
+    install(
+        ("acme", "tone", "one_planted:Tone"),
+        ("acme", "other", "two_planted:Elsewhere"),
+        ("gone", "missing", "no_such_module:X"),
+        ("old", "past", "one_planted:Tone", "hf-rlhf>=99"),
+    )
+    assert main(["list"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    lines = [line.split(maxsplit=3) for line in told if line.startswith("  ")]
+    said = {name: text for name, _, _, text in lines}
+    assert said["tone"] == "How it sounds, one."
+    assert said["other"] == "The module."
+    assert said["missing"] == "What gone does."
+    assert said["past"] == f"(made for hf-rlhf>=99; this is {registry.__version__})"
+
+
+def test_list_check_says_what_is_broken_and_why(install, broken_module, capsys):
+    from hf_rlhf.cli import main
+
+    broken_module("fine_planted", "Tone = 1")
+    install(("acme", "tone", "fine_planted:Tone"))
+    assert main(["list", "--check"]) == 0
+    install(
+        ("acme", "tone", "fine_planted:Tone"),
+        ("gone", "missing", "no_such_module:X"),
+        ("old", "past", "fine_planted:Tone", "hf-rlhf>=99"),
+    )
+    assert main(["list", "rewards", "--check"]) == 1
+    said = capsys.readouterr().out
+    assert "  tone                     acme 1.0                 ok\n" in said
+    assert (
+        "missing                  gone 1.0                 BROKEN: reward 'missing' comes" in said
+    )
+    assert "past                     old 1.0                  BROKEN: reward 'past' comes" in said
+    assert "needs hf-rlhf>=99" in said
+
+
+def test_a_plugins_verb_is_explained_in_the_help_without_importing_it(
+    broken_module, monkeypatch, capsys
+):
+    from hf_rlhf.cli import main
+
+    text = 'raise SystemExit("imported")\ndef main(argv):\n    """Say it loudly."""\n'
+    broken_module("loud_planted", text)
+    point = EntryPoint("shout", "loud_planted:main", "hf_rlhf.commands")
+    vars(point).update(dist=Package("acme"))
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    with pytest.raises(SystemExit) as exit:
+        main(["--help"])
+    assert exit.value.code == 0
+    assert "  shout            Say it loudly (from acme 1.0)\n" in capsys.readouterr().out
+
+
+def test_what_cannot_be_read_has_an_empty_line(tmp_path, monkeypatch):
+    from hf_rlhf.config.plugin_source import source_file, summary
+
+    (tmp_path / "cut_planted.py").write_text("def f(:")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert summary(EntryPoint("x", "cut_planted:f", "hf_rlhf.rewards")) == ""
+    assert source_file("sys") is None
+    assert source_file("hf_rlhf.rewards.judges").name == "__init__.py"
+    assert source_file("hf_rlhf.rewards.judges.no_such") is None

@@ -1,0 +1,374 @@
+"""No setting is without effect, or has another than it says, unless the user is told."""
+
+import ast
+import inspect
+import re
+import shutil
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+import trl
+from transformers import AutoTokenizer
+from trl import ModelConfig
+
+from hf_rlhf.config import settings as tables
+from hf_rlhf.config.registry import load, offered
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config.settings import refusals, refused_problems, unclassified, value_problems
+from hf_rlhf.errors import ConfigError
+from hf_rlhf.runs.preflight import advice, problems_of
+from hf_rlhf.runs.preflight_settings import ONLY_WITH
+from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.run import Run, find_model
+from tests.conftest import tiny_values
+
+TRAINERS = [point.name for point in offered("trainers")]
+
+
+def problems(run: dict[str, Any]) -> str:
+    """Return what is wrong with a run, one text; nothing is an empty one."""
+    try:
+        prepare(RunFile.from_mapping(run, name="my.yaml"))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+IN_TABLES = [
+    ({"reward_weights": [-1.0]}, r"reward_weights: .*rewards\.<label>\.weight"),
+    ({"reward_weights": [1.0, 1.0]}, r"reward_weights: .*rewards\.<label>\.weight"),
+    ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation: "),
+    ({"metric_for_best_model": "loss"}, "metric_for_best_model: .*`evaluation` section"),
+    ({"load_best_model_at_end": True}, "load_best_model_at_end: .*`evaluation` section"),
+    ({"eval_steps": 5}, "eval_steps: .*`evaluation` section"),
+    ({"do_eval": True}, "do_eval: .*`evaluation` section"),
+    ({"eval_on_start": True}, "eval_on_start: .*`evaluation` section"),
+    ({"per_device_eval_batch_size": 2}, r"per_device_eval_batch_size: .*evaluation\.batch_size"),
+    ({"num_generations_eval": 4}, "num_generations_eval: .*completions_per_prompt"),
+    ({"auto_find_batch_size": True}, "auto_find_batch_size: "),
+    ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint: .*stop_grace"),
+    ({"disable_tqdm": True}, "disable_tqdm: "),
+    ({"log_completions_hub_repo": "a/b", "log_completions": True}, "log_completions_hub_repo: "),
+    ({"label_smoothing_factor": 0.1}, "label_smoothing_factor: "),
+    ({"train_sampling_strategy": "group_by_length"}, "train_sampling_strategy: "),
+    ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha: "),
+    ({"temperature": 0.0}, r"temperature: is 0\. .*above 0"),
+    ({"max_completion_length": 0}, r"max_completion_length: is 0\. .*1 or more"),
+    ({"top_k": -5}, r"top_k: is -5\. .*0 or more"),
+    ({"top_p": 0.0}, r"top_p: is 0\. "),
+    ({"min_p": 1.5}, r"min_p: is 1.5\. "),
+    ({"repetition_penalty": 0.0}, r"repetition_penalty: is 0\. "),
+    ({"learning_rate": float("nan")}, "learning_rate: is nan"),
+    ({"num_train_epochs": float("inf")}, "num_train_epochs: is inf. It should be finite"),
+    ({"seed": 10**400}, "seed: is 10+. It should be 0 or more and at most 4294967295"),
+    ({"lora_r": 0}, r"lora_r: is 0\. .*1 or more"),
+    ({"lora_alpha": 0}, r"lora_alpha: is 0\. .*1 or more"),
+    ({"lora_dropout": 2.0}, r"lora_dropout: is 2\. "),
+    ({"adam_beta1": 2.0}, r"adam_beta1: is 2\. "),
+    ({"epsilon": -0.2}, r"epsilon: is -0.2\. "),
+    ({"beta": -1.0}, r"beta: is -1\. "),
+    ({"num_iterations": 0}, r"num_iterations: is 0\. "),
+    ({"max_steps": 0}, r"max_steps: is 0\. .*-1"),
+    ({"max_steps": -5}, r"max_steps: is -5\. "),
+    ({"seed": -1}, r"seed: is -1\. "),
+    ({"save_total_limit": 0}, r"save_total_limit: is 0\. "),
+    ({"warmup_steps": 1.5}, r"warmup_steps: is 1.5\. .*whole number"),
+    ({"logging_steps": -1}, r"logging_steps: is -1\. "),
+    ({"save_steps": 0}, r"save_steps: is 0\. "),
+    ({"pad_to_multiple_of": 0}, r"pad_to_multiple_of: is 0\. "),
+    ({"scale_rewards": "bogus"}, "scale_rewards: 'bogus' .*group, batch, none"),
+    ({"importance_sampling_level": "bogus"}, "importance_sampling_level: 'bogus' .*token"),
+    ({"dtype": "int8"}, "dtype: 'int8' .*bfloat16"),
+]
+
+BUILT = [
+    ({"save_strategy": "best"}, "save_strategy: "),
+    ({"model_init_kwargs": {"revision": "abc"}}, "model_init_kwargs: .*`model_revision: abc`"),
+    ({"model_init_kwargs": {"dtype": "bfloat16"}}, "model_init_kwargs: .*`dtype: bfloat16`"),
+    (
+        {"model_init_kwargs": {"attn_implementation": "eager"}},
+        "model_init_kwargs: .*`attn_implementation: eager`",
+    ),
+    ({"attn_implementation": "bogus"}, "attn_implementation: .*bogus"),
+    ({"lora_modules_to_save": ["bogus"]}, "lora_modules_to_save: names bogus"),
+    ({"lora_target_modules": ["lm_head"]}, "lora_target_modules: .*lm_head"),
+    ({"router_aux_loss_coef": 0.1}, "router_aux_loss_coef: .*Mixture-of-Experts"),
+    ({"sync_ref_model": True}, "sync_ref_model: .*LoRA"),
+    ({"generation_kwargs": {"temperature": 0.5}}, "generation_kwargs: .*temperature"),
+    ({"generation_kwargs": {"bogus": 1}}, "generation_kwargs: .*bogus"),
+    ({"cache_implementation": "bogus"}, "cache_implementation: .*bogus"),
+    ({"optim": "lomo"}, "optim: .*lomo"),
+    ({"optim": "adamw_8bit"}, "optim: .*bitsandbytes"),
+    ({"optim": "galore_adamw"}, "optim: .*galore"),
+    ({"optim_args": "momentum=0.9"}, "optim_args: .*no effect.*adamw_torch"),
+    ({"optim": "sgd", "optim_args": "momentum"}, "optim_args: "),
+    ({"optim": "sgd", "adam_beta1": 0.8}, "adam_beta1: .*no effect.*sgd"),
+    ({"optim_target_modules": ["q_proj"]}, "optim_target_modules: .*no effect"),
+    ({"lr_scheduler_kwargs": {"bogus": 1}}, "lr_scheduler_kwargs: .*bogus"),
+    (
+        {"lr_scheduler_type": "constant", "lr_scheduler_kwargs": {"bogus": 1}},
+        "lr_scheduler_kwargs: .*no effect.*constant",
+    ),
+    (
+        {"lr_scheduler_type": "constant", "warmup_steps": 1},
+        "warmup_steps: .*no effect.*constant_with_warmup",
+    ),
+    ({"lr_scheduler_type": "cosine_with_min_lr"}, "lr_scheduler_type: .*min_lr"),
+    ({"dataloader_persistent_workers": True}, "dataloader_persistent_workers: "),
+    ({"accelerator_config": {"split_batches": True}}, "accelerator_config: .*split_batches"),
+    (
+        {"activation_checkpointing": False, "gradient_checkpointing": True},
+        "gradient_checkpointing: .*no effect.*`activation_checkpointing: true`",
+    ),
+    (
+        {
+            "lr_scheduler_type": "polynomial",
+            "learning_rate": 1e-5,
+            "lr_scheduler_kwargs": {"lr_end": 1e-4},
+        },
+        "lr_scheduler_kwargs: polynomial cannot be built: lr_end",
+    ),
+]
+
+
+CLASSES = (load("trainers", "refiner_grpo").Config, ModelConfig)
+OURS = {"dataset", "judges", "rewards", "evaluation", "plugin", "model_name_or_path"}
+
+
+def name(case: Any) -> str:
+    return " ".join(map(str, case.items())) if isinstance(case, dict) else ""
+
+
+@pytest.mark.parametrize(("settings", "said"), IN_TABLES, ids=name)
+def test_each_is_refused_by_a_table(settings, said):
+    found = refused_problems(load("trainers", "refiner_grpo"), CLASSES, settings, str)
+    found += [one for cls in CLASSES for one in value_problems(cls, _of(cls, settings), str)]
+    text = "\n".join(map(str, found))
+    assert re.search(said, text, re.S), text or "nothing is said"
+
+
+def test_a_setting_of_older_versions_is_refused_with_what_to_write():
+    file = RunFile.from_mapping({"warmup_ratio": 0.1, "max_prompt_length": 512}, name="my.yaml")
+    found = {
+        one.where: one.fix for one in file.spec(known_settings={"seed": int}, plugin="grpo")[1]
+    }
+    assert "`warmup_steps`" in found["my.yaml warmup_ratio"]
+    assert "dataset adapter" in found["my.yaml max_prompt_length"]
+
+
+def _of(cls: type, settings: dict[str, Any]) -> dict[str, Any]:
+    known = {item.name for item in fields(cls)}
+    return {key: value for key, value in settings.items() if key in known}
+
+
+def test_the_tables_are_read_before_weights_load(tiny_run):
+    found = problems(tiny_run | {"reward_weights": [-1.0], "temperature": 0.0, "lora_r": 0})
+    assert re.search(r"reward_weights.*temperature: is 0.*lora_r: is 0", found, re.S)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """Give a run, prepared once, with other settings."""
+    values = tiny_values(tmp_path_factory.mktemp("prepared"))
+    run = prepare(RunFile.from_mapping(values))
+
+    def changed(settings: dict[str, Any]) -> Run:
+        flat = {key: value for key, value in values.items() if key not in OURS} | settings
+        config, model = (cls(**_of(cls, flat)) for cls in CLASSES)
+        model.model_name_or_path = run.model.model_name_or_path
+        spec = replace(run.spec, settings=flat)
+        return replace(run, training=config, model=model, spec=spec)
+
+    return changed
+
+
+@pytest.mark.parametrize(("settings", "said"), BUILT, ids=name)
+def test_each_is_refused_as_the_libraries_build_from_it(prepared, settings, said):
+    found = "\n".join(map(str, problems_of(prepared(settings), str)))
+    assert re.search(said, found, re.S), found or "nothing is said"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"lora_target_modules": ["q_proj"]},  # a list of one, which trl.ModelConfig makes text of
+        {"lora_target_modules": [".*_proj"]},
+        {"lora_target_modules": ["all-linear"], "use_dora": True},
+        {"use_peft": False, "sync_ref_model": True},
+        {"optim": "sgd", "optim_args": "momentum=0.9,nesterov=true"},
+        {"optim": "adafactor"},
+        {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 1}},
+        {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 0.5},
+        {"attn_implementation": "eager"},
+        {"generation_kwargs": {"suppress_tokens": [3]}},
+        {"cache_implementation": "dynamic"},
+        {"save_strategy": "epoch"},
+        {"max_steps": -1, "num_train_epochs": 1},
+    ],
+    ids=name,
+)
+def test_what_can_be_built_is_not_refused(prepared, settings):
+    assert problems_of(prepared(settings), str) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"use_peft": False}, "lora_r, lora_target_modules have no effect: for `use_peft: true`"),
+        (
+            {"sapo_temperature_pos": 2.0},
+            "has no effect: for `loss_type: sapo`",
+        ),
+        ({"save_strategy": "no"}, "save_steps has no effect: for `save_strategy: steps`"),
+        ({"lora_dropout": 0.1, "disable_dropout": True}, "lora_dropout 0.1 has no effect"),
+        ({"lora_dropout": 0.1, "num_iterations": 2}, "lora_dropout 0.1 adds noise to the ratio"),
+    ],
+    ids=name,
+)
+def test_what_another_setting_leaves_without_effect_is_a_note(prepared, settings, said):
+    assert any(said in line for line in advice(prepared(settings)))
+    assert not any(said in line for line in advice(prepared({})))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('no system turns') }}",
+        "{{ messages[9].content + 1 }}",
+    ],
+)
+def test_a_chat_template_that_raises_is_said_with_its_row(tiny_run, tmp_path, template):
+    shutil.copytree(find_model(tiny_run["model_name_or_path"]), tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(tmp_path / "model")
+    tiny_run["model_name_or_path"] = str(tmp_path / "model")
+    found = problems(tiny_run)
+    assert re.search(r"model_name_or_path: its chat template raises on .* row 0 of train", found)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_every_setting_is_used_passed_on_or_refused(trainer):
+    """Fails when a new version of a library brings a setting that nobody has looked at."""
+    assert unclassified((load("trainers", trainer).Config, ModelConfig)) == []
+
+
+def test_the_tables_name_each_setting_once_and_none_that_is_gone():
+    names = {
+        item.name
+        for trainer in TRAINERS
+        for cls in (load("trainers", trainer).Config, ModelConfig)
+        for item in fields(cls)
+    }
+    assert not tables.PASSED_ON & tables.REFUSED.keys()
+    assert not tables.USED & {*tables.PASSED_ON, *tables.REFUSED}
+    for table in (tables.PASSED_ON, tables.USED, tables.REFUSED, tables.BOUNDS, tables.CHOICES):
+        assert set(table) <= names
+    for name, (other, _) in ONLY_WITH.items():
+        assert {name, other} <= names
+    for trainer in TRAINERS:
+        own = getattr(load("trainers", trainer), "refused_settings", {})
+        assert own.keys() <= {item.name for item in fields(load("trainers", trainer).Config)}
+    for cls, refused in tables.WITHOUT_EFFECT.items():
+        assert hasattr(trl, cls)
+        config = getattr(trl, cls.replace("Trainer", "Config"))
+        assert refused.keys() <= {item.name for item in fields(config)}
+
+
+def test_a_setting_that_a_library_adds_is_a_note(prepared, monkeypatch):
+    monkeypatch.setattr(tables, "PASSED_ON", tables.PASSED_ON - {"epsilon"})
+    assert not [line for line in advice(prepared({})) if "epsilon" in line]
+    assert any(line.startswith("epsilon: newer") for line in advice(prepared({"epsilon": 0.1})))
+
+
+def test_a_trainer_may_accept_what_all_others_refuse():
+    class Evaluates:
+        refused_settings = {"eval_strategy": None, "seed": ("is fixed.", "Leave it out.")}
+
+    assert "eval_strategy" in refusals(object)
+    assert "eval_strategy" not in refusals(Evaluates)
+    found = refused_problems(Evaluates, CLASSES, {"seed": 1, "eval_strategy": "steps"}, str)
+    assert list(map(str, found)) == ["seed: is fixed. Leave it out."]
+
+
+NEVER = {
+    *("evaluate", "evaluation_loop", "_evaluate", "predict", "prediction_step", "end"),
+    *("get_eval_dataloader", "get_test_dataloader", "_get_eval_sampler"),
+    *("hyperparameter_search", "_hp_search_setup", "_report_to_hp_search", "create_model_card"),
+    *("push_to_hub", "_push_from_checkpoint", "init_hf_repo", "set_evaluate", "set_testing"),
+    *("_load_best_model", "_determine_best_metric", "__str__", "to_dict", "to_sanitized_dict"),
+}
+"""Methods of transformers that no run of ours calls."""
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_what_is_accepted_is_read_by_code_that_runs(trainer):
+    """A setting that is read in none of it has no effect, and is to be refused."""
+    cls = load("trainers", trainer)
+    read = _read_by(cls)
+    accepted = {item.name for one in (cls.Config, ModelConfig) for item in fields(one)}
+    accepted -= refusals(cls).keys()
+    assert sorted(accepted - read - _READ_ELSEWHERE) == []
+
+
+_READ_ELSEWHERE = {"local_rank", "lora_task_type", "pad_token", "gradient_checkpointing"}
+"""By a launcher, by peft, by the run file's own key, and as another name of a setting."""
+
+
+def _read_by(cls: type) -> set[str]:
+    """Return the attributes that are read where a trainer runs, but for what it overrides."""
+    overridden: set[str] = set(NEVER)
+    read: set[str] = set()
+    for base in cls.__mro__[:-1]:
+        tree = _tree(Path(inspect.getfile(base)))
+        body = next(n for n in ast.walk(tree) if getattr(n, "name", "") == base.__name__)
+        here = [one for one in body.body if isinstance(one, ast.FunctionDef)]  # type: ignore[attr-defined]
+        for method in here:
+            if method.name not in overridden:
+                read |= _attributes(method)
+        overridden |= {one.name for one in here if not _calls_super(one)}
+    package = Path(inspect.getfile(cls)).parent
+    libraries = Path(transformers.__file__).parent, Path(trl.__file__).parent
+    beside = [
+        *package.rglob("*.py"),
+        *Path(tables.__file__).parent.glob("*.py"),
+        *libraries[0].glob("training_args.py"),
+        *libraries[0].glob("trainer_[!s]*.py"),
+        *(
+            libraries[0] / "integrations" / f"{one}.py"
+            for one in ("deepspeed", "integration_utils")
+        ),
+        *(libraries[1] / "trainer" / f"{one}.py" for one in ("utils", "callbacks")),
+    ]
+    beside += [Path(inspect.getfile(one)) for one in cls.Config.__mro__[:-1]]  # type: ignore[attr-defined]
+    for path in beside:
+        read |= _read_in(path)
+    return read
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def _read_in(path: Path) -> frozenset[str]:
+    found: set[str] = set()
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.FunctionDef) and node.name not in NEVER:
+            found |= _attributes(node)
+    return frozenset(found)
+
+
+def _calls_super(method: ast.FunctionDef) -> bool:
+    called = f"super().{method.name}("
+    return method.name == "__init__" or called in ast.unparse(method)
+
+
+def _attributes(tree: ast.AST) -> set[str]:
+    nodes = ast.walk(tree)
+    return {n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}

@@ -1,0 +1,440 @@
+"""Readers: every format gives the same rows, and every fault names its file and line."""
+
+import csv
+import gzip
+import itertools
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from hf_rlhf.data import formats
+from hf_rlhf.data.sources import Row, read_file, read_rows, rename, require
+from hf_rlhf.errors import DataError
+
+ROWS: list[dict[str, Any]] = [
+    {"question": "Who?", "note": 'a "quoted",\nbroken line'},
+    {"question": "Où? 日本 🙂", "note": ""},
+    {"question": "Why?", "note": "x" * 200_000},
+]
+ARRAY = json.dumps(ROWS[:2], indent=1, ensure_ascii=False).encode()
+JSONL = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS[:2]).encode()
+
+
+def write(path: Path, data: bytes) -> Path:
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def write_format(folder: Path, name: str) -> Path:
+    path = folder / name
+    if "parquet" in name:
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
+    elif name.startswith(("csv", "tsv")):
+        with path.open("w", newline="", encoding="utf-8") as file:
+            delimiter = "\t" if name.startswith("tsv") else ","
+            writer = csv.DictWriter(file, ["question", "note"], delimiter=delimiter)
+            writer.writeheader()
+            writer.writerows(ROWS)
+    elif name == "array.json":
+        path.write_text(json.dumps(ROWS, indent=2), encoding="utf-8")
+    else:
+        write(path, "".join(json.dumps(row) + "\n" for row in ROWS).encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a.jsonl", "a.jsonl.gz", "a.ndjson", "lines.json", "array.json", "parquet.parquet"]
+    + ["csv.csv", "tsv.tsv"],
+)
+def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
+    source = read_rows(write_format(tmp_path, name))
+    rows = source.split("train")
+    assert [row.values for row in rows] == ROWS
+    assert [row.values for row in rows] == ROWS, "rows can be read twice"
+    assert name in next(iter(rows)).where
+
+
+def test_a_byte_order_mark_and_blank_lines_are_no_rows(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", b'\xef\xbb\xbf\n{"a": 1}\n\n  \n{"a": 2}')
+    assert [(row.values, row.where) for row in read_file(path)] == [
+        ({"a": 1}, f"{path}:2"),
+        ({"a": 2}, f"{path}:5"),
+    ]
+
+
+FAULTS = {
+    "not an object": (b'{"a": 1}\n[1, 2]\n', ":2", "is list"),
+    "garbage": (b'{"a": 1}\n\n{"a" 2}\n', ":3", "not valid JSON"),
+    "truncated": (b'{"a": 1}\n{"a": "two', ":2", "was the file cut off?"),
+    "two on a line": (b'{"a": 1}{"a": 2}\n', ":1", "Extra data"),
+    "latin-1": (b'{"a": 1}\n{"a": "\xe9t\xe9"}\n', ":2", "byte 0xe9 at byte 8"),
+    "utf-16": ('{"a": 1}\n'.encode("utf-16"), ":1", "UTF-16"),
+    "half an emoji": (b'{"a": 1}\n{"a": "\\ud83d"}\n', ":2", "surrogate"),
+    "too deep": (b"[" * 200_000 + b"\n", ":1", "recursion"),
+    "empty": (b"", "", "empty (0 bytes)"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_json_lines_names_file_and_line(tmp_path: Path, fault: str) -> None:
+    data, place, said = FAULTS[fault]
+    path = write(tmp_path / "rows.jsonl", data)
+    with pytest.raises(DataError) as caught:
+        list(read_file(path))
+    assert str(caught.value).startswith(f"{path}{place}: ")
+    assert said in str(caught.value)
+
+
+def test_a_whole_emoji_in_escapes_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", b'{"a": "\\ud83d\\ude42"}\n')
+    assert [row.values for row in read_file(path)] == [{"a": "🙂"}]
+
+
+@settings(max_examples=150, deadline=None)
+@given(cut=st.integers(0, len(JSONL)))
+@example(cut=0)
+@example(cut=JSONL.index(b"\n"))
+@example(cut=JSONL.index(b"\n") + 1)
+@example(cut=JSONL.index("ù".encode()) + 1)
+def test_json_lines_cut_at_any_byte_give_whole_rows_or_the_right_line(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
+    path = write(tmp_path_factory.mktemp("cut") / "rows.jsonl", JSONL[:cut])
+    rows, error = read_until_error(path)
+    assert [row.values for row in rows] == ROWS[: len(rows)]
+    if error is None:
+        # Only a cut between rows can go unseen.
+        assert JSONL[:cut].endswith(b"\n") or JSONL[cut : cut + 1] == b"\n"
+    else:
+        assert error.startswith(f"{path}:{len(rows) + 1}: " if cut else f"{path}: is empty")
+
+
+def read_until_error(path: Path) -> tuple[list[Row], str | None]:
+    rows: list[Row] = []
+    try:
+        for row in read_file(path):
+            rows.append(row)
+    except DataError as error:
+        return rows, str(error)
+    return rows, None
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_gzip_cut_at_any_byte_is_an_error(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    packed = gzip.compress(JSONL)
+    cut = data.draw(st.integers(0, len(packed) - 1))
+    path = tmp_path_factory.mktemp("cut") / "rows.jsonl.gz"
+    path.write_bytes(packed[:cut])
+    with pytest.raises(DataError, match="rows.jsonl.gz"):
+        list(read_file(path))
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.json.gz"])
+def test_an_object_over_many_lines_in_damaged_gzip_is_an_error(tmp_path: Path, name: str) -> None:
+    lines = "".join(f'"{n}": {n * 7919 % 10_007},\n' for n in range(20_000))
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(f"{{\n{lines}".encode())[:-20])
+    with pytest.raises(DataError, match=r"gz:\d+: the gzip data breaks off"):
+        list(read_file(path))
+
+
+@settings(max_examples=60, deadline=None)
+@given(values=st.lists(st.dictionaries(st.text(), st.text() | st.integers()), min_size=1))
+def test_what_json_writes_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, values: list[dict[str, Any]]
+) -> None:
+    data = "\n".join(json.dumps(value) for value in values).encode()
+    path = write(tmp_path_factory.mktemp("round") / "rows.jsonl", data)
+    assert [row.values for row in read_file(path)] == values
+
+
+def test_csv_faults_name_the_line_where_the_row_begins(tmp_path: Path) -> None:
+    short = write(tmp_path / "short.csv", b'a,b\n1,"two\nlines"\n3\n')
+    with pytest.raises(DataError, match=r"short\.csv:4: lacks b"):
+        list(read_file(short))
+    long = write(tmp_path / "long.csv", b"a,b\n1,2,3\n")
+    with pytest.raises(DataError, match=r"long\.csv:2: has more fields"):
+        list(read_file(long))
+    opened = write(tmp_path / "open.csv", b'a,b\n1,2\n3,"four\n')
+    with pytest.raises(DataError, match=r"open\.csv:3: is not valid CSV"):
+        list(read_file(opened))
+
+
+def test_damaged_parquet_and_json_arrays_are_data_errors(tmp_path: Path) -> None:
+    good = write_format(tmp_path, "x.parquet").read_bytes()
+    cut = write(tmp_path / "cut.parquet", good[: len(good) // 2])
+    with pytest.raises(DataError, match=r"cut\.parquet, row 1: is not readable Parquet"):
+        list(read_file(cut))
+    array = write(tmp_path / "array.json", b'[\n{"a": 1},\n{"a" 2}]')
+    with pytest.raises(DataError, match=r"array\.json:3: is not valid JSON"):
+        list(read_file(array))
+    element = write(tmp_path / "element.json", b'[{"a": 1}, 2]')
+    with pytest.raises(DataError, match=r"element\.json, row 2: is int"):
+        list(read_file(element))
+
+
+@given(
+    values=st.lists(st.dictionaries(st.text(), st.integers() | st.floats(allow_nan=False))),
+    indent=st.sampled_from([None, 1]),
+    piece=st.integers(1, 40),
+)
+@example(values=[{"a": "\n\\ud83d\\ude42 \U0001f642"}], indent=None, piece=1)  # type: ignore[dict-item]
+@settings(max_examples=60, deadline=None)
+def test_an_array_is_the_same_whatever_is_read_at_a_time(
+    tmp_path_factory: Any, values: list[dict[str, Any]], indent: int | None, piece: int
+) -> None:
+    path = tmp_path_factory.mktemp("array") / "rows.json"
+    path.write_text(json.dumps(values, indent=indent) + "\n", encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formats, "PIECE", piece)
+        assert [row.values for row in read_file(path)] == values
+
+
+@given(cut=st.integers(1, len(ARRAY) - 1), piece=st.integers(1, 40))
+@settings(max_examples=60, deadline=None)
+def test_an_array_cut_at_any_byte_gives_its_first_rows_and_then_the_line(
+    tmp_path_factory: Any, cut: int, piece: int
+) -> None:
+    path = write(tmp_path_factory.mktemp("cut") / "rows.json", ARRAY[:cut])
+    rows: list[dict[str, Any]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formats, "PIECE", piece)
+        with pytest.raises(DataError, match=r"rows\.json:\d+: is (not valid JSON|not UTF-8)"):
+            rows.extend(row.values for row in read_file(path))
+    assert rows == ROWS[: len(rows)]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (
+            b'[{"a": 1},\n {"a": 2}\n {"a": 3}]',
+            r"rows\.json:3: .*Expecting ',' or ']' at column 2\.",
+        ),
+        (b'[{"a": 1}]\n]', r"rows\.json:2: .*Extra data"),
+        (b'[{"a": 1},\n]', r"rows\.json:2: is not valid JSON"),
+        (b'[{"a": "\xff"}]', r"rows\.json:1: is not UTF-8: byte 0xff at byte 9 of"),
+        (b'[{"a": "\\ud83d"}]', r"rows\.json:1: holds half of a surrogate pair"),
+        (b'"abc"', r"""rows\.json: begins with '"', expected an array"""),
+    ],
+)
+def test_a_fault_in_an_array_is_placed(tmp_path: Path, data: bytes, said: str) -> None:
+    path = write(tmp_path / "rows.json", data)
+    with pytest.raises(DataError, match=said):
+        list(read_file(path))
+
+
+OBJECTS = '{"a": {"x": 1}, "b": {"x": 2}}'
+OTHER_FORMS = {
+    "array.jsonl": ('[{"a": 1}, {"a": 2}]', r"holds a JSON array, .* Rename it to array\.json\."),
+    "array.JSONL.gz": ('[\n{"a": 1}\n]', r"Rename it to array\.json\.gz\."),
+    "objects.json": (OBJECTS, r"one object of 2 objects \('a', 'b', …\): .* as an array"),
+    "long.json": (OBJECTS.replace("{", "{\n"), r"one object of 2 objects .* as an array"),
+    "long.jsonl": ('{\n"a": 1\n}', r":1: holds one object that spans many lines\. Write"),
+    "open.jsonl": ('{\n"a": 1\n', r":1: is not valid JSON: an object that spans many lines"),
+    "columns.json": ('{"a": [1, 2], "b": ["x", "y"]}', "column-oriented table"),
+    "data.json": ('{"version": 1, "data": [{"a": 1}]}', "whose 'data' looks like the rows"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FORMS)
+def test_rows_in_another_form_of_json_are_told_what_to_do(tmp_path: Path, name: str) -> None:
+    text, said = OTHER_FORMS[name]
+    path = tmp_path / name
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    with pytest.raises(DataError, match=said):
+        list(read_rows(path).split("train").with_faults())
+
+
+@pytest.mark.parametrize(
+    "text", ['{"chosen": [{"role": "a"}], "rejected": [{"role": "b"}]}', '{"messages": [{}]}']
+)
+def test_one_row_is_not_taken_for_a_table(tmp_path: Path, text: str) -> None:
+    assert len(list(read_file(write(tmp_path / "rows.json", text.encode())))) == 1
+
+
+FAULTY_LINES = [b'{"a": bad}', b'{"a": 1, "a": 2}', b'{"a": "\\ud83d"}', b"[1]", b'{"a": "\xff"}']
+FAULTY_ITEMS = [b'{"a": 1, "a": 2}', b'{"a": {"b": 1, "b": 2}}', b'{"a": "\\ud83d"}', b"5"]
+FAULTY_ROWS = {
+    "rows.jsonl": (b"\n".join([b'{"a": 0}', *FAULTY_LINES, b'{"a": 9}']), len(FAULTY_LINES)),
+    "rows.json": (b"[%b]" % b",".join([b'{"a": 0}', *FAULTY_ITEMS, b'{"a": 9}']), 4),
+    "rows.csv": (b"a,b\n0,1\n1\n1,2,3\n9,9\n", 2),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY_ROWS)
+def test_a_row_that_cannot_be_read_leaves_the_others(tmp_path: Path, name: str) -> None:
+    data, faults = FAULTY_ROWS[name]
+    rows = list(read_rows(write(tmp_path / name, data)).split("train").with_faults())
+    assert [str(row.values.get("a")) for row in (rows[0], rows[-1])] == ["0", "9"]
+    assert [row.fault is None for row in rows] == [True, *[False] * faults, True]
+    with pytest.raises(DataError) as caught:
+        list(read_rows(tmp_path / name).split("train"))
+    assert str(caught.value) == str(rows[1].fault)
+    folder = tmp_path / "several"
+    folder.mkdir()
+    for number in (0, 1):
+        write(folder / f"train-{number}-{name}", data)
+    several = list(read_rows(folder).split("train").with_faults())
+    assert sum(row.fault is not None for row in several) == 2 * faults
+
+
+def test_a_key_that_stands_twice_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", b'{"a": 1}\n{"b": [{"c": 1, "d": 2, "c": 3}]}\n')
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: the key 'c' occurs twice"):
+        list(read_file(path))
+
+
+def test_memory_stays_flat_on_an_array_in_one_line(tmp_path: Path) -> None:
+    item = json.dumps({"text": "x" * 10_000})
+    path = write(tmp_path / "long.json", ("[" + ",".join([item] * 2_000) + "]").encode())  # 20 MB
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read_file(path)) == 2_000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 6 * formats.PIECE
+
+
+def test_a_source_without_rows_is_an_error_when_read(tmp_path: Path) -> None:
+    for name, data in [("a.jsonl", b"\n\n"), ("b.json", b"[]"), ("c.csv", b"a,b\n")]:
+        with pytest.raises(DataError, match="holds no rows"):
+            list(read_rows(write(tmp_path / name, data)).split("train"))
+
+
+def test_a_folder_is_read_by_split(tmp_path: Path) -> None:
+    for name in ["data/train-00000.jsonl", "data/train-00001.jsonl", "dev/a.jsonl", "x_test.jsonl"]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / name, json.dumps({"name": name}).encode())
+    write(tmp_path / "README.md", b"not data")
+    (tmp_path / ".cache").mkdir()
+    write(tmp_path / ".cache" / "train.jsonl", b"hidden")
+    source = read_rows(tmp_path)
+    names = {split: [row.values["name"] for row in rows] for split, rows in source.splits.items()}
+    assert names == {
+        "train": ["data/train-00000.jsonl", "data/train-00001.jsonl"],
+        "validation": ["dev/a.jsonl"],
+        "test": ["x_test.jsonl"],
+    }
+    with pytest.raises(DataError, match="did you mean 'train'"):
+        source.split("trian")
+
+
+def test_a_dataset_saved_to_disk_is_read(tmp_path: Path) -> None:
+    from datasets import Dataset, DatasetDict
+
+    DatasetDict({"train": Dataset.from_list(ROWS)}).save_to_disk(str(tmp_path / "saved"))
+    source = read_rows(tmp_path / "saved")
+    assert [row.values for row in source.split("train")] == ROWS
+
+
+def test_columns_are_renamed_also_from_inside_an_object(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", b'{"q": "Who?", "gt": {"good": [1], "bad": []}, "k": 0}\n')
+    mapping = {"question": "q", "positive_rubrics": "gt.good"}
+    row = next(iter(read_rows(path, columns=mapping).split("train")))
+    assert row.values == {
+        "question": "Who?",
+        "positive_rubrics": [1],
+        "gt": {"good": [1], "bad": []},
+        "k": 0,
+    }
+    with pytest.raises(DataError, match=r"a\.jsonl:1: .*no 'goof' \(did you mean 'good'\?\)"):
+        list(read_rows(path, columns={"x": "gt.goof"}).split("train"))
+
+
+def test_swapping_two_columns_keeps_both() -> None:
+    row = rename(Row({"a": 1, "b": 2}, "here"), {"a": "b", "b": "a"})
+    assert row.values == {"a": 2, "b": 1}
+
+
+def test_missing_columns_are_named_with_near_ones() -> None:
+    with pytest.raises(DataError) as caught:
+        require(Row({"querstion": 1, "rubric": 2}, "rows.jsonl:7"), ["question", "rubric", "zzz"])
+    said = str(caught.value)
+    assert said.startswith("rows.jsonl:7: lacks 'question' (did you mean 'querstion'?), 'zzz'.")
+    assert "`columns`" in said
+
+
+def test_what_cannot_be_opened_says_why(tmp_path: Path) -> None:
+    write(tmp_path / "rows.jsonl", b"{}")
+    with pytest.raises(DataError, match=r"no such file or folder \(did you mean 'rows\.jsonl'"):
+        read_rows(tmp_path / "row.jsonl")
+    with pytest.raises(DataError, match="revision cannot be honoured"):
+        read_rows(tmp_path / "rows.jsonl", revision="main")
+    with pytest.raises(DataError, match="not a format that is read"):
+        list(read_rows(write(tmp_path / "rows.xlsx", b"x")).split("train"))
+    for name, said in (("log.eval", "inspect_ai log"), ("run.traj", "SWE-agent trajectory")):
+        with pytest.raises(DataError, match=said):
+            list(read_rows(write(tmp_path / name, b"x")).split("train"))
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(DataError, match="no data files"):
+        read_rows(tmp_path / "bare")
+
+
+def test_a_hub_dataset_is_pinned_to_the_commit_it_was_read_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import datasets
+    import huggingface_hub
+
+    asked: dict[str, Any] = {}
+
+    def load_dataset(name: str, subset: str | None, *, revision: str | None) -> Any:
+        asked.update(name=name, subset=subset, revision=revision)
+        return datasets.DatasetDict({"train": datasets.Dataset.from_list([{"a": 1}])})
+
+    class Info:
+        sha = "abc123"
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *_, **__: Info)
+    source = read_rows("someone/rows", revision="main", subset="small")
+    assert asked == {"name": "someone/rows", "subset": "small", "revision": "abc123"}
+    assert source.commit == "abc123"
+    assert next(iter(source.split("train"))) == Row({"a": 1}, "someone/rows (train), row 1")
+
+
+def test_an_unreachable_hub_dataset_says_what_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+    import huggingface_hub
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("hf_rlhf.models.locate._asked", lambda *_, **__: None)
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", fail)
+    with pytest.raises(DataError, match=r"someone/rows: no local file .* at v1 .*no route"):
+        read_rows("someone/rows", revision="v1")
+
+
+def test_memory_stays_flat_on_a_long_file(tmp_path: Path) -> None:
+    line = json.dumps({"text": "x" * 10_000}).encode() + b"\n"
+    path = write(tmp_path / "long.jsonl", line * 2_000)  # 20 MB
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read_rows(path).split("train")) == 2_000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2_000_000
+
+
+def test_rows_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", b'{"a": 1}\n{"a": 2}\nbroken\n')
+    rows = read_rows(path).split("train")
+    assert [row.values["a"] for row in itertools.islice(rows, 2)] == [1, 2]

@@ -1,0 +1,810 @@
+"""Publishing and pulling, with the real client against the local Hub."""
+
+import copy
+import itertools
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub import CommitOperationAdd
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from hf_rlhf.cards.folder_card import write_card
+from hf_rlhf.cards.render import render_card
+from hf_rlhf.cli.publish import publish_main, pull_main
+from hf_rlhf.config.schema import PublishSpec
+from hf_rlhf.errors import ModelError, PublishError, RunFolderError
+from hf_rlhf.hub import commit as push_module
+from hf_rlhf.hub import retries as patience_module
+from hf_rlhf.hub.client import connect
+from hf_rlhf.hub.download import pull
+from hf_rlhf.hub.layout import eval_results
+from hf_rlhf.hub.publish import check_target, publish_run, publish_steps
+from hf_rlhf.models.merge import merge_adapter
+from hf_rlhf.storage.record import load_record, new_record, write_record
+from hf_rlhf.testing.hubs import forget_secrets, use_hub
+from hf_rlhf.training.checkpoints import seal
+
+local_hub = pytest.importorskip("hf_rlhf_local_hub")
+Fault = local_hub.Fault
+
+TOKEN, READ_TOKEN = "hf_" + "w" * 24, "hf_" + "r" * 24
+EXAMPLE = Path(__file__).parents[1] / "golden" / "cards" / "finished_lora.json"
+names = (f"demo/model-{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with local_hub.serve(
+        tmp_path_factory.mktemp("hub"), token=TOKEN, read_only_token=READ_TOKEN, orgs=["acme"]
+    ) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def machine(hub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A user's machine: a token in the environment, and no other secret."""
+    forget_secrets(monkeypatch)
+    use_hub(monkeypatch, hub.url, token=TOKEN)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(patience_module, "PATIENCE_S", 20.0)
+    monkeypatch.setattr(patience_module, "FIRST_WAIT_S", 0.05)
+    yield
+    hub.faults.clear()
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, hub: Any) -> Path:
+    from huggingface_hub import HfApi
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        **{"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "head_dim": 8},
+        **{"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1},
+        **{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
+    )
+    folder = tmp_path_factory.mktemp("base") / "base"
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "tokenizer_config.json").write_text("{}")
+    api = HfApi(endpoint=hub.url, token=TOKEN)
+    api.create_repo("demo/base")
+    api.upload_folder(repo_id="demo/base", folder_path=folder)
+    return folder
+
+
+def save_adapter(base: Path, out: Path, seed: int) -> None:
+    torch.manual_seed(seed)
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=2, target_modules=["q_proj"])
+    )
+    for name, parameter in model.named_parameters():
+        if "lora" in name:
+            torch.nn.init.normal_(parameter, std=0.5)
+    model.save_pretrained(out)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Path:
+    """A finished run with everything in its folder that must stay at home."""
+    run = tmp_path_factory.mktemp("run") / "run"
+    save_adapter(base, run / "adapter", 1)
+    merge_adapter(base, run / "adapter", run / "merged")
+    for step in (2, 4):
+        checkpoint = run / "checkpoints" / f"checkpoint-{step}"
+        save_adapter(base, checkpoint, step)
+        for name in ("optimizer.pt", "rng_state.pth", "training_args.bin", "trainer_state.json"):
+            (checkpoint / name).write_text("{}")
+        seal(checkpoint)
+    for name in ("merged/training_args.bin", "adapter/training_args.bin", "adapter/optimizer.pt"):
+        (run / name).write_bytes(pickle.dumps({"hub_token": TOKEN}))
+    (run / "adapter" / "ref").mkdir()
+    (run / "adapter" / "ref" / "adapter_model.safetensors").write_bytes(b"")
+    (run / "merged" / "prompts.parquet").write_bytes(b"PAR1")
+    (run / "samples.jsonl").write_text('{"prompt": "private"}\n')
+    (run / "config.yaml").write_text("plugin: refiner_grpo\n")
+    (run / "reward_curve.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    return run
+
+
+@pytest.fixture
+def run(template: Path, tmp_path: Path) -> Path:
+    shutil.copytree(template, tmp_path / "run")
+    sections = json.loads(EXAMPLE.read_text())
+    for key in ("schema", "run_id", "status", "started"):
+        sections.pop(key)
+    record = new_record(**sections) | {"status": "finished"}
+    record["model"] |= {"base": "demo/base", "base_is_hub_id": True, "revision": None}
+    record["model"]["lineage"] = ["demo/base"]
+    record["publish"] = {"repo_id": next(names)}
+    write_record(record, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def change_record(run: Path, change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    record = load_record(run)
+    change(record)
+    write_record(record, run)
+    return record
+
+
+def repo_of(run: Path) -> str:
+    return str(load_record(run)["publish"]["repo_id"])
+
+
+def api() -> Any:
+    return connect(None, TOKEN).api
+
+
+def tree(repo_id: str, revision: str = "main") -> set[str]:
+    return set(api().list_repo_files(repo_id, revision=revision)) - {".gitattributes"}
+
+
+def text_of(repo_id: str, path: str, revision: str = "main") -> str:
+    return Path(api().hf_hub_download(repo_id, path, revision=revision)).read_text()
+
+
+def commits(repo_id: str, revision: str = "main") -> int:
+    return len(api().list_repo_commits(repo_id, revision=revision))
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        result: torch.Tensor = model(input_ids=torch.arange(1, 9).reshape(1, -1)).logits
+    return result
+
+
+SINGLE = {
+    "README.md", "run.json", "config.yaml", "reward_curve.png",
+    "model.safetensors", "config.json", "generation_config.json",
+    "tokenizer.json", "tokenizer_config.json",
+    "adapter/adapter_config.json", "adapter/adapter_model.safetensors",
+}  # fmt: skip
+
+
+def test_single_layout_loads_right_everywhere(run: Path, base: Path, tmp_path: Path) -> None:
+    published = publish_run(run)
+    repo_id = repo_of(run)
+    assert tree(repo_id) == SINGLE
+    assert published.new_commits == 1
+    assert published.commits == {repo_id: api().model_info(repo_id).sha}
+    assert {path.removeprefix(f"{repo_id}/") for path in published.files} == SINGLE
+    left = {Path(path).name for path in published.left_out}
+    assert {"training_args.bin", "optimizer.pt", "prompts.parquet"} <= left
+
+    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), run / "adapter")
+    pulled = pull(repo_id, tmp_path / "pulled")
+    root = AutoModelForCausalLM.from_pretrained(pulled)
+    torch.testing.assert_close(logits(root), logits(adapted), rtol=1e-4, atol=1e-5)
+    beside = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(pull("demo/base", tmp_path / "base")),
+        pulled,
+        subfolder="adapter",
+    )
+    torch.testing.assert_close(logits(beside), logits(adapted), rtol=1e-4, atol=1e-5)
+    config = json.loads((pulled / "adapter" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "demo/base"
+    local = json.loads((run / "adapter" / "adapter_config.json").read_text())
+    assert local["base_model_name_or_path"] != "demo/base", "the run's own file is left alone"
+
+
+@pytest.mark.parametrize("layout", ["single", "separate"])
+def test_the_card_is_rendered_again_from_the_published_record(
+    run: Path, base: Path, hub: Any, tmp_path: Path, layout: str
+) -> None:
+    """Of a base that was a folder where it was trained, too."""
+
+    def trained_in_a_folder(record: dict[str, Any]) -> None:
+        record["model"] |= {"base": str(base), "base_is_hub_id": False, "lineage": [str(base)]}
+
+    change_record(run, trained_in_a_folder)
+    repo_id = repo_of(run)
+    publish_run(run, base_model="demo/base", layout=layout)
+    pulled = pull(repo_id, tmp_path / "pulled")
+    # In the run's own folder, too, where the record goes on naming the base as it was trained on.
+    card = (run / "README.md").read_bytes()
+    write_card(load_record(run), run)
+    assert (run / "README.md").read_bytes() == card
+    adapter = {"adapter_repo": f"{repo_id}-adapter"} if layout == "separate" else {}
+    card = render_card(load_record(pulled), endpoint=hub.url, **adapter)
+    assert card == (pulled / "README.md").read_text()
+    assert "base_model: demo/base" in card
+    if adapter:
+        beside = pull(f"{repo_id}-adapter", tmp_path / "adapter")
+        card = render_card(load_record(beside), kind="adapter", endpoint=hub.url, **adapter)
+        assert card == (beside / "README.md").read_text()
+
+
+_LOAD = """
+import sys, torch
+from peft import AutoPeftModelForCausalLM, PeftModel
+from transformers import AutoModelForCausalLM
+ids = torch.arange(1, 9).reshape(1, -1)
+single, separate = sys.argv[1:]
+one = AutoModelForCausalLM.from_pretrained(single)(input_ids=ids).logits
+base = AutoModelForCausalLM.from_pretrained("demo/base")
+assert (base(input_ids=ids).logits - one).abs().max() > 0.01
+others = [
+    PeftModel.from_pretrained(base, single, subfolder="adapter"),
+    AutoModelForCausalLM.from_pretrained(separate),
+    AutoPeftModelForCausalLM.from_pretrained(separate + "-adapter"),
+]
+for other in others:
+    torch.testing.assert_close(one, other(input_ids=ids).logits, rtol=1e-4, atol=1e-5)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.smoke
+def test_a_stranger_loads_it_with_nothing_but_the_endpoint(
+    run: Path, hub: Any, tmp_path: Path
+) -> None:
+    single, separate = next(names), next(names)
+    publish_run(run, repo_id=single)
+    publish_run(run, repo_id=separate, layout="separate")
+    environment = {
+        **{name: os.environ[name] for name in ("PATH", "HOME")},
+        **{"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"},
+    }
+    command = [sys.executable, "-c", _LOAD, single, separate]
+    subprocess.run(command, env=environment, check=True)
+
+
+def test_a_second_push_makes_no_commit(run: Path, hub: Any) -> None:
+    first = publish_run(run)
+    record, card = (run / "run.json").read_bytes(), (run / "README.md").read_bytes()
+    second = publish_run(run)
+    assert second.new_commits == 0
+    assert second.commits == first.commits
+    assert commits(repo_of(run)) == 2  # the Hub's own first one, and ours
+    assert (run / "run.json").read_bytes() == record
+    assert (run / "README.md").read_bytes() == card
+    assert load_record(run)["publish"]["commit"] == first.commits[repo_of(run)]
+
+
+@pytest.mark.slow
+def test_only_what_changed_is_pushed_and_what_is_gone_is_deleted(run: Path) -> None:
+    publish_run(run)
+    change_record(run, lambda record: record["author"].update(title="Another title"))
+    (run / "reward_curve.png").unlink()
+    published = publish_run(run)
+    assert published.new_commits == 1
+    assert tree(repo_of(run)) == SINGLE - {"reward_curve.png"}
+
+
+@pytest.mark.slow
+def test_separate_layout(run: Path, base: Path, tmp_path: Path) -> None:
+    published = publish_run(run, layout="separate")
+    repo_id = repo_of(run)
+    adapter = {path.removeprefix("adapter/") for path in SINGLE if path.startswith("adapter/")} | {
+        "README.md",
+        "run.json",
+        "config.yaml",
+        "reward_curve.png",
+    }
+    assert tree(repo_id) == {path for path in SINGLE if not path.startswith("adapter/")}
+    assert tree(f"{repo_id}-adapter") == adapter
+    assert set(published.commits) == {repo_id, f"{repo_id}-adapter"}
+    root = AutoModelForCausalLM.from_pretrained(pull(repo_id, tmp_path / "merged"))
+    adapted = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(base),
+        pull(f"{repo_id}-adapter", tmp_path / "adapter"),
+    )
+    torch.testing.assert_close(logits(root), logits(adapted), rtol=1e-4, atol=1e-5)
+    assert publish_run(run, layout="separate").new_commits == 0
+
+
+def test_full_fine_tuning_has_no_adapter(run: Path) -> None:
+    shutil.rmtree(run / "adapter")
+    change_record(run, lambda record: record["model"].update(adapter=None))
+    publish_run(run)
+    assert tree(repo_of(run)) == {path for path in SINGLE if not path.startswith("adapter/")}
+
+
+def test_the_adapter_alone(run: Path) -> None:
+    publish_run(run, merged=False)
+    assert "adapter_config.json" in tree(repo_of(run))
+    assert "model.safetensors" not in tree(repo_of(run))
+
+
+@pytest.mark.slow
+def test_a_missing_merge_is_made(run: Path) -> None:
+    before = load_file(run / "merged" / "model.safetensors")
+    shutil.rmtree(run / "merged")
+    publish_run(run)
+    after = load_file(run / "merged" / "model.safetensors")
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+@pytest.mark.slow
+def test_an_intermediate_step_goes_to_its_own_branch(run: Path) -> None:
+    published = publish_run(run, step=2)
+    repo_id = repo_of(run)
+    assert published.revision == "step-2"
+    assert published.url.endswith("/tree/step-2")
+    assert tree(repo_id) == set(), "main is left to the finished run"
+    assert {"model.safetensors", "adapter/adapter_model.safetensors"} <= tree(repo_id, "step-2")
+    assert not any(path.endswith((".pt", ".pth", ".bin")) for path in tree(repo_id, "step-2"))
+    assert "later step" in text_of(repo_id, "README.md", "step-2")
+    assert publish_run(run, step=2).new_commits == 0
+    publish_run(run)
+    publish_run(run, step=4)
+    two, four, last = (
+        load_file(api().hf_hub_download(repo_id, "model.safetensors", revision=revision))
+        for revision in ("step-2", "step-4", "main")
+    )
+    key = "model.layers.0.self_attn.q_proj.weight"
+    assert not torch.equal(two[key], four[key])
+    assert not torch.equal(four[key], last[key])
+    assert set(load_record(run)["publish"]["steps"]) == {"2", "4"}
+    assert not list(run.glob(".publish-*"))
+
+
+def test_a_card_edited_on_main_is_not_in_the_way_of_a_new_branch(run: Path) -> None:
+    publish_run(run)
+    repo_id = repo_of(run)
+    card = text_of(repo_id, "README.md") + "\nMy words.\n"
+    api().upload_file(path_or_fileobj=card.encode(), path_in_repo="README.md", repo_id=repo_id)
+    api().upload_file(path_or_fileobj=b"mine", path_in_repo="LICENSE", repo_id=repo_id)
+    publish_run(run, step=2, merged=False)
+    assert tree(repo_id, "step-2") == {
+        "README.md", "run.json", "config.yaml", "adapter_config.json", "adapter_model.safetensors",
+    }  # fmt: skip
+    assert "My words." in text_of(repo_id, "README.md")
+
+
+def test_a_step_that_is_not_there_names_those_that_are(run: Path) -> None:
+    (run / "checkpoints" / "checkpoint-4" / "manifest.json").unlink()
+    with pytest.raises(PublishError, match=r"step 4.*It has: 2\."):
+        publish_run(run, step=4)
+
+
+def test_a_run_without_weights(run: Path) -> None:
+    shutil.rmtree(run / "merged")
+    shutil.rmtree(run / "adapter")
+    with pytest.raises(PublishError, match=r"nothing to publish.*complete: 2, 4"):
+        publish_run(run)
+
+
+@pytest.mark.parametrize(
+    ("fault", "fewest"),
+    [
+        (Fault("POST .*/commit/", 503, times=2), 3),
+        (Fault("POST .*/commit/", 500, times=2), 3),
+        (Fault("POST .*/commit/", 429, retry_after=1), 2),
+        (Fault("POST .*/commit/", drop=True), 2),
+        (Fault("POST .*/commit/", 504, after=True), 1),
+        (Fault("POST .*/commit/", drop=True, after=True), 1),
+    ],
+    ids=["503x2", "500x2", "429", "drop", "lands-then-504", "lands-then-drop"],
+)  # fmt: skip
+def test_commit_faults_end_in_exactly_one_commit(
+    fault: Any, fewest: int, run: Path, hub: Any
+) -> None:
+    hub.faults.add(fault)
+    before = len(hub.faults.seen("POST .*/commit/"))
+    published = publish_run(run)
+    assert published.new_commits == 1
+    assert commits(repo_of(run)) == 2
+    assert len(hub.faults.seen("POST .*/commit/")) - before == fewest
+    assert tree(repo_of(run)) == SINGLE
+
+
+@pytest.mark.parametrize("status", [504, 400])
+def test_the_last_try_lands_unheard(
+    status: int, run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_RLHF_PATIENCE", "0")
+    hub.faults.add(Fault("POST .*/commit/", status, after=True))
+    assert publish_run(run).new_commits == 1
+    assert tree(repo_of(run)) == SINGLE
+
+
+def test_a_lost_answer_to_a_commit_that_deletes(run: Path, hub: Any) -> None:
+    publish_run(run)
+    (run / "reward_curve.png").unlink()
+    hub.faults.add(Fault("POST .*/commit/", 504, after=True))
+    before = len(hub.faults.seen("POST .*/commit/"))
+    assert publish_run(run).new_commits == 1
+    assert len(hub.faults.seen("POST .*/commit/")) - before == 1
+    assert tree(repo_of(run)) == SINGLE - {"reward_curve.png"}
+
+
+@pytest.mark.slow
+def test_a_hub_that_stays_broken_lists_what_is_missing_and_the_command(
+    run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_RLHF_PATIENCE", "1")
+    hub.faults.add(Fault("POST .*/commit/", 500, times=100))
+    with pytest.raises(PublishError) as caught:
+        publish_run(run, private=True)
+    message = str(caught.value)
+    for path in SINGLE:
+        assert f"{repo_of(run)}/{path}" in message
+    command = message.splitlines()[-1].strip()
+    assert TOKEN not in message
+    hub.faults.clear()
+    words = command.split()
+    assert words[:2] == ["hf-rlhf", "publish"]
+    assert publish_main(words[2:]) == 0
+    assert tree(repo_of(run)) == SINGLE
+    assert "verified" in capsys.readouterr().out
+    assert api().model_info(repo_of(run)).private
+
+
+def test_a_refused_commit_is_not_tried_again(run: Path, hub: Any) -> None:
+    hub.faults.add(Fault("POST .*/commit/", 403, times=100))
+    before = len(hub.faults.seen("POST .*/commit/"))
+    with pytest.raises(PublishError, match="11 files are not there"):
+        publish_run(run)
+    assert len(hub.faults.seen("POST .*/commit/")) - before == 1
+
+
+@pytest.mark.parametrize(("daemon", "sizes"), [(False, [3]), (True, [1, 1, 1])])
+def test_a_daemon_sends_one_file_at_a_time(daemon: bool, sizes: list[int]) -> None:
+    """By the client's threads, several would keep a process that was asked to end."""
+    adds = [CommitOperationAdd(f"{n}.safetensors", b"x") for n in range(3)]
+    found: list[int] = []
+
+    def batch() -> None:
+        found.extend(len(one) for one in push_module._batches(adds))
+
+    thread = threading.Thread(target=batch, daemon=daemon)
+    thread.start()
+    thread.join()
+    assert found == sizes
+
+
+def test_a_commit_in_between_is_not_overwritten(
+    run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = push_module._operations
+
+    def meanwhile(*arguments: Any) -> Any:
+        api().upload_file(path_or_fileobj=b"theirs", path_in_repo="NOTICE", repo_id=repo_of(run))
+        return real(*arguments)
+
+    monkeypatch.setattr(push_module, "_operations", meanwhile)
+    with pytest.raises(PublishError, match="another commit"):
+        publish_run(run)
+    assert tree(repo_of(run)) == {"NOTICE"}
+
+
+def test_a_repository_of_others_is_refused_unless_overwritten(run: Path, template: Path) -> None:
+    repo_id = repo_of(run)
+    api().create_repo(repo_id)
+    api().upload_file(path_or_fileobj=b"x", path_in_repo="pytorch_model.bin", repo_id=repo_id)
+    with pytest.raises(PublishError, match=r"pytorch_model\.bin.*--overwrite"):
+        publish_run(run)
+    assert tree(repo_id) == {"pytorch_model.bin"}
+    publish_run(run, overwrite=True)
+    assert tree(repo_id) == SINGLE
+
+
+def test_the_command_that_finishes_an_overwrite_overwrites(run: Path, hub: Any) -> None:
+    repo_id = repo_of(run)
+    api().create_repo(repo_id)
+    api().upload_file(path_or_fileobj=b"x", path_in_repo="pytorch_model.bin", repo_id=repo_id)
+    hub.faults.add(Fault("POST .*/commit/", 403, times=100))
+    with pytest.raises(PublishError) as caught:
+        publish_run(run, overwrite=True)
+    hub.faults.clear()
+    assert publish_main(finish(caught)) == 0
+    assert tree(repo_id) == SINGLE
+
+
+def test_a_refused_repository_refuses_the_other_too(run: Path) -> None:
+    """What is said of it, that nothing was pushed, must be true of both."""
+    other = f"{repo_of(run)}-adapter"
+    api().create_repo(other)
+    api().upload_file(path_or_fileobj=b"x", path_in_repo="README.md", repo_id=other)
+    with pytest.raises(PublishError, match=r"README\.md.*Nothing was pushed"):
+        publish_run(run, layout="separate")
+    assert not tree(repo_of(run))
+
+
+def test_all_steps_do_not_go_to_one_revision(run: Path) -> None:
+    with pytest.raises(PublishError, match="one revision"):
+        publish_steps(run, revision="v1")
+
+
+@pytest.mark.slow
+def test_another_run_is_not_replaced_by_accident(run: Path, tmp_path: Path) -> None:
+    publish_run(run)
+    change_record(run, lambda record: record.update(run_id="another"))
+    save_file({"x": torch.zeros(1)}, run / "merged" / "model.safetensors")
+    with pytest.raises(PublishError, match="did not push"):
+        publish_run(run)
+
+
+@pytest.mark.slow
+def test_a_card_edited_on_the_hub_is_kept(run: Path) -> None:
+    publish_run(run)
+    repo_id = repo_of(run)
+    card = text_of(repo_id, "README.md") + "\nMy words.\n"
+    api().upload_file(path_or_fileobj=card.encode(), path_in_repo="README.md", repo_id=repo_id)
+    api().upload_file(path_or_fileobj=b"mine", path_in_repo="LICENSE", repo_id=repo_id)
+    with pytest.raises(PublishError, match=r"README\.md \(1 files\)"):
+        publish_run(run)
+    publish_run(run, overwrite=True)
+    assert "My words." not in text_of(repo_id, "README.md")
+
+
+@pytest.mark.parametrize(
+    ("where", "secret"),
+    [
+        *((where, "variable") for where in ("card", "config.yaml", "picture", "safetensors")),
+        *(("tokenizer", secret) for secret in ("variable", "token in use", "foreign token")),
+        ("card", "token in use"),
+    ],
+)
+def test_no_secret_leaves(
+    where: str, secret: str, run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = "hf_" + "Z" * 34
+    canary = {"variable": "s3cr3t-judge-k3y", "token in use": TOKEN}.get(secret, foreign)
+    if secret == "variable":
+        monkeypatch.setenv("JUDGE_API_KEY", canary)
+    path = {
+        **{"config.yaml": run / "config.yaml", "tokenizer": run / "merged" / "tokenizer.json"},
+        **{"picture": run / "reward_curve.png", "safetensors": run / "merged/model.safetensors"},
+    }.get(where)
+    if where == "card":
+        # The record is scrubbed when it is written, and the card when it is rendered.
+        record = json.loads((run / "run.json").read_text())
+        record["author"]["intended_use"] = f"with {canary}"
+        (run / "run.json").write_text(json.dumps(record))
+        publish_run(run)
+        assert (
+            canary.encode()
+            not in Path(api().hf_hub_download(repo_of(run), "README.md")).read_bytes()
+        )
+        assert (
+            canary.encode()
+            not in Path(api().hf_hub_download(repo_of(run), "run.json")).read_bytes()
+        )
+        return
+    assert path is not None
+    if where == "safetensors":
+        save_file(load_file(path), path, {"format": "pt", "note": canary})
+    else:
+        path.write_bytes(path.read_bytes() + canary.encode())
+    before = len(hub.faults.seen("POST|PUT"))
+    with pytest.raises(PublishError) as caught:
+        publish_run(run)
+    message = str(caught.value)
+    assert path.name in message
+    assert canary not in message
+    assert ("JUDGE_API_KEY" in message) == (secret == "variable")
+    assert len(hub.faults.seen("POST|PUT")) == before, "nothing was sent, no repository made"
+
+
+def test_a_link_out_of_the_folder_is_refused(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "private.txt").write_text("private")
+    (run / "merged" / "vocab.txt").symlink_to(tmp_path / "private.txt")
+    with pytest.raises(PublishError, match="outside"):
+        publish_run(run)
+
+
+def test_a_pickle_under_an_allowed_name_is_refused(run: Path) -> None:
+    (run / "merged" / "tokenizer.model").write_bytes(pickle.dumps([1]))
+    with pytest.raises(PublishError, match="pickle"):
+        publish_run(run)
+
+
+def local_base(run: Path, base: Path) -> None:
+    def change(record: dict[str, Any]) -> None:
+        record["model"] |= {"base": str(base), "base_is_hub_id": False, "lineage": [str(base)]}
+
+    change_record(run, change)
+
+
+def test_a_local_base_is_refused_with_the_cure(run: Path, base: Path) -> None:
+    local_base(run, base)
+    with pytest.raises(PublishError, match=r"--base_model.*--push_base"):
+        publish_run(run)
+
+
+@pytest.mark.slow
+def test_a_local_base_under_its_name_on_the_hub(run: Path, base: Path) -> None:
+    local_base(run, base)
+    publish_run(run, base_model="demo/base")
+    card = text_of(repo_of(run), "README.md")
+    assert "base_model: demo/base" in card
+    assert str(base) not in card
+    assert publish_run(run).new_commits == 0, "the base's name is remembered"
+
+
+def test_a_local_base_is_pushed_on_request(run: Path, base: Path) -> None:
+    local_base(run, base)
+    wanted = f"{repo_of(run)}-base"
+    with pytest.raises(PublishError, match="--push_base"):
+        publish_run(run, base_model=wanted)
+    publish_run(run, base_model=wanted, push_base=True)
+    assert "model.safetensors" in tree(wanted)
+    assert publish_run(run).new_commits == 0
+    pull(wanted, run.parent / "pulled")
+    card = text_of(wanted, "README.md")
+    assert "The base model that adapters and models trained with hf-rlhf begin from." in card
+    assert str(base) not in card
+    endpoint = api().endpoint
+    assert f"[`{wanted}`]({endpoint}/{wanted})" in text_of(repo_of(run), "README.md")
+
+
+def test_a_run_pushed_as_the_base_of_another_is_pulled_and_then_published_whole(
+    run: Path, template: Path, tmp_path: Path
+) -> None:
+    first = tmp_path / "first"
+    shutil.copytree(template, first)
+    write_record(load_record(run) | {"run_id": "first", "publish": None}, first)
+    local_base(run, first / "merged")
+    wanted = f"{repo_of(run)}-first"
+    publish_run(run, base_model=wanted, push_base=True)
+    pulled = pull(wanted, tmp_path / "pulled")
+    assert "adapter" not in {path.name for path in pulled.iterdir()}
+    # The run itself can replace what was pushed of it, and no other run can.
+    with pytest.raises(PublishError, match="this run did not push"):
+        publish_run(run, repo_id=wanted, base_model="demo/base")
+    assert publish_run(first, repo_id=wanted).new_commits == 1
+    assert "adapter/adapter_model.safetensors" in tree(wanted)
+    # As pulled, it can be a base again: under another name, and without the adapter.
+    local_base(run, pull(wanted, tmp_path / "whole"))
+    publish_run(run, base_model=f"{wanted}-again", push_base=True)
+    again = pull(f"{wanted}-again", tmp_path / "again")
+    listing = json.loads((again / "run.json").read_text())["publish"]["files"]
+    assert {*listing, "run.json"} == tree(f"{wanted}-again")
+
+
+def test_a_base_whose_push_was_cut_short_is_pushed_by_the_command(
+    run: Path, base: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its repository is there then, and empty: nobody could load a card that names it."""
+    local_base(run, base)
+    wanted = f"{repo_of(run)}-base"
+    hub.faults.add(Fault("POST .*/commit/", 403, times=100))
+    with pytest.raises(PublishError, match="--push_base") as caught:
+        publish_run(run, base_model=wanted, push_base=True)
+    hub.faults.clear()
+    assert publish_main(finish(caught)) == 0
+    assert "model.safetensors" in tree(wanted)
+
+
+def finish(caught: Any) -> list[str]:
+    """Return the arguments of the command that an error names."""
+    words = str(caught.value).splitlines()[-1].split()
+    assert words[:2] == ["hf-rlhf", "publish"]
+    return words[2:]
+
+
+def test_a_base_that_is_not_there(run: Path) -> None:
+    change_record(run, lambda record: record["model"].update(base="demo/nothing"))
+    with pytest.raises(PublishError, match="'demo/nothing' is not on"):
+        publish_run(run)
+
+
+def test_rights_are_looked_at_before_anything_is_sent(
+    run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(hub.faults.seen("POST|PUT"))
+    with pytest.raises(PublishError, match="role 'read'"):
+        publish_run(run, token=READ_TOKEN)
+    with pytest.raises(PublishError, match="not a member of an organisation 'others'"):
+        publish_run(run, repo_id="others/model")
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(run / "none"))
+    with pytest.raises(PublishError, match="hf auth login"):
+        publish_run(run)
+    assert len(hub.faults.seen("POST|PUT")) == before
+
+
+def test_organisation_private_and_gated(run: Path) -> None:
+    repo_id = "acme/" + repo_of(run).rpartition("/")[2]
+    publish_run(run, repo_id=repo_id, private=True, gated="auto")
+    info = api().model_info(repo_id)
+    assert info.private
+    assert info.gated == "auto"
+    publish_run(run, private=False)
+    assert not api().model_info(repo_id).private
+
+
+def test_a_name_without_namespace_is_mine(run: Path) -> None:
+    name = repo_of(run).rpartition("/")[2]
+    assert publish_run(run, repo_id=name).repo_id == f"demo/{name}"
+
+
+def test_without_xet(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    publish_run(run)
+    assert tree(repo_of(run)) == SINGLE
+
+
+def test_check_target_says_beforehand_what_publishing_would(run: Path) -> None:
+    model = {"base": "demo/base", "base_is_hub_id": True, "revision": None}
+    spec = PublishSpec(repo_id=repo_of(run))
+    assert repo_of(run) in check_target(spec, model)
+    assert not api().repo_exists(repo_of(run)), "looking makes nothing"
+    publish_run(run)
+    with pytest.raises(PublishError, match="did not push"):
+        check_target(spec, model)
+    assert check_target(spec, model, run)
+    with pytest.raises(PublishError, match="--base_model"):
+        check_target(PublishSpec(repo_id="demo/x"), {"base": "/here", "base_is_hub_id": False})
+
+
+def test_eval_results_only_for_registered_benchmarks() -> None:
+    record = json.loads(EXAMPLE.read_text())
+    assert eval_results(record) == {}
+    record = copy.deepcopy(record)
+    record["evaluation"]["benchmarks"] = [
+        {"dataset_id": "cais/hle", "task_id": "default", "value": 20.9}
+    ]
+    files = eval_results(record)
+    assert list(files) == [".eval_results/cais--hle.yaml"]
+    assert "task_id: default" in files[".eval_results/cais--hle.yaml"]
+
+
+def test_pull_is_whole_verified_and_repeatable(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish_run(run)
+    out = tmp_path / "pulled"
+    assert pull_main([repo_of(run), "--out", str(out)]) == 0
+    assert {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()} == SINGLE
+    assert (out / "model.safetensors").read_bytes() == (
+        run / "merged" / "model.safetensors"
+    ).read_bytes()
+    pull(repo_of(run), out)
+    (out / "config.json").write_text("{}")
+    with pytest.raises(RunFolderError, match="overwrite"):
+        pull(repo_of(run), out)
+    pull(repo_of(run), out, overwrite=True)
+    assert (out / "config.json").read_text() != "{}"
+
+
+def test_pull_leaves_pickles_and_code_behind(run: Path, tmp_path: Path) -> None:
+    publish_run(run)
+    for name in ("evil.py", "training_args.bin"):
+        api().upload_file(path_or_fileobj=b"x", path_in_repo=name, repo_id=repo_of(run))
+    out = pull(repo_of(run), tmp_path / "pulled")
+    assert not (out / "evil.py").exists()
+    assert not (out / "training_args.bin").exists()
+
+
+def test_pull_refuses_weights_that_are_pickles(tmp_path: Path) -> None:
+    repo_id = next(names)
+    api().create_repo(repo_id)
+    api().upload_file(path_or_fileobj=b"x", path_in_repo="pytorch_model.bin", repo_id=repo_id)
+    with pytest.raises(ModelError, match=r"pytorch_model\.bin"):
+        pull(repo_id, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_pull_notices_weights_exchanged_on_the_hub(run: Path, tmp_path: Path) -> None:
+    published = publish_run(run)
+    save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
+    api().upload_file(
+        path_or_fileobj=tmp_path / "other.safetensors",
+        path_in_repo="model.safetensors",
+        repo_id=repo_of(run),
+    )
+    with pytest.raises(ModelError, match=r"model\.safetensors is not the file"):
+        pull(repo_of(run), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    pull(repo_of(run), tmp_path / "out", revision=published.commits[repo_of(run)])
+
+
+def test_pull_of_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no model 'demo/none'"):
+        pull("demo/none", tmp_path / "out")

@@ -1,0 +1,355 @@
+"""Checkpoints pushed while training goes on, against the local Hub."""
+
+import json
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from hf_rlhf.cli.publish import publish_main
+from hf_rlhf.config.schema import PublishSpec
+from hf_rlhf.errors import PublishError
+from hf_rlhf.hub import retries as patience_module
+from hf_rlhf.hub.checkpoints import CheckpointPushes
+from hf_rlhf.hub.client import connect
+from hf_rlhf.hub.outbox import OUTBOX, published_steps
+from hf_rlhf.hub.publish import publish_run, publish_steps
+from hf_rlhf.storage.record import load_record
+from hf_rlhf.testing.hubs import forget_secrets, use_hub
+from hf_rlhf.training.checkpoints import seal
+
+local_hub = pytest.importorskip("hf_rlhf_local_hub")
+Fault = local_hub.Fault
+RECORD = Path(__file__).parents[2] / "model_cards" / "example" / "run.json"
+BASE, REPO = "demo/base", "demo/during"
+COMMIT = "POST .*/during/commit/"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A Hub with a base model, and a user's machine that knows no other."""
+    forget_secrets(monkeypatch)
+    monkeypatch.setattr(patience_module, "FIRST_WAIT_S", 0.01)
+    with local_hub.serve(tmp_path / "hub") as running:
+        use_hub(monkeypatch, running.url)
+        connect().api.create_repo(BASE)
+        running.faults.clear()
+        yield running
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    record["publish"] = {"repo_id": REPO, "checkpoints": True, "revision": "main"}
+    record["model"] |= {"base": BASE, "base_is_hub_id": True, "revision": None}
+    (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    return folder
+
+
+def save_checkpoint(run: Path, step: int, *, adapter: bool = True) -> None:
+    folder = run / "checkpoints" / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    for name in ("optimizer.pt", "rng_state.pth", "training_args.bin", "trainer_state.json"):
+        (folder / name).write_bytes(b"\x80\x04private")
+    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    if adapter:
+        key = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
+        tensors = {
+            key.format(part): np.full(shape, step, np.float32)
+            for part, shape in {"A": (2, 8), "B": (8, 2)}.items()
+        }
+        save_file(tensors, folder / "adapter_model.safetensors")
+        config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
+        (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    else:
+        save_file({"w": np.full(8, step, np.float32)}, folder / "model.safetensors")
+        (folder / "config.json").write_text("{}", encoding="utf-8")
+    seal(folder)
+
+
+class Watched(CheckpointPushes):
+    """Pushes whose lines are kept."""
+
+    def __init__(self, run: Path, **spec: Any) -> None:
+        self.lines: list[str] = []
+        super().__init__(run, PublishSpec(repo_id=REPO, **spec), self.lines.append)
+
+    def unsent(self) -> bool:
+        with self._changed:
+            return bool(self._waiting) or self._pushing is not None
+
+    def save(self, run: Path, step: int, **kind: Any) -> None:
+        save_checkpoint(run, step, **kind)
+        self.saved(step, load_record(run))
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def tree(revision: str) -> set[str]:
+    return set(connect().api.list_repo_files(REPO, revision=revision)) - {".gitattributes"}
+
+
+def content(revision: str, path: str) -> bytes:
+    hub = connect()
+    state = hub.state(REPO, revision)
+    assert state is not None
+    return hub.read(REPO, path, state)
+
+
+def commits(revision: str) -> int:
+    return len(connect().api.list_repo_commits(REPO, revision=revision)) - 1
+
+
+ADAPTER = {
+    "base_identity.json",
+    "adapter_model.safetensors", "adapter_config.json", "tokenizer.json", "README.md", "run.json",
+}  # fmt: skip
+
+
+def test_each_checkpoint_has_its_branch_with_the_adapter_alone(run: Path, hub: Any) -> None:
+    pushes = Watched(run)
+    before = (run / "run.json").read_bytes()
+    pushes.save(run, 2)
+    wait_for(lambda: pushes.lines)
+    pushes.save(run, 4)
+    pushes.settle()
+    assert pushes.told(load_record(run)) is None
+    assert [tree(f"step-{step}") for step in (2, 4)] == [ADAPTER, ADAPTER]
+    assert [commits(f"step-{step}") for step in (2, 4)] == [1, 1]
+    assert tree("main") == set()
+    sent = content("step-4", "adapter_model.safetensors")
+    local = run / "checkpoints" / "checkpoint-4" / "adapter_model.safetensors"
+    assert sent == local.read_bytes()
+    card = content("step-2", "README.md").decode()
+    assert "Intermediate checkpoint, of step 2" in card
+    assert f'PeftModel.from_pretrained(base, "{REPO}", revision="step-2")' in card
+    assert [line.split(":")[0] for line in pushes.lines] == [
+        "checkpoint of step 2 published", "checkpoint of step 4 published",
+    ]  # fmt: skip
+    assert (run / "run.json").read_bytes() == before, "the session keeps the record"
+    known = published_steps(run, load_record(run))
+    assert known["2"]["url"] == f"{hub.url}/{REPO}/tree/step-2"
+    assert list(known) == ["2", "4"]
+    assert not list((run / OUTBOX).glob("step-*/")), "nothing is kept twice"
+
+
+def test_full_fine_tuning_pushes_the_weights(run: Path, hub: Any) -> None:
+    pushes = Watched(run)
+    pushes.save(run, 2, adapter=False)
+    pushes.settle()
+    assert tree("step-2") == {
+        "model.safetensors", "config.json", "tokenizer.json", "README.md", "run.json",
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_checkpoint_may_be_deleted_while_it_is_pushed(run: Path, hub: Any) -> None:
+    hub.faults.add(Fault("POST .*/preupload/", status=None, delay=0.5, times=9))
+    pushes = Watched(run)
+    for step in (2, 4):
+        pushes.save(run, step)
+        shutil.rmtree(run / "checkpoints" / f"checkpoint-{step}")
+    pushes.settle()
+    assert pushes.told(load_record(run)) is None
+    assert tree("step-2") == tree("step-4") == ADAPTER
+
+
+@pytest.mark.slow
+def test_what_is_refused_is_said_tried_again_and_listed_with_the_command(
+    run: Path, hub: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.faults.add(Fault(COMMIT, 403, times=10**6))
+    pushes = Watched(run)
+    pushes.save(run, 2)
+    wait_for(lambda: pushes.lines)
+    assert "checkpoint of step 2 not published" in pushes.lines[0]
+    assert "403" in pushes.lines[0]
+    pushes.save(run, 4)
+    wait_for(lambda: len(hub.faults.seen(f"{COMMIT}step-2")) == 2 and not pushes._waiting)
+    wait_for(lambda: set(pushes._failed) == {2, 4})
+    assert len(pushes.lines) == 2, "what was said is not said again at every save"
+    shutil.rmtree(run / "checkpoints" / "checkpoint-2")
+    assert len(hub.faults.seen(COMMIT + "step-2")) == 2, "again at the next save"
+    pushes.settle()
+    assert len(hub.faults.seen(COMMIT + "step-2")) == 3, "and at the end"
+    told = pushes.told(load_record(run))
+    assert told is not None
+    assert "2 checkpoints are not published" in told
+    for step in (2, 4):
+        assert f"{REPO} at step-{step}: Not everything is on {hub.url}: 403" in told
+    hub.faults.clear()
+    words = shlex.split(told.splitlines()[-1])
+    assert words[:2] == ["hf-rlhf", "publish"]
+    assert publish_main(words[2:]) == 0
+    assert "verified" in capsys.readouterr().out
+    assert tree("step-2") == tree("step-4") == ADAPTER
+    assert [commits(f"step-{step}") for step in (2, 4)] == [1, 1]
+    assert pushes.told(load_record(run)) is None
+    assert set(load_record(run)["publish"]["steps"]) == {"2", "4"}
+    assert publish_main(words[2:]) == 0
+    assert "every checkpoint is published already" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_busy_hub_is_waited_for_without_holding_up_the_save(run: Path, hub: Any) -> None:
+    hub.faults.add(
+        *(Fault(COMMIT, 503, times=2), Fault(COMMIT, 504, after=True)),
+        *(Fault("POST .*/branch/", drop=True), Fault("POST .*/branch/", 504, after=True)),
+    )
+    pushes = Watched(run)
+    pushes.save(run, 2)
+    assert pushes.told(load_record(run)) is not None, "it goes on beside training"
+    pushes.settle()
+    assert pushes.told(load_record(run)) is None
+    assert commits("step-2") == 1
+    assert sum("trying again" in line for line in pushes.lines) == 5
+
+
+@pytest.mark.slow
+def test_what_an_earlier_push_listed_is_read_patiently(run: Path, hub: Any) -> None:
+    save_checkpoint(run, 2)
+    publish_run(run, step=2, merged=False)
+    hub.faults.add(Fault("(GET|HEAD) .*/resolve/.*/run.json", 503, times=2))
+    assert publish_run(run, step=2, merged=False).new_commits == 0
+
+
+@pytest.mark.slow
+def test_a_run_that_is_asked_to_end_waits_briefly_and_says_what_is_under_way(
+    run: Path, hub: Any
+) -> None:
+    hub.faults.add(Fault(COMMIT, status=None, delay=10, times=9))
+    pushes = Watched(run)
+    pushes.save(run, 2)
+    wait_for(lambda: hub.faults.seen(COMMIT))
+    pushes.save(run, 4)
+    started = time.monotonic()
+    pushes.settle(0.2)
+    assert time.monotonic() - started < 8
+    told = pushes.told(load_record(run))
+    assert told is not None
+    assert f"{REPO} at step-2: its push was under way" in told
+    assert f"{REPO} at step-4: the run ended before it was sent" in told
+
+
+def test_the_next_session_pushes_what_the_last_could_not(run: Path, hub: Any) -> None:
+    save_checkpoint(run, 2)
+    save_checkpoint(run, 4)
+    publish_run(run, step=4, merged=False)
+    pushes = Watched(run)
+    pushes.take_up(load_record(run))
+    pushes.settle()
+    assert tree("step-2") == ADAPTER
+    assert commits("step-4") == 1
+
+
+@pytest.mark.slow
+def test_a_hub_that_is_down_at_the_end_is_waited_for_once(
+    run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_RLHF_PATIENCE", "1")
+    hub.faults.add(Fault(COMMIT, 500, times=10**6))
+    pushes = Watched(run)
+    for step in range(1, 4):
+        pushes.save(run, step)
+    wait_for(lambda: set(pushes._failed) == {1, 2, 3})
+    hub.faults.clear()
+    hub.faults.add(Fault(COMMIT, 500, times=10**6))
+    pushes.settle()
+    tries = [len(hub.faults.seen(f"{COMMIT}step-{step}")) for step in (1, 2, 3)]
+    assert tries[:2] == [1, 1], "newest first; the others are not waited for"
+    assert tries[2] > 1
+    told = pushes.told(load_record(run))
+    assert told is not None
+    assert "3 checkpoints are not published" in told
+
+
+def test_what_cannot_be_pushed_any_more_is_said(run: Path, hub: Any) -> None:
+    hub.faults.add(Fault(COMMIT, 403, times=10**6))
+    pushes = Watched(run)
+    pushes.save(run, 2)
+    wait_for(lambda: pushes.lines)
+    shutil.rmtree(run / "checkpoints" / "checkpoint-2")
+    shutil.rmtree(run / OUTBOX / "step-2")
+    pushes.settle()
+    assert "the checkpoint was deleted since" in str(pushes.told(load_record(run)))
+
+
+@pytest.mark.slow
+def test_what_is_set_aside_is_bounded(run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hf_rlhf.hub.checkpoints.ASIDE_BYTES", 1)
+    hub.faults.add(Fault(COMMIT, 403, times=10**6))
+    pushes = Watched(run)
+    for step in (2, 4):
+        pushes.save(run, step)
+        wait_for(lambda: not pushes.unsent())
+    assert not (run / OUTBOX / "step-2").exists()
+    hub.faults.clear()
+    pushes.settle()
+    assert tree("step-2") == ADAPTER, "from the checkpoint, which still stands"
+
+
+@pytest.mark.slow
+def test_the_card_of_the_run_names_the_branches(run: Path, hub: Any) -> None:
+    save_checkpoint(run, 2)
+    publish_run(run, step=2, merged=False)
+    shutil.copytree(run / "checkpoints" / "checkpoint-2", run / "adapter")
+    publish_run(run, merged=False)
+    card = content("main", "README.md").decode()
+    assert "| Checkpoints | published, each on a branch: `step-2` |" in card
+    assert publish_run(run, merged=False).new_commits == 0
+
+
+def test_a_refused_token_is_told_once(run: Path, hub: Any) -> None:
+    for step in (2, 4, 6):
+        save_checkpoint(run, step)
+        seal(run / "checkpoints" / f"checkpoint-{step}")
+    hub.faults.add(Fault("GET /api/whoami-v2", 401, times=10**6))
+    with pytest.raises(PublishError, match="the other steps were not tried") as caught:
+        publish_steps(run)
+    assert "step 2" in str(caught.value)
+    assert "step-4" not in str(caught.value)
+
+
+def test_stopped_while_checkpoints_are_pushed_it_says_how_to_finish_the_run_too(tmp_path):
+    """The Hub is away after training: neither the checkpoints nor the run are there."""
+
+    class Waiting:
+        def settle(self, seconds: float | None = None) -> None:
+            raise KeyboardInterrupt
+
+        def remember(self, record: dict[str, Any]) -> None:
+            pass
+
+        def told(self, record: dict[str, Any]) -> str:
+            return "1 checkpoints are not published"
+
+    from hf_rlhf.training.session import Session
+
+    session: Any = Session.__new__(Session)
+    session.run = SimpleNamespace(
+        folder=tmp_path, spec=SimpleNamespace(publish=PublishSpec(repo_id=REPO))
+    )
+    session.recorder = SimpleNamespace(record={})
+    session.pushes = Waiting()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        session._publish()
+    told = "\n".join(caught.value.__notes__)
+    assert "1 checkpoints are not published" in told
+    assert (
+        f"The run is not published, or not verified. To finish:\n  hf-rlhf publish {tmp_path}"
+        in told
+    )

@@ -1,0 +1,444 @@
+"""What is not pushed, what is not pulled, and what is tried again."""
+
+import contextlib
+import email.utils
+import http.server
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.file_download import http_get
+from safetensors.numpy import save_file
+
+from hf_rlhf.cards.metadata import card_tags
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config.schema import PublishSpec
+from hf_rlhf.errors import ModelError, PublishError
+from hf_rlhf.hub import retries as patience_module
+from hf_rlhf.hub.base_model import with_base
+from hf_rlhf.hub.client import Hub, RemoteFile, RemoteState, _bar_of_at_most, connect
+from hf_rlhf.hub.download import pull
+from hf_rlhf.hub.retries import Patience, is_transient, patience_s
+from hf_rlhf.models.adapter_check import check_adapter, check_tensors
+from hf_rlhf.testing.hubs import use_hub
+
+local_hub = pytest.importorskip("hf_rlhf_local_hub")
+Fault = local_hub.Fault
+PREFIX = "base_model.model.model.layers.{}.self_attn.{}"
+Tensors = dict[str, Any]
+
+
+def adapter(
+    folder: Path, change: Callable[[Tensors], Any] = lambda tensors: None, **config: Any
+) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors: Tensors = {}
+    for layer in range(2):
+        for module in ("q_proj", "v_proj"):
+            name = PREFIX.format(layer, module)
+            tensors[f"{name}.lora_A.weight"] = np.ones((2, 8), np.float32)
+            tensors[f"{name}.lora_B.weight"] = np.ones((8, 2), np.float32)
+    change(tensors)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": 2, "target_modules": ["q_proj", "v_proj"], **config}
+    (folder / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
+Q0 = PREFIX.format(0, "q_proj")
+
+
+def empty_all(tensors: Tensors) -> None:
+    for name in tensors:
+        tensors[name] = np.ones((0,), np.float32)
+
+
+def wrap(tensors: Tensors) -> None:
+    for name in list(tensors):
+        tensors[name.replace("model.layers", "_fsdp_wrapped_module.layers")] = tensors.pop(name)
+
+
+def only_base(tensors: Tensors) -> None:
+    tensors.clear()
+    tensors["base_model.model.lm_head.weight"] = np.ones((2, 2), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda t: t.update({f"{Q0}.lora_B.weight": np.ones((0, 2), np.float32)}), "empty"),
+        (empty_all, r"has shape \[0\]: empty.*ZeRO-3"),
+        (lambda t: t.clear(), "holds no tensors"),
+        (lambda t: t.pop(f"{Q0}.lora_B.weight"), "has no lora_B"),
+        (lambda t: t.pop(f"{Q0}.lora_A.weight"), "has no lora_A"),
+        (wrap, "_fsdp_wrapped_module"),
+        (only_base, "has no LoRA weights"),
+    ],
+    ids=["one-empty", "all-empty", "none", "no-B", "no-A", "wrapped", "no-lora"],
+)
+def test_an_adapter_that_is_not_whole_is_refused(
+    change: Callable[[Tensors], Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PublishError, match=said):
+        check_adapter(adapter(tmp_path, change))
+
+
+def test_an_adapter_of_other_modules_than_its_configuration_says(tmp_path: Path) -> None:
+    with pytest.raises(PublishError, match="not of one adapter"):
+        check_adapter(adapter(tmp_path, target_modules=["up_proj"]))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"target_modules": "all-linear"},
+        {"target_modules": r"model\.layers\.\d+\.self_attn\.(q|v)_proj"},
+        {"target_modules": ["q_proj", "v_proj", "a_name_that_other_models_have"]},
+        {"target_modules": None, "target_parameters": ["x"]},
+    ],
+)
+def test_a_whole_adapter_passes(config: dict[str, Any], tmp_path: Path) -> None:
+    assert check_adapter(adapter(tmp_path, **config)) == []
+
+
+def test_an_adapter_that_changes_nothing_is_noted(tmp_path: Path) -> None:
+    def zero(tensors: Tensors) -> None:
+        for name, value in tensors.items():
+            if "lora_B" in name:
+                tensors[name] = value * -0.0
+
+    (note,) = check_adapter(adapter(tmp_path, zero))
+    assert "leaves the base model as it was" in note
+
+    def almost(tensors: Tensors) -> None:
+        zero(tensors)
+        tensors[f"{Q0}.lora_B.weight"][0, 0] = 1e-6
+
+    assert check_adapter(adapter(tmp_path, almost)) == []
+
+
+def test_full_weights_that_were_not_gathered_are_refused(tmp_path: Path) -> None:
+    save_file({"model.embed_tokens.weight": np.ones((0,), np.float32)}, tmp_path / "m.safetensors")
+    with pytest.raises(PublishError, match="empty"):
+        check_tensors(tmp_path / "m.safetensors")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setattr(patience_module, "FIRST_WAIT_S", 0.01)
+    with local_hub.serve(tmp_path / "hub") as running:
+        use_hub(monkeypatch, running.url)
+        yield running
+
+
+def upload(**files: bytes) -> str:
+    api = connect().api
+    repo_id = str(api.create_repo("demo/half", exist_ok=True).repo_id)
+    for name, content in files.items():
+        path = name.replace("__", ".").replace("_of_", "-of-")
+        api.upload_file(path_or_fileobj=content, path_in_repo=path, repo_id=repo_id)
+    return repo_id
+
+
+def manifest(**sha256: str) -> bytes:
+    files = {name.replace("__", "."): {"sha256": one, "git": one} for name, one in sha256.items()}
+    return json.dumps({"run_id": "r", "publish": {"files": files}}).encode()
+
+
+def test_a_listed_file_that_is_not_there(hub: Any, tmp_path: Path) -> None:
+    repo_id = upload(run__json=manifest(model__safetensors="0" * 64))
+    with pytest.raises(ModelError, match=r"half published: run\.json lists model\.safetensors"):
+        pull(repo_id, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_listed_file_that_is_another_is_not_even_downloaded(hub: Any, tmp_path: Path) -> None:
+    repo_id = upload(config__json=b"{}", run__json=manifest(config__json="0" * 64))
+    hub.faults.clear()
+    with pytest.raises(ModelError, match=r"config\.json is not the file that the run published"):
+        pull(repo_id, tmp_path / "out")
+    assert not hub.faults.seen("resolve/.*/config.json")
+
+
+def test_a_card_of_ours_without_the_list(hub: Any, tmp_path: Path) -> None:
+    card = b"---\nlibrary_name: peft\ntags:\n- hf-rlhf\n---\n\n# A run\n"
+    repo_id = upload(README__md=card, config__json=b"{}")
+    with pytest.raises(ModelError, match="half published: its card is a run's of hf-rlhf"):
+        pull(repo_id, tmp_path / "out")
+
+
+@pytest.mark.parametrize("tag", ["base-model", "collection"])
+def test_a_card_of_ours_that_is_of_no_run_needs_no_list(tag: str, hub: Any, tmp_path: Path) -> None:
+    card = f"---\ntags:\n- hf-rlhf\n- {tag}\n---\n\n# No run\n".encode()
+    repo_id = upload(README__md=card, config__json=b"{}")
+    assert (pull(repo_id, tmp_path / "out") / "config.json").exists()
+
+
+def test_an_index_whose_shards_are_not_all_there(hub: Any, tmp_path: Path) -> None:
+    index = {"weight_map": {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}}
+    save_file({"a": np.ones(2, np.float32)}, tmp_path / "one")
+    repo_id = upload(
+        model__safetensors__index__json=json.dumps(index).encode(),
+        **{"model-1-of-2__safetensors": (tmp_path / "one").read_bytes()},
+    )
+    with pytest.raises(ModelError, match=r"names model-2-of-2\.safetensors, which is not there"):
+        pull(repo_id, tmp_path / "out")
+
+
+def test_what_was_made_but_not_published_yet(hub: Any, tmp_path: Path) -> None:
+    repo_id = upload()
+    with pytest.raises(ModelError, match="nothing was published there yet"):
+        pull(repo_id, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_repository_of_others_needs_no_list(hub: Any, tmp_path: Path) -> None:
+    card = b"---\nlibrary_name: peft\n---\n\n# Mine\n"
+    assert pull(upload(README__md=card, config__json=b"{}"), tmp_path / "out").is_dir()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        *("tags: 5", "tags: null", "tags: {a: b}", "tags: [[hf-rlhf]]", "- tags", "5", "tags: ["),
+        *("5: x\n? [a]\n: b", "model-index: 5", "tags: &a [*a]", "[" * 5000, "\x00"),
+    ],
+)
+def test_the_head_of_anybodys_card_can_be_anything(head: str) -> None:
+    assert card_tags(f"---\n{head}\n---\n# A model\n") == frozenset()
+
+
+def test_tags_of_a_card() -> None:
+    assert card_tags("---\ntags:\n- hf-rlhf\n- 5\n- grpo\n---\n") == {"hf-rlhf", "grpo"}
+    assert card_tags("---\ntags: hf-rlhf\n---\n") == {"hf-rlhf"}
+    assert card_tags("no head") == frozenset()
+
+
+def test_pull_reads_a_card_whose_tags_are_a_number(
+    hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo_id = upload(README__md=b"# Mine\n", config__json=b"{}")
+    monkeypatch.setattr(Hub, "read", lambda *_: b"---\ntags: 5\n---\n# Mine\n")
+    assert (pull(repo_id, tmp_path / "out") / "config.json").exists()
+
+
+def test_pull_compares_what_came_with_the_hashes(hub: Any, tmp_path: Path) -> None:
+    repo_id = upload(config__json=b"{}")
+    hub.faults.add(Fault("GET .*/resolve/.*config.json", 200, body="[]"))
+    with pytest.raises(ModelError, match=r"config\.json \(1 files\) did not arrive as the Hub"):
+        pull(repo_id, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_pull_stops_at_the_size_that_is_listed(hub: Any, tmp_path: Path) -> None:
+    repo_id = upload(config__json=b"{}")
+    hub.faults.add(Fault("GET .*/resolve/.*config.json", 200, body="{" * 3_000_000))
+    with pytest.raises(ModelError, match=r"listed with 2 bytes, but the Hub sent more"):
+        pull(repo_id, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_body_without_a_stated_end_is_cut_off(tmp_path: Path) -> None:
+    sent = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):  # the client goes away
+                while len(sent) < 1000:
+                    self.wfile.write(b"x" * 2**20)
+                    sent.append(1)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}/config.json"
+    try:
+        with (tmp_path / "x").open("wb") as file, pytest.raises(ValueError, match="84 bytes"):
+            http_get(url, file, tqdm_class=_bar_of_at_most(84, "config.json"))
+    finally:
+        server.shutdown()
+    assert len(sent) < 100
+    assert (tmp_path / "x").stat().st_size == 0
+
+
+def test_a_card_too_large_to_read_is_not_downloaded(hub: Any) -> None:
+    state = RemoteState("0" * 40, {"README.md": RemoteFile("0" * 40, False, 10**10)})
+    with pytest.raises(ValueError, match=r"README\.md of me/x has 10000000000 bytes"):
+        connect().read("me/x", "README.md", state)
+    assert not hub.faults.seen("README")
+
+
+@pytest.mark.parametrize(("in_lfs", "digest"), [(True, "a" * 64), (False, "b" * 40)])
+def test_a_file_in_lfs_is_compared_by_its_sha256_and_another_by_gits(
+    in_lfs: bool, digest: str
+) -> None:
+    remote = RemoteFile(digest, in_lfs, 1)
+    assert remote.holds("a" * 64, "b" * 40)
+    assert not remote.holds("c" * 64, "c" * 40)
+    other = RemoteFile(digest, not in_lfs, 1)
+    assert not other.holds("a" * 64, "b" * 40)
+
+
+def hub_error(status: int, **headers: str) -> HfHubHTTPError:
+    response = httpx2.Response(
+        status, headers=headers, request=httpx2.Request("POST", "http://hub/commit")
+    )
+    return HfHubHTTPError(f"{status}", response=response)
+
+
+XET = "Network error: Request error: HTTP status {} error ({}), domain: http://cas/xorbs"
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        *((hub_error(status), True) for status in (408, 429, 500, 502, 503, 504, 522)),
+        *((hub_error(status), False) for status in (400, 401, 403, 404, 409, 412, 413)),
+        (ConnectionError(XET.format("client", "403 Forbidden")), False),
+        (ConnectionError(XET.format("server", "503 Service Unavailable")), True),
+        (ConnectionError(XET.format("client", "429 Too Many Requests")), True),
+        (ConnectionResetError("reset by peer"), True),
+        (httpx2.ReadTimeout("nothing came"), True),
+        (httpx2.RemoteProtocolError("disconnected"), True),
+        (httpx2.UnsupportedProtocol("missing http://"), False),
+        (RuntimeError("Error while uploading"), True),
+        (FileNotFoundError("model.safetensors"), False),
+        (OSError(28, "No space left on device"), False),
+        (ValueError("bad metadata"), False),
+    ],
+)
+def test_what_may_pass(error: Exception, passes: bool) -> None:
+    assert is_transient(error) is passes
+
+
+def test_the_cause_of_a_failed_upload_decides() -> None:
+    for status, passes in ((503, True), (403, False)):
+        error = RuntimeError("Error while uploading 'x' to the Hub.")
+        error.__cause__ = hub_error(status)
+        assert is_transient(error) is passes
+
+
+class Recorded(Patience):
+    """Patience that notes its waits instead of waiting."""
+
+    def _sleep(self, seconds: float) -> None:
+        waits.append(seconds)
+
+
+waits: list[float] = []
+
+
+def calling(errors: list[Exception], seconds: float = 180.0) -> tuple[Any, list[float]]:
+    waits.clear()
+    left = iter(errors)
+
+    def step() -> str:
+        for error in left:
+            raise error
+        return "done"
+
+    lines: list[str] = []
+    return Recorded(seconds, say=lines.append).call("step", step), waits
+
+
+def test_it_waits_as_long_as_it_is_asked_to() -> None:
+    when = email.utils.formatdate(time.time() + 30, usegmt=True)
+    _, asked = calling(
+        [
+            hub_error(429, **{"Retry-After": "7"}),
+            hub_error(503, **{"Retry-After": when}),
+            hub_error(429, ratelimit='"api";r=0;t=55'),
+        ]
+    )
+    assert asked[0] == 7
+    assert 0 < asked[1] <= 30
+    assert asked[2] == 55
+
+
+def test_it_does_not_wait_an_hour() -> None:
+    with pytest.raises(HfHubHTTPError):
+        calling([hub_error(429, **{"Retry-After": "3600"})])
+
+
+def test_waits_grow_and_stay_short_enough_for_twenty_failures() -> None:
+    result, grown = calling([hub_error(500)] * 20)
+    assert result == "done"
+    assert grown[0] < 1
+    assert max(grown) <= 10
+    assert sum(grown) < 180
+
+
+def test_the_environment_says_how_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_RLHF_PATIENCE", "12.5")
+    assert patience_s() == 12.5
+    for wrong in ("soon", "-1", "inf"):
+        monkeypatch.setenv("HF_RLHF_PATIENCE", wrong)
+        with pytest.raises(PublishError, match="HF_RLHF_PATIENCE"):
+            patience_s()
+
+
+def test_checkpoints_need_a_repository() -> None:
+    content = {
+        **{"schema": 1, "plugin": "refiner_grpo", "dataset": {"name": "tiny_world"}},
+        **{"rewards": [{"name": "answer_format"}], "publish": {"checkpoints": True}},
+    }
+    _, problems = RunFile.from_mapping(content).spec(known_settings={})
+    assert any("publish.repo_id" in str(problem) for problem in problems)
+
+
+@pytest.fixture
+def page() -> Iterator[str]:
+    """A proxy that answers everything with a page to sign in."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b"<html><body>Please sign in</body></html>"
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+
+
+def test_a_page_instead_of_the_hub_is_named(page: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"not JSON but begins with '<html>.*proxy"):
+        pull("demo/x", tmp_path / "out", endpoint=page, token="any-token-will-do")
+
+
+def test_connections_are_not_silent_for_ever(hub: Any) -> None:
+    from huggingface_hub import close_session, get_session
+
+    close_session()
+    connect(hub.url).exists("demo/x")
+    assert get_session().timeout.read == patience_module.SILENCE_S
+
+
+@pytest.mark.parametrize(
+    ("push_base", "said"),
+    [(False, "not, --base_model YOU/BASE --push_base"), (True, "add --base_model YOU/BASE")],
+)
+def test_a_base_without_a_name_on_the_hub_is_told_what_lacks(push_base: bool, said: str) -> None:
+    asked = PublishSpec(repo_id="me/it", push_base=push_base)
+    with pytest.raises(PublishError, match=said) as told:
+        with_base(None, asked, {"base": "package://a/base", "base_is_hub_id": False})  # type: ignore[arg-type]
+    assert "add --push_base" not in str(told.value)

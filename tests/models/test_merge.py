@@ -1,0 +1,457 @@
+"""The streaming merge against peft's own, and everything that it must refuse."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import IA3Config, LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
+
+from hf_rlhf.errors import ModelError, RunFolderError
+from hf_rlhf.models import safetensors as weights
+from hf_rlhf.models.merge import merge_adapter
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 48, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
+    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+CONFIGS: dict[str, Any] = {
+    "qwen3": Qwen3Config(**SIZES, tie_word_embeddings=False),
+    "qwen3-tied": Qwen3Config(**SIZES, tie_word_embeddings=True),
+    "llama": LlamaConfig(**SIZES, tie_word_embeddings=False, attention_bias=True),
+    "gpt2": GPT2Config(
+        vocab_size=48, n_embd=16, n_layer=2, n_head=2, n_positions=32,
+        bos_token_id=1, eos_token_id=2, pad_token_id=0,
+    ),
+    "moe": Qwen3MoeConfig(
+        **SIZES, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8
+    ),
+}  # fmt: skip
+IDS = torch.arange(1, 13).reshape(1, -1)
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folders = {}
+    for name, config in CONFIGS.items():
+        torch.manual_seed(0)
+        folders[name] = tmp_path_factory.mktemp("base") / name
+        model = AutoModelForCausalLM.from_config(config)
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                torch.nn.init.normal_(parameter, std=0.2)
+        model.save_pretrained(folders[name])
+    return folders
+
+
+def adapt(base: Path, out: Path, config: Any, dtype: torch.dtype = torch.float32) -> Any:
+    """Save an adapter with random contents; return the adapted model, not merged."""
+    torch.manual_seed(1)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base, dtype=dtype), config)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            change = torch.randn(parameter.shape) * 0.3
+            if "magnitude" in name:
+                change *= parameter.detach()
+            parameter.data = (parameter.detach() + change).to(parameter.dtype)
+    model.save_pretrained(out)
+    return PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=dtype), out)
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        result: torch.Tensor = model.eval()(input_ids=IDS).logits.float()
+    return result
+
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "attention": ("qwen3", {"target_modules": ["q_proj", "v_proj"]}),
+    "all-linear": ("qwen3", {"target_modules": "all-linear"}),
+    "regex": ("llama", {"target_modules": r".*layers\.1\..*(up|o)_proj"}),
+    "full path": ("llama", {"target_modules": ["model.layers.0.self_attn.o_proj"]}),
+    "layers": ("qwen3", {"target_modules": ["q_proj"], "layers_to_transform": [1]}),
+    "rslora": ("qwen3", {"target_modules": "all-linear", "use_rslora": True}),
+    "patterns": (
+        "qwen3",
+        {
+            "target_modules": "all-linear",
+            "rank_pattern": {"layers.0.self_attn.q_proj": 2, "down_proj": 6},
+            "alpha_pattern": {r".*\.1\.mlp\.up_proj": 1, "k_proj": 64},
+            "use_rslora": True,
+        },
+    ),
+    "dora": ("qwen3", {"target_modules": "all-linear", "use_dora": True}),
+    "dora conv1d": ("gpt2", {"target_modules": ["c_attn", "c_proj"], "use_dora": True}),
+    "conv1d": ("gpt2", {"target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True}),
+    "dora embedding": ("qwen3", {"target_modules": ["embed_tokens"], "use_dora": True}),
+    "embedding": ("qwen3", {"target_modules": ["embed_tokens", "lm_head", "q_proj"]}),
+    "saved head": ("qwen3", {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}),
+    "saved norm": ("gpt2", {"target_modules": ["c_attn"], "modules_to_save": ["ln_f"]}),
+    "bias lora_only": ("llama", {"target_modules": ["q_proj"], "bias": "lora_only"}),
+    "bias all": ("llama", {"target_modules": ["q_proj"], "bias": "all"}),
+    "lora_bias": ("llama", {"target_modules": ["q_proj", "o_proj"], "lora_bias": True}),
+    "tied, untouched": ("qwen3-tied", {"target_modules": ["q_proj", "down_proj"]}),
+    "tied, saved head": (
+        "qwen3-tied",
+        {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+    ),
+    "moe attention": ("moe", {"target_modules": ["q_proj", "o_proj"]}),
+    # A Linear and a Conv1D target: adapter_config.json has room for only one fan_in_fan_out.
+    "mixed": ("gpt2", {"target_modules": ["c_proj", "lm_head"]}),
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda name: name.replace(" ", "_"))
+def test_equals_peft(
+    case: str, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "_BLOCK", 40)  # so that these small tensors come in several blocks
+    base, options = CASES[case]
+    config = LoraConfig(r=4, lora_alpha=12, **options)
+    adapted = adapt(bases[base], tmp_path / "adapter", config)
+    expected = logits(adapted)
+
+    report = merge_adapter(bases[base], tmp_path / "adapter", tmp_path / "merged")
+
+    merged, info = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "merged", output_loading_info=True
+    )
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    before = logits(AutoModelForCausalLM.from_pretrained(bases[base]))
+    assert (expected - before).abs().max() > 0.05, "the adapter must change something"
+    torch.testing.assert_close(logits(merged), expected, rtol=1e-4, atol=1e-4)
+    assert report.merged
+    if base != "gpt2":  # tied: peft's in-place merge of a tied side changes the other one
+        theirs = adapted.merge_and_unload().state_dict()
+        ours = merged.state_dict()
+        assert ours.keys() == theirs.keys()
+        for name, value in theirs.items():
+            torch.testing.assert_close(ours[name], value, rtol=1e-5, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dora", [False, True])
+def test_low_precision_is_peft_within_rounding(
+    dtype: torch.dtype, dora: bool, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    AutoModelForCausalLM.from_pretrained(bases["qwen3"], dtype=dtype).save_pretrained(
+        tmp_path / "base"
+    )
+    config = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", use_dora=dora)
+    adapted = adapt(tmp_path / "base", tmp_path / "adapter", config, dtype)
+    merge_adapter(tmp_path / "base", tmp_path / "adapter", tmp_path / "merged")
+    ours = load_file(tmp_path / "merged" / "model.safetensors")
+    theirs = adapted.merge_and_unload().state_dict()
+    # DoRA: peft rounds the column norms to the base's dtype, this merge does not.
+    ulps = torch.finfo(dtype).eps * (3 if dora else 1)
+    for name, value in ours.items():
+        assert value.dtype == dtype
+        torch.testing.assert_close(
+            value.float(), theirs[name].float(), rtol=ulps, atol=ulps / 8, msg=name
+        )
+
+
+@pytest.mark.parametrize("side", ["embed_tokens", "lm_head"])
+@pytest.mark.parametrize("how", ["target_modules", "modules_to_save"])
+def test_one_side_of_tied_embeddings_is_untied(
+    side: str, how: str, bases: dict[str, Path], tmp_path: Path
+) -> None:
+    options = {"target_modules": ["q_proj"], how: [side]}
+    adapted = adapt(bases["qwen3-tied"], tmp_path / "adapter", LoraConfig(r=4, **options))
+    report = merge_adapter(bases["qwen3-tied"], tmp_path / "adapter", tmp_path / "merged")
+    assert report.untied
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    assert merged.config.tie_word_embeddings is False
+    torch.testing.assert_close(logits(merged), logits(adapted), rtol=1e-4, atol=1e-4)
+
+
+def test_a_tied_copy_in_the_base_is_not_written_twice(
+    bases: dict[str, Path], tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(bases["qwen3-tied"], base)
+    tensors = load_file(base / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, base / "model.safetensors", {"format": "pt"})
+    adapt(base, tmp_path / "adapter", LoraConfig(r=4, target_modules=["q_proj"]))
+    report = merge_adapter(base, tmp_path / "adapter", tmp_path / "merged")
+    assert "lm_head.weight" not in load_file(tmp_path / "merged" / "model.safetensors")
+    assert not report.untied
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "merged").config.tie_word_embeddings
+
+
+def test_base_names_without_the_prefix(bases: dict[str, Path], tmp_path: Path) -> None:
+    """openai-community/gpt2 stores `h.0…`, while the module is `transformer.h.0…`."""
+    base = tmp_path / "base"
+    shutil.copytree(bases["gpt2"], base)
+    tensors = load_file(base / "model.safetensors")
+    plain = {name.removeprefix("transformer."): value for name, value in tensors.items()}
+    save_file(plain, base / "model.safetensors", {"format": "pt"})
+    adapted = adapt(base, tmp_path / "adapter", LoraConfig(r=4, target_modules=["c_attn"]))
+    merge_adapter(base, tmp_path / "adapter", tmp_path / "merged")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(logits(merged), logits(adapted), rtol=1e-4, atol=1e-4)
+
+
+def test_sharded_in_and_out(bases: dict[str, Path], tmp_path: Path) -> None:
+    base = AutoModelForCausalLM.from_pretrained(bases["qwen3"])
+    base.save_pretrained(tmp_path / "base", max_shard_size="4KB")
+    assert (tmp_path / "base" / "model.safetensors.index.json").exists()
+    adapted = adapt(
+        tmp_path / "base", tmp_path / "adapter", LoraConfig(r=4, target_modules="all-linear")
+    )
+    report = merge_adapter(
+        tmp_path / "base", tmp_path / "adapter", tmp_path / "merged", max_shard_size="6KB"
+    )
+    shards = [name for name in report.files if name.endswith(".safetensors")]
+    assert len(shards) > 2
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(logits(merged), logits(adapted), rtol=1e-4, atol=1e-4)
+    assert report.parameters == base.num_parameters()
+
+
+def test_dtype_is_cast_and_said_in_the_config(bases: dict[str, Path], tmp_path: Path) -> None:
+    adapt(bases["qwen3"], tmp_path / "adapter", LoraConfig(r=4, target_modules=["q_proj"]))
+    merge_adapter(bases["qwen3"], tmp_path / "adapter", tmp_path / "merged", dtype="bfloat16")
+    tensors = load_file(tmp_path / "merged" / "model.safetensors")
+    assert {value.dtype for value in tensors.values()} == {torch.bfloat16}
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "merged").dtype == torch.bfloat16
+
+
+def test_companions_travel_and_pickles_do_not(bases: dict[str, Path], tmp_path: Path) -> None:
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    shutil.copytree(bases["qwen3"], base)
+    adapt(base, adapter, LoraConfig(r=4, target_modules=["q_proj"]))
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "merges.txt"):
+        (base / name).write_text('{"of": "base"}')
+    for name in ("training_args.bin", "scheduler.pt", "custom.py", "pytorch_model.bin"):
+        (base / name).write_bytes(b"x")
+    merge_adapter(base, adapter, tmp_path / "one")
+    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == [
+        "chat_template.jinja", "config.json", "generation_config.json", "merges.txt",
+        "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+    ]  # fmt: skip
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (adapter / name).write_text('{"of": "training"}')
+    merge_adapter(base, adapter, tmp_path / "two")
+    assert "training" in (tmp_path / "two" / "tokenizer.json").read_text()
+    assert not (tmp_path / "two" / "chat_template.jinja").exists(), "the base's would be a mixture"
+
+
+@pytest.fixture
+def plain(bases: dict[str, Path], tmp_path: Path) -> tuple[Path, Path]:
+    adapter = tmp_path / "adapter"
+    adapt(bases["qwen3"], adapter, LoraConfig(r=4, target_modules=["q_proj"]))
+    base = tmp_path / "base"
+    shutil.copytree(bases["qwen3"], base)
+    return base, adapter
+
+
+def set_option(folder: Path, file: str, **options: Any) -> None:
+    config = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(config | options))
+
+
+def rewrite(adapter: Path, change: Any) -> None:
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    save_file(change(tensors), adapter / "adapter_model.safetensors")
+
+
+def refusal(base: Path, adapter: Path) -> str:
+    with pytest.raises(ModelError) as caught:
+        merge_adapter(base, adapter, base.parent / "merged")
+    assert not (base.parent / "merged").exists()
+    assert not list(base.parent.glob(".merged*")), "nothing half-written is left"
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("trainable_token_indices", [1, 2]),
+        ("layer_replication", [[0, 1], [0, 1]]),
+        ("target_parameters", ["mlp.experts.gate_up_proj"]),
+        ("ensure_weight_tying", True),
+        ("alora_invocation_tokens", [5]),
+        ("init_lora_weights", "pissa_niter_4"),
+        ("peft_type", "LOHA"),
+        ("peft_type", "PROMPT_TUNING"),
+    ],
+)
+def test_options_that_cannot_be_merged_are_named(
+    option: str, value: Any, plain: tuple[Path, Path]
+) -> None:
+    set_option(plain[1], "adapter_config.json", **{option: value})
+    message = refusal(*plain)
+    assert option in message
+    assert repr(value) in message
+
+
+def test_ia3_is_refused(bases: dict[str, Path], tmp_path: Path) -> None:
+    config = IA3Config(target_modules=["q_proj"], feedforward_modules=[])
+    adapt(bases["qwen3"], tmp_path / "adapter", config)
+    base = tmp_path / "base"
+    shutil.copytree(bases["qwen3"], base)
+    assert "'IA3'" in refusal(base, tmp_path / "adapter")
+
+
+def test_an_adapter_on_fused_experts_is_refused(bases: dict[str, Path], tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(bases["moe"], base)
+    config = LoraConfig(
+        r=2, target_modules=["q_proj"], target_parameters=["mlp.experts.gate_up_proj"]
+    )
+    adapt(base, tmp_path / "adapter", config)
+    assert "target_parameters" in refusal(base, tmp_path / "adapter")
+
+
+def test_a_quantised_base_is_refused(plain: tuple[Path, Path]) -> None:
+    set_option(plain[0], "config.json", quantization_config={"quant_method": "bitsandbytes"})
+    message = refusal(*plain)
+    assert "quantization_config" in message
+    assert "bitsandbytes" in message
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 16), (64,)])
+def test_ungathered_shards_are_refused(shape: tuple[int, ...], plain: tuple[Path, Path]) -> None:
+    key = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+    rewrite(plain[1], lambda tensors: tensors | {key: torch.zeros(shape)})
+    message = refusal(*plain)
+    assert "ZeRO-3" in message
+    assert "layers.0.self_attn.q_proj" in message
+
+
+def test_no_tensors_at_all(plain: tuple[Path, Path]) -> None:
+    rewrite(plain[1], lambda tensors: {})
+    assert "ZeRO-3" in refusal(*plain)
+
+
+def test_nan_is_refused(plain: tuple[Path, Path]) -> None:
+    key = "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"
+
+    def spoil(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        tensors[key][3, 1] = float("nan")
+        return tensors
+
+    rewrite(plain[1], spoil)
+    assert key in refusal(*plain)
+
+
+def test_overflow_of_the_wanted_dtype_is_refused(plain: tuple[Path, Path]) -> None:
+    def scale(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: value * 1e4 for name, value in tensors.items()}
+
+    rewrite(plain[1], scale)
+    with pytest.raises(ModelError, match="bfloat16"):
+        merge_adapter(*plain, plain[0].parent / "merged", dtype="float16")
+
+
+def test_unmatched_names_are_listed(plain: tuple[Path, Path]) -> None:
+    rewrite(
+        plain[1],
+        lambda tensors: {name.replace("q_proj", "query"): value for name, value in tensors.items()},
+    )
+    message = refusal(*plain)
+    assert "model.layers.0.self_attn.query.weight" in message
+    assert "2 of 2" in message
+
+
+def test_an_adapter_for_another_size(plain: tuple[Path, Path], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    config = Qwen3Config(**SIZES | {"hidden_size": 32})
+    AutoModelForCausalLM.from_config(config).save_pretrained(other)
+    adapt(other, tmp_path / "wrong", LoraConfig(r=4, target_modules=["q_proj"]))
+    assert "another base" in refusal(plain[0], tmp_path / "wrong")
+
+
+def test_a_rank_that_is_not_the_configs(plain: tuple[Path, Path]) -> None:
+    set_option(plain[1], "adapter_config.json", r=8)
+    assert "rank 8" in refusal(*plain)
+
+
+def test_a_resized_vocabulary_is_refused(plain: tuple[Path, Path]) -> None:
+    key = "base_model.model.model.embed_tokens.weight"
+    rewrite(plain[1], lambda tensors: tensors | {key: torch.zeros(50, 16)})
+    assert "resize" in refusal(*plain)
+
+
+def test_a_pickled_base_is_refused_with_the_cure(plain: tuple[Path, Path]) -> None:
+    (plain[0] / "model.safetensors").rename(plain[0] / "pytorch_model.bin")
+    message = refusal(*plain)
+    assert "pytorch_model.bin" in message
+    assert "save_pretrained" in message
+
+
+def test_a_truncated_base_names_the_file(plain: tuple[Path, Path]) -> None:
+    path = plain[0] / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-64])
+    assert "model.safetensors" in refusal(*plain)
+
+
+def test_an_unknown_base(plain: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelError, match="no/../such"):
+        merge_adapter("no/../such", plain[1], plain[0].parent / "merged")
+
+
+def test_existing_output_is_kept_unless_overwritten(plain: tuple[Path, Path]) -> None:
+    out = plain[0].parent / "merged"
+    out.mkdir()
+    (out / "mine.txt").write_text("keep")
+    with pytest.raises(RunFolderError, match="overwrite"):
+        merge_adapter(*plain, out)
+    rewrite(plain[1], lambda tensors: {name: value * torch.nan for name, value in tensors.items()})
+    with pytest.raises(ModelError, match="NaN"):
+        merge_adapter(*plain, out, overwrite=True)
+    assert (out / "mine.txt").read_text() == "keep"
+
+
+_MEASURE = """
+import re, sys
+from pathlib import Path
+from hf_rlhf.models import merge
+merge._skeleton(Path(sys.argv[1]))
+status = Path("/proc/self/status")
+peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", status.read_text())[1]) / 1024
+Path("/proc/self/clear_refs").write_text("5")  # the peak so far counts no more
+before = peak()
+merge.merge_adapter(*sys.argv[1:4])
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
+@pytest.mark.slow
+def test_memory_is_bounded_whatever_the_size_of_the_model(tmp_path: Path) -> None:
+    config = LlamaConfig(
+        **SIZES
+        | {"vocab_size": 1024, "hidden_size": 1024, "intermediate_size": 4096}
+        | {"num_hidden_layers": 16, "num_attention_heads": 8, "head_dim": 128}
+    )
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path / "base")
+    adapt(tmp_path / "base", tmp_path / "adapter", LoraConfig(target_modules="all-linear"))
+    size = (tmp_path / "base" / "model.safetensors").stat().st_size / 2**20
+    arguments = [str(tmp_path / name) for name in ("base", "adapter", "merged")]
+    grown = float(
+        subprocess.run(
+            [sys.executable, "-c", _MEASURE, *arguments], check=True, capture_output=True, text=True
+        ).stdout.splitlines()[-1]
+    )
+    largest = 4096 * 1024 * 2 / 2**20
+    print(f"model {size:.0f} MiB, largest tensor {largest:.0f} MiB, peak grew {grown:.0f} MiB")
+    assert size > 450
+    assert grown < size / 8

@@ -1,0 +1,194 @@
+import asyncio
+import sqlite3
+import threading
+import warnings
+
+import pytest
+
+from hf_rlhf.contracts import Question, Verdict
+from hf_rlhf.errors import JudgeError
+from hf_rlhf.rewards.judges.cache import (
+    VerdictCache,
+    clear,
+    command,
+    default_path,
+    summary,
+    together,
+)
+from hf_rlhf.rewards.judges.openai import OpenAIJudge
+from hf_rlhf.testing.scripted_server import ScriptedServer
+
+
+def ask(judge, *texts):
+    return asyncio.run(judge.judge([Question("quality", text, "c") for text in texts]))
+
+
+def test_verdicts_are_kept_and_failures_are_not():
+    with ScriptedServer(lambda asked: {"bad": "no verdict"}.get(asked.candidate, 1)) as server:
+        judges = [OpenAIJudge("scripted", server.base_url) for _ in range(2)]
+        first, second = (ask(judge, "good", "bad") for judge in judges)
+        asked = [asked.candidate for asked in server.asked]
+    assert [v.score for v in first] == [v.score for v in second] == [0.5, None]
+    assert second[0].reason == "scripted"
+    assert (asked.count("good"), asked.count("bad")) == (1, 4)
+    assert judges[1].usage()["cached"] == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"temperature": 0.5},
+        {"max_tokens": 100},
+        {"seed": 1},
+        {"structured": False},
+        {"extra_body": {"a": 1}},
+        {"revision": "b"},
+        {"model": "other"},
+    ],
+)
+def test_whatever_the_verdict_depends_on_is_in_the_key(change):
+    with ScriptedServer(models=["scripted", "other"]) as server:
+        base = {"model": "scripted", "base_url": server.base_url}
+        ask(OpenAIJudge(**base), "x")
+        ask(OpenAIJudge(**{**base, "timeout": 99.0, "retries": 1}), "x")
+        assert len(server.asked) == 1
+        ask(OpenAIJudge(**{**base, **change}), "x")
+        assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize("trouble", ["folder is a file", "file is no database", "no table space"])
+def test_a_cache_that_cannot_be_used_warns_once_and_is_done_without(trouble, tmp_path, monkeypatch):
+    path = tmp_path / "x" / "judge.sqlite"
+    if trouble == "folder is a file":
+        path.parent.write_text("")
+    elif trouble == "file is no database":
+        path.parent.mkdir()
+        path.write_text("hello " * 1000)
+    else:
+
+        def full(*_, **__):
+            raise sqlite3.OperationalError("database or disk is full")
+
+        monkeypatch.setattr(VerdictCache, "_open", full)
+    with ScriptedServer() as server:
+        judge = OpenAIJudge("scripted", server.base_url, cache_path=str(path))
+        with pytest.warns(RuntimeWarning, match="cannot be used.*HF_RLHF_CACHE"):
+            verdicts = ask(judge, "a", "b")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            verdicts += ask(judge, "a")
+    assert [verdict.score for verdict in verdicts] == [1.0, 1.0, 1.0]
+    assert judge.usage()["cache_errors"] >= 3
+
+
+def test_many_threads_write_at_once(tmp_path):
+    path = tmp_path / "judge.sqlite"
+
+    def write(thread):
+        cache = VerdictCache(path)
+        for n in range(25):
+            cache.write(f"{thread} {n}", Verdict(n % 3 / 2, "ü \x00 'quoted'"))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        keys = [f"{thread} {n}" for thread in range(4) for n in range(25)]
+        found = VerdictCache(path).read([*keys, *(f"unknown {n}" for n in range(1000))])
+    assert sorted(found) == sorted(keys)
+    assert found["3 2"] == Verdict(1.0, "ü \x00 'quoted'")
+    with sqlite3.connect(path) as database:
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_verdicts_that_arrive_together_are_one_write_and_none_is_lost():
+    writes = []
+
+    async def five_of_which_two_come_late():
+        async with together(lambda verdicts: writes.append(dict(verdicts))) as keep:
+            for n in range(3):
+                keep(str(n), Verdict(1.0))
+            while not writes:
+                await asyncio.sleep(0.005)
+            keep("3", Verdict(0.0))
+            keep("4", Verdict(0.5))
+
+    asyncio.run(five_of_which_two_come_late())
+    assert writes == [dict.fromkeys("012", Verdict(1.0)), {"3": Verdict(0.0), "4": Verdict(0.5)}]
+
+
+def test_what_was_answered_before_a_call_fails_is_kept(tmp_path):
+    path = tmp_path / "judge.sqlite"
+    with ScriptedServer(script=["ok", "401"]) as server:
+        judge = OpenAIJudge("scripted", server.base_url, max_concurrency=1, cache_path=str(path))
+        with pytest.raises(JudgeError, match="refused the key"):
+            ask(judge, "a", "b", "c")
+    assert summary(path)["verdicts"] == 1
+
+
+def test_a_cache_into_which_nothing_was_written_is_shown_as_empty(tmp_path):
+    path = tmp_path / "judge.sqlite"
+    assert VerdictCache(path).read(["k"]) == {}
+    assert path.exists()  # so that a folder that cannot be written is told before the first call
+    assert summary(path) == {"verdicts": 0, "bytes": 0}
+    assert clear(path) == 0
+
+
+def test_the_default_path(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_RLHF_CACHE", str(tmp_path / "mine"))
+    assert default_path() == tmp_path / "mine" / "judge.sqlite"
+    monkeypatch.delenv("HF_RLHF_CACHE")
+    assert default_path() == tmp_path / "hf_rlhf" / "judge.sqlite"
+
+
+def test_the_command_shows_and_clears(tmp_path, capsys):
+    path = default_path()
+    assert command(["show"]) == 0
+    assert f"{path}: 0 verdicts" in capsys.readouterr().out
+    for n in range(3):
+        VerdictCache(path).write(str(n), Verdict(1.0))
+    assert summary(path)["verdicts"] == 3
+    assert command(["show"]) == 0
+    assert "3 verdicts" in capsys.readouterr().out
+    assert command(["clear"]) == 0
+    assert "3 verdicts forgotten" in capsys.readouterr().out
+    assert clear(path) == 0
+    assert VerdictCache(path).read(["0"]) == {}
+    other = tmp_path / "other.sqlite"
+    assert command(["show", "--path", str(other)]) == 0
+    assert not other.exists()
+    other.write_text("not a database at all, " * 100)
+    with pytest.raises(JudgeError, match="--path"):
+        command(["clear", "--path", str(other)])
+
+
+def test_a_locked_file_is_waited_for_a_few_times_and_then_left_alone(tmp_path, monkeypatch):
+    opened = []
+
+    def locked(self):
+        opened.append(self)
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr(VerdictCache, "_open", locked)
+    cache = VerdictCache(tmp_path / "judge.sqlite")
+    with pytest.warns(RuntimeWarning, match="cannot be used"):
+        cache.write("0", Verdict(1.0))
+    for n in range(50):
+        cache.write(str(n), Verdict(1.0))
+        assert cache.read([str(n)]) == {}
+    assert len(opened) == cache.trouble == 5
+
+
+@pytest.mark.parametrize("score", ["7", "-1", "NaN", '"1"', "null"])
+def test_a_score_that_is_none_is_not_read_from_the_file(tmp_path, score):
+    cache = VerdictCache(tmp_path / "judge.sqlite")
+    cache.write("k", Verdict(1.0))
+    with sqlite3.connect(cache.path) as database:
+        spoilt = f'{{"score": {score}, "reason": ""}}'
+        database.execute("UPDATE verdicts SET verdict = ?", (spoilt,))
+    with pytest.warns(RuntimeWarning, match="cannot be used"):
+        assert cache.read(["k"]) == {}

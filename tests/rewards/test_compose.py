@@ -1,0 +1,313 @@
+"""What a run's rewards and gates add up to, and what is refused."""
+
+import asyncio
+import math
+import pickle
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_rlhf.errors import RewardError
+from hf_rlhf.rewards.abstentions import Abstentions, check_rewarded
+from hf_rlhf.rewards.composed import TOTAL, ComposedReward, Part, summarise
+
+
+@dataclass
+class Fixed:
+    """Scores that do not depend on anything."""
+
+    values: Any
+
+    def __call__(self, prompts, completions, **_):
+        return self.values
+
+
+@dataclass
+class Later:
+    """The same, asynchronously."""
+
+    values: Any
+    running: list = field(default_factory=list)
+
+    async def __call__(self, prompts, completions, **_):
+        self.running.append(self)
+        await asyncio.sleep(0.01)
+        return self.values
+
+
+@dataclass
+class NeedsColumns:
+    def __call__(self, prompts, completions, sources, weight_of=1.0):
+        return [float(len(source)) for source in sources]
+
+
+def total(rewards, gates=(), n=2):
+    return ComposedReward(tuple(rewards), tuple(gates)).score(["p"] * n, ["c"] * n).total
+
+
+def test_weighted_sum_of_sync_and_async():
+    parts = [Part("a", Fixed([1.0, 2.0]), weight=0.5), Part("b", Later([10, 20]), weight=-1)]
+    assert total(parts) == [-9.5, -19.0]
+
+
+def test_weight_zero_is_measured_but_never_added_and_never_voids():
+    parts = [Part("a", Fixed([1.0, 2.0])), Part("watch", Fixed([None, 5.0]), weight=0)]
+    composed = ComposedReward(tuple(parts))
+    scores = composed.score(["p", "p"], ["c", "c"])
+    assert scores.total == [1.0, 2.0]
+    assert scores.parts["watch"] == [None, 5.0]
+
+
+def test_a_failed_reward_voids_its_row_and_never_reads_as_zero():
+    parts = [Part("a", Fixed([None, 2.0])), Part("b", Fixed([1.0, 1.0]))]
+    assert total(parts) == [None, 3.0]
+
+
+def test_a_reward_that_does_not_apply_leaves_the_sum():
+    parts = [Part("a", Fixed([None, 2.0]), on_none="skip"), Part("b", Fixed([1.0, 1.0]))]
+    assert total(parts) == [1.0, 3.0]
+    assert total(parts[:1]) == [None, 2.0]
+
+
+def test_gates():
+    rewards = [Part("a", Fixed([1.0, 1.0, 1.0, None]))]
+    gates = [Part("g", Fixed([0.5, 0.4, None, 0.0]), threshold=0.5)]
+    # passes, fails, abstains, and: a row that a reward voids is void though its gate fails
+    assert total(rewards, gates, n=4) == [1.0, 0.0, None, None]
+
+
+def test_clipping_is_before_the_weight():
+    assert total([Part("a", Fixed([5.0, -5.0]), weight=2, clip=(-1.0, 1.0))]) == [2.0, -2.0]
+
+
+def test_async_rewards_run_together():
+    class Meeting:
+        def __init__(self):
+            self.both = None
+            self.count = 0
+
+        async def __call__(self, prompts, completions, **_):
+            self.both = self.both or asyncio.Event()
+            self.count += 1
+            if self.count == 2:
+                self.both.set()
+            await asyncio.wait_for(self.both.wait(), timeout=60)
+            return [1.0]
+
+    meeting = Meeting()
+    parts = [Part("a", meeting), Part("b", meeting)]
+    assert total(parts, n=1) == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([1.0], "returned 1 scores for 2 completions"),
+        ([1.0, math.nan], "returned nan for completion 1 of 2"),
+        ([1.0, math.inf], "returned inf for completion 1"),
+        ([1.0, "0.5"], "returned '0.5' for completion 1"),
+        ("12", "returned str, not a list"),
+        (None, "returned NoneType, not a list"),
+        ([[1.0], 2.0], r"returned \[1.0\] for completion 0"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Fixed, Later])
+def test_what_is_not_a_list_of_numbers_is_refused_by_label(kind, values, said):
+    with pytest.raises(RewardError, match=said) as caught:
+        total([Part("polite", kind(values), source="acme 1.0")])
+    assert "'polite' (from acme 1.0)" in str(caught.value)
+    assert "None to abstain" in str(caught.value)
+
+
+def test_a_reward_that_raises_is_named_with_its_cause():
+    def broken(prompts, completions, **_):
+        return completions[5]
+
+    with pytest.raises(RewardError, match=r"'broken'.*raised IndexError"):
+        total([Part("broken", broken)])
+
+
+def test_two_rewards_with_one_label_are_refused():
+    with pytest.raises(RewardError, match="share a label: a"):
+        ComposedReward((Part("a", Fixed([])),), (Part("a", Fixed([])),))
+
+
+def test_columns_needed_are_the_parameters_without_default():
+    assert Part("a", NeedsColumns()).needs() == {"sources"}
+    assert Part("a", Fixed([])).needs() == frozenset()
+
+
+def test_a_reward_gets_only_the_columns_it_names_unless_it_takes_all():
+    scores = ComposedReward((Part("a", NeedsColumns()),)).score(
+        ["p"], ["c"], sources=[[1, 2]], other=["x"], log_metric=None
+    )
+    assert scores.total == [2.0]
+
+
+def test_as_trl_calls_it_every_part_is_logged():
+    composed = ComposedReward(
+        (Part("a", Fixed([1.0, 1.0, 0.0, None])),),
+        (Part("g", Fixed([1.0, 0.0, 1.0, 1.0])),),
+    )
+    logged, extra = {}, {}
+    result = composed(
+        prompts=["p", "p", "q", "q"],
+        completions=["c1", "c2", "c3", "c4"],
+        log_metric=logged.__setitem__,
+        log_extra=extra.__setitem__,
+        trainer_state=None,
+    )
+    assert result == [1.0, 0.0, 0.0, None]
+    assert logged["rewards/a/none"] == 1
+    assert logged["rewards/a/mean"] == pytest.approx(2 / 3)
+    assert logged["rewards/a/zero_std_groups"] == 1.0  # q has one score left, so only p counts
+    assert logged["rewards/total/zero_std_groups"] == 0.0
+    assert logged["gates/g/pass_rate"] == 0.75
+    assert extra["a"] == [1.0, 1.0, 0.0, None]
+    assert [sample.completion for sample in composed.samples] == ["c1", "c2", "c3", "c4"]
+    assert composed.samples[0].components == {"a": 1.0, "g": 1.0}
+
+
+def test_it_pickles_like_its_parts():
+    composed = ComposedReward((Part("a", Fixed([1.0])),))
+    composed(prompts=["p"], completions=["c"])
+    copy = pickle.loads(pickle.dumps(composed))
+    assert copy.score(["p"], ["c"]).total == [1.0]
+    assert copy.__name__ == "total"
+    assert not copy.samples
+
+
+scores = st.lists(st.none() | st.floats(-1e6, 1e6), min_size=1, max_size=8)
+
+
+@given(scores)
+def test_statistics_agree_with_their_definitions(values):
+    groups = ["g"] * len(values)
+    known = [value for value in values if value is not None]
+    result = summarise(values, groups)
+    assert result["none"] == len(values) - len(known)
+    if known:
+        assert result["mean"] == pytest.approx(sum(known) / len(known), abs=1e-6)
+        assert result["std"] >= 0
+    if len(known) > 1:
+        assert result["zero_std_groups"] == float(max(known) - min(known) < 1e-9)
+    else:
+        assert "zero_std_groups" not in result
+
+
+@pytest.mark.parametrize("values", [b"12", {0: 1.0, 1: 2.0}, {0.0, 1.0}])
+def test_what_has_a_length_but_no_order_of_numbers_is_not_a_list(values):
+    with pytest.raises(RewardError, match=f"returned {type(values).__name__}, not a list"):
+        total([Part("a", Fixed(values))])
+
+
+def test_a_number_that_no_float_holds_is_refused():
+    with pytest.raises(RewardError, match="for completion 1 of 2"):
+        total([Part("a", Fixed([1.0, 10**400]))])
+
+
+def test_what_only_trl_supplies_is_none_outside_training():
+    def logs(prompts, completions, log_metric, trainer_state, completion_ids):
+        return [float(log_metric is trainer_state is completion_ids is None)]
+
+    assert total([Part("logs", logs)], n=1) == [1.0]
+
+
+def test_the_statistics_that_trl_logs_itself_are_left_to_it():
+    """TRL averages what two log under one name, and its std has another definition."""
+    logged = {}
+    composed = ComposedReward((Part("a", Fixed([1.0, 0.0])),))
+    composed(["p", "p"], ["c", "c"], log_metric=logged.__setitem__)
+    assert {"rewards/a/mean", "rewards/a/std", "rewards/total/none"} <= logged.keys()
+    assert not {"rewards/total/mean", "rewards/total/std"} & logged.keys()
+
+
+def test_an_error_on_one_process_stops_the_others(monkeypatch):
+    """Otherwise they would wait in a collective call for what never comes."""
+    import accelerate.utils
+
+    sent = []
+
+    def gather(rows):
+        sent.append(rows)
+        return [*rows, *(sent[0] if len(sent) > 1 else [])]
+
+    monkeypatch.setattr(accelerate.utils, "gather_object", gather)
+
+    def step(values):
+        composed = ComposedReward((Part("a", Fixed(values)),))
+        return composed(["p"], ["c"], log_metric=lambda name, value: None)
+
+    with pytest.raises(RewardError, match="returned nan"):
+        step([math.nan])
+    with pytest.raises(RewardError, match=r"another process did: .*returned nan"):
+        step([1.0])
+
+
+@dataclass
+class Step:
+    """As far as a reward looks at a trainer's state."""
+
+    global_step: int
+
+
+def steps_scored(values, most, steps=None):
+    """Call a composed reward once a step, with one score for both completions of each call."""
+    reward = Fixed(None)
+    composed = ComposedReward((Part("judge", reward),), abstentions=Abstentions(most))
+    for step, value in zip(steps or range(len(values)), values, strict=True):
+        reward.values = [value, value]
+        composed(["p"] * 2, ["c"] * 2, log_metric=lambda *_: None, trainer_state=Step(step))
+
+
+def test_steps_in_a_row_without_any_reward_are_told_once_and_stop_the_run(capsys):
+    with pytest.raises(RewardError) as stopped:
+        steps_scored([1.0, None, None, None, None], most=3)
+    assert "Stopped at step 4 after 3 consecutive steps without a reward" in str(stopped.value)
+    assert "none of 2 completions got a reward (abstained: judge on 2)" in str(stopped.value)
+    said = capsys.readouterr().out
+    assert said.count("warning: step 2: none of 2 completions got a reward") == 1
+    assert "The run stops after 3 such steps in a row." in said
+
+
+def test_one_reward_between_begins_the_count_anew(capsys):
+    steps_scored([None, None, None, 0.0, None, None, None], most=3)
+    assert capsys.readouterr().out.count("warning:") == 2
+
+
+def test_batches_of_one_step_count_as_one_step():
+    steps_scored([None] * 6, most=2, steps=[0, 0, 0, 1, 1, 1])
+    with pytest.raises(RewardError, match="2 consecutive steps"):
+        steps_scored([None] * 3, most=2, steps=[0, 1, 2])
+
+
+def test_without_a_limit_no_number_of_them_stops_the_run():
+    steps_scored([None] * 50, most=0)
+
+
+@pytest.mark.parametrize(
+    ("history", "rewarded"),
+    [
+        ([{f"rewards/{TOTAL}/none": 8.0}, {"loss": 0.0}], False),
+        ([{f"rewards/{TOTAL}/none": 8.0, f"rewards/{TOTAL}/mean": None}], False),
+        ([{f"rewards/{TOTAL}/none": 8.0, f"rewards/{TOTAL}/mean": math.nan}], False),
+        (
+            [
+                {f"rewards/{TOTAL}/none": 8.0},
+                {f"rewards/{TOTAL}/none": 7.0, **{f"rewards/{TOTAL}/mean": 0.0}},
+            ],
+            True,
+        ),
+        ([{"loss": 1.0}], True),
+        ([], True),
+    ],
+)
+def test_a_training_in_which_nothing_got_a_reward_is_known_by_its_log(history, rewarded):
+    if rewarded:
+        check_rewarded(history, TOTAL)
+        return
+    with pytest.raises(RewardError, match="No completion of the whole training got a reward"):
+        check_rewarded(history, TOTAL)

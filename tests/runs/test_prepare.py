@@ -1,0 +1,499 @@
+"""Everything that can be wrong with a run is said at once, before any weights load."""
+
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.run import choose_run_file, run_files, told_as_shipped
+from hf_rlhf.storage import bounded
+
+
+def problems(run: dict[str, Any]) -> list[str]:
+    """Return what is wrong with a run; fails when nothing is."""
+    with pytest.raises(ConfigError) as caught:
+        prepare(RunFile.from_mapping(run, name="my.yaml"))
+    return [str(problem) for problem in caught.value.problems]
+
+
+def said(run: dict[str, Any], pattern: str) -> None:
+    """Assert that exactly one problem is found, and that it matches."""
+    found = problems(run)
+    assert len(found) == 1, found
+    assert re.search(pattern, found[0], re.S), found[0]
+
+
+def test_a_right_run_resolves_without_loading_weights(tiny_run, monkeypatch):
+    import transformers
+
+    def refuse(*_, **__):
+        raise AssertionError("weights were loaded")
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", refuse)
+    run = prepare(RunFile.from_mapping(tiny_run))
+    assert [part.label for part in run.reward.rewards] == ["refiner", "format"]
+    assert run.reward.rewards[0].reward.judge is run.judges["words"]
+    assert run.training.gradient_accumulation_steps == 1
+    assert run.training.output_dir == f"{tiny_run['output_dir']}/checkpoints"
+    assert {item["name"] for item in run.components} == {
+        *("refiner_grpo", "tiny_world", "lexical", "refiner_reward", "answer_format")
+    }
+
+
+def test_all_problems_are_reported_at_once_with_their_places(tiny_run):
+    tiny_run["learning_rat"] = 1e-5
+    tiny_run["rewards"][0]["preset"] = "soft"
+    tiny_run["rewards"].append({"name": "citaton_f1"})
+    tiny_run["judges"]["words"]["fulll"] = 0.5
+    tiny_run["dataset"]["train_rows"] = "many"
+    tiny_run["push_to_hub"] = True
+    found = "\n".join(problems(tiny_run))
+    for expected in (
+        r"learning_rat\b.*learning_rate",
+        r"rewards\.0\.preset.*hardened",
+        r"rewards\.2\.name.*Did you mean 'citation_f1'",
+        r"judges\.words\.fulll.*full",
+        r"dataset\.train_rows: should be a whole number.*many",
+        r"push_to_hub.*publish\.repo_id",
+    ):
+        assert re.search(expected, found), f"{expected} is not in:\n{found}"
+
+
+@dataclass
+class NeedsGold:
+    def __call__(self, prompts, completions, gold_answer, **_):
+        return [0.0 for _ in completions]
+
+
+@dataclass
+class Refuses:
+    size: int = 1
+
+    def __post_init__(self):
+        raise ValueError("size must be even")
+
+    def __call__(self, prompts, completions, **_):
+        return []
+
+
+def no_rows(tokenizer: Any):
+    from datasets import Dataset, DatasetDict
+
+    return DatasetDict(train=Dataset.from_dict({"prompt": []}))
+
+
+def bare_rows():
+    from datasets import Dataset, DatasetDict
+
+    return DatasetDict(train=Dataset.from_dict({"prompt": ["a"] * 8}))
+
+
+def test_unknown_plugin(tiny_run):
+    tiny_run["plugin"] = "refiner_grop"
+    assert any("Did you mean 'refiner_grpo'" in problem for problem in problems(tiny_run))
+
+
+def test_a_run_that_could_not_be_published_does_not_begin(tiny_run):
+    tiny_run["publish"] = {"repo_id": "me/it"}
+    said(tiny_run, r"publish: the base model is 'package://.*Add `base_model: ITS/ID`")
+    tiny_run["publish"] |= {"base_model": "me/base", "push_base": True}
+    prepare(RunFile.from_mapping(tiny_run))
+
+
+def test_reward_that_needs_a_column_the_dataset_lacks(tiny_run, offer):
+    offer("rewards", needs_gold=NeedsGold)
+    tiny_run["rewards"].append({"name": "needs_gold"})
+    said(
+        tiny_run, r"'needs_gold' needs the column gold_answer, which dataset tiny_world lacks.*sou"
+    )
+
+
+def test_component_that_refuses_its_arguments(tiny_run, offer):
+    offer("rewards", refuses=Refuses)
+    tiny_run["rewards"].append({"name": "refuses", "size": 3})
+    said(tiny_run, r"rewards\.2.*refuses these arguments: ValueError: size must be even")
+
+
+def test_two_rewards_with_one_label(tiny_run):
+    tiny_run["rewards"].append({"name": "answer_format", "label": "refiner"})
+    said(tiny_run, r"rewards\.2.*label.*refiner")
+    tiny_run["rewards"].pop()
+    tiny_run["gates"] = [{"name": "answer_format", "label": "refiner"}]
+    said(tiny_run, r"gates\.0.*label.*refiner")
+
+
+def test_judge_that_no_label_names(tiny_run):
+    tiny_run["rewards"][0]["judge"] = "gpt"
+    said(tiny_run, r"no judge is labelled 'gpt'.*words")
+    tiny_run["rewards"][0]["name"] = "refiner_rewar"
+    assert len(problems(tiny_run)) == 2  # one mistake does not hide the other
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU takes the defaults")
+def test_a_machine_without_a_gpu_is_told_which_keys_to_write(tiny_run):
+    for key in ("use_cpu", "bf16"):
+        del tiny_run[key]
+    said(tiny_run, r"write `use_cpu: true` and `bf16: false`")
+
+
+def test_empty_dataset(tiny_run, offer):
+    offer("datasets", no_rows=no_rows)
+    tiny_run["dataset"] = {"name": "no_rows"}
+    said(tiny_run, r"no_rows gave no training rows")
+
+
+def test_fewer_prompts_than_one_generation_batch(tiny_run):
+    tiny_run["dataset"]["train_rows"] = 3
+    said(tiny_run, r"3 training rows, but one generation batch takes 4 prompts")
+
+
+def test_batch_that_does_not_divide(tiny_run):
+    tiny_run["per_device_train_batch_size"] = 3
+    said(tiny_run, r"prompts_per_step 4 x num_generations 2 = 8 completions do not divide")
+
+
+def test_nothing_to_train_on(tiny_run):
+    tiny_run["rewards"][0]["weight"] = 0
+    said(tiny_run, r"no reward has a weight other than 0")
+
+
+def test_loss_type_that_trl_would_only_find_in_training(tiny_run):
+    tiny_run["loss_type"] = "gpro"
+    said(tiny_run, r"loss_type: 'gpro' is unknown.*bnpo")
+
+
+def test_save_inside_a_generation_cycle(tiny_run):
+    tiny_run |= {"num_iterations": 2, "save_steps": 3}
+    said(tiny_run, r"save_steps: is 3, but a generation cycle takes 2 optimizer steps")
+    tiny_run |= {"save_steps": 2, "save_only_model": True}
+    said(tiny_run, r"save_only_model: makes a resumed run differ")
+
+
+def test_prompt_longer_than_the_model(tiny_run):
+    tiny_run["max_completion_length"] = 5000
+    said(tiny_run, r"row \d+ of train has a prompt of \d+ tokens; with completions of 5000")
+
+
+def test_model_that_is_nowhere(tiny_run):
+    tiny_run["model_name_or_path"] = "package://hf_rlhf_refiner/no_such_folder"
+    said(tiny_run, r"package 'hf_rlhf_refiner' has no folder 'no_such_folder'")
+
+
+def test_flash_attention_where_it_is_not_installed(tiny_run):
+    tiny_run["attn_implementation"] = "flash_attention_2"
+    said(tiny_run, r"flash_attn is not installed.*--attn_implementation sdpa")
+
+
+def test_tokenizer_without_chat_template_or_pad_token(tiny_run, tmp_path):
+    from transformers import AutoTokenizer
+
+    from hf_rlhf.runs.run import resolve_model_path
+
+    source = resolve_model_path(tiny_run["model_name_or_path"])
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.chat_template = None
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(tmp_path / "bare")
+    shutil.copy(f"{source}/config.json", tmp_path / "bare")
+    tiny_run["model_name_or_path"] = str(tmp_path / "bare")
+    found = "\n".join(problems(tiny_run))
+    assert "has no pad token" in found
+    assert "has no chat template" in found
+
+
+def test_read_only_output_folder(tiny_run, tmp_path, monkeypatch):
+    # Asked of the system by a stand-in, because root may write whatever the mode says.
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != locked or not mode & os.W_OK)
+    tiny_run["output_dir"] = str(locked / "run")
+    said(tiny_run, r"output_dir: .*locked cannot be written")
+
+
+def test_output_dir_below_a_file(tiny_run, tmp_path):
+    (tmp_path / "file").write_text("")
+    tiny_run["output_dir"] = str(tmp_path / "file" / "run")
+    said(tiny_run, r"output_dir: .*file cannot be written")
+
+
+def test_another_launch_than_was_expected(tiny_run):
+    tiny_run["expect_world_size"] = 8
+    said(tiny_run, r"8 processes were expected, 1 launched")
+
+
+def test_plugin_and_config_must_agree(tmp_path):
+    path = tmp_path / "my.yaml"
+    path.write_text("schema: 1\nplugin: other\n")
+    with pytest.raises(ConfigError, match=r"my.yaml:2 plugin: is 'other', but --plugin says"):
+        choose_run_file("refiner_grpo", None, str(path))
+    with pytest.raises(ConfigError, match="both --run and --config"):
+        choose_run_file("refiner_grpo", "tiny", str(path))
+    with pytest.raises(ConfigError, match=r"--run tny: .*It ships: published, rollouts, tiny"):
+        choose_run_file("refiner_grpo", "tny", None)
+    with pytest.raises(ConfigError, match="neither --plugin NAME nor --config FILE"):
+        choose_run_file(None, None, None)
+
+
+def test_plugin_alone_means_its_default_run_file():
+    assert choose_run_file("refiner_grpo", None, None).name == "tiny.yaml"
+    assert set(run_files("refiner_grpo")) == {"tiny", "rollouts", "published"}
+
+
+def test_what_is_wrong_in_one_place_hides_nothing_in_another(tiny_run):
+    """Neither a setting of the wrong type nor a model that is nowhere stops the other checks."""
+    tiny_run["learning_rate"] = "fast"
+    tiny_run["dataset"]["train_row"] = 8
+    found = "\n".join(problems(tiny_run))
+    assert re.search(r"learning_rate: should be a number", found)
+    assert re.search(r"dataset\.train_row\b.*Did you mean `train_rows`", found)
+    tiny_run["model_name_or_path"] = "package://nowhere/model"
+    found = "\n".join(problems(tiny_run))
+    assert "package 'nowhere' is not installed" in found
+    assert "train_row" in found
+
+
+def test_a_wrong_setting_still_lets_the_columns_be_checked(tiny_run, offer):
+    offer("rewards", needs_gold=NeedsGold)
+    tiny_run["rewards"].append({"name": "needs_gold"})
+    tiny_run["learning_rate"] = "fast"
+    found = "\n".join(problems(tiny_run))
+    assert re.search(r"rewards\.2: 'needs_gold' needs the column gold_answer", found)
+    assert "(`--rewards null` leaves out all rewards)" in found
+
+
+@pytest.mark.parametrize(
+    ("where", "shipped", "told"),
+    [
+        ("tiny.yaml:13 rewards.0", True, True),
+        ("tiny.yaml:13 rewards.0", False, False),
+        ("--dataset (command line)", True, False),
+    ],
+)
+def test_a_run_file_that_the_user_did_not_write_is_said_to_be_shipped(where, shipped, told):
+    file = RunFile.from_mapping({"plugin": "sft"}, name="tiny.yaml")
+    with pytest.raises(ConfigError) as caught, told_as_shipped(file, shipped):
+        raise ConfigError([Problem(where, "is wrong.")])
+    assert caught.value.problems == (Problem(where, "is wrong."),)
+    assert ("tiny.yaml is the run file that 'sft' ships." in str(caught.value)) == told
+
+
+def test_output_dir_and_model_of_the_wrong_type(tiny_run):
+    said(tiny_run | {"output_dir": 5}, r"output_dir: should be text")
+    said(tiny_run | {"model_name_or_path": 5}, r"model_name_or_path: should be text")
+
+
+def test_problems_that_only_the_whole_run_shows_have_their_line_too(tiny_run):
+    text = RunFile.from_mapping(tiny_run).to_yaml() + "loss_type: gpro\n"
+    text = text.replace("loss_type: bnpo\n", "", 1)
+    with pytest.raises(ConfigError, match=rf"my.yaml:{len(text.splitlines())} loss_type"):
+        prepare(RunFile.parse(text, "my.yaml"))
+
+
+def test_judge_for_a_reward_that_takes_none(tiny_run):
+    tiny_run["rewards"][1]["judge"] = "words"
+    said(tiny_run, r"rewards\.1\.judge: answer_format takes no judge")
+
+
+def test_which_of_two_judges_a_reward_gets_must_be_said(tiny_run):
+    tiny_run["judges"]["strict"] = {"name": "lexical", "full": 0.95}
+    said(tiny_run, r"rewards\.0\.judge: refiner_reward needs a judge.*words, strict")
+    tiny_run["rewards"][0]["judge"] = "strict"
+    run = prepare(RunFile.from_mapping(tiny_run))
+    assert run.reward.rewards[0].reward.judge is run.judges["strict"]
+
+
+def test_evaluation_that_could_not_take_place(tiny_run, offer):
+    tiny_run["evaluation"]["split"] = "validation"
+    said(tiny_run, r"evaluation: .*no rows in the split 'validation'.*train \(8 rows\), test \(4")
+    tiny_run["evaluation"]["split"] = "test"
+    tiny_run["evaluation"]["max_new_tokens"] = 5000
+    said(tiny_run, r"row \d+ of test has a prompt of \d+ tokens; with completions of 5000")
+
+
+def one_dataset():
+    from datasets import Dataset
+
+    return Dataset.from_dict({"prompt": ["a"] * 8})
+
+
+def test_adapter_that_returns_no_splits(tiny_run, offer):
+    offer("datasets", one_dataset=one_dataset)
+    tiny_run["dataset"] = {"name": "one_dataset"}
+    said(tiny_run, r"one_dataset returned Dataset, not a DatasetDict")
+
+
+def test_held_out_rows_that_lack_a_column(tiny_run, offer):
+    from datasets import Dataset, DatasetDict
+
+    rows = {"prompt": ["a"] * 8}
+    made = DatasetDict(train=Dataset.from_dict({**rows, "gold_answer": rows["prompt"]}))
+    made["test"] = Dataset.from_dict(rows)
+    offer("datasets", uneven=lambda: made)
+    offer("rewards", needs_gold=NeedsGold)
+    tiny_run |= {"dataset": {"name": "uneven"}, "rewards": [{"name": "needs_gold"}]}
+    said(tiny_run, r"evaluation: 'needs_gold' needs gold_answer, which the split 'test' lacks")
+
+
+class NotATrainer:
+    """A trainer that was never finished."""
+
+
+def test_trainer_without_what_a_trainer_has(tiny_run, offer):
+    offer("trainers", unfinished=NotATrainer)
+    tiny_run["plugin"] = "unfinished"
+    assert any("has no Config and no from_run" in problem for problem in problems(tiny_run))
+
+
+def copied_model(tiny_run, folder):
+    """Copy the tiny policy to `folder`, and have the run use it there."""
+    from hf_rlhf.runs.run import resolve_model_path
+
+    shutil.copytree(resolve_model_path(tiny_run["model_name_or_path"]), folder)
+    tiny_run["model_name_or_path"] = str(folder)
+
+
+def test_model_without_weights(tiny_run, tmp_path):
+    copied_model(tiny_run, tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    said(tiny_run, r"model holds no weights \(\*\.safetensors")
+
+
+def test_model_of_an_unknown_kind(tiny_run, tmp_path):
+    copied_model(tiny_run, tmp_path / "model")
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "no_such_model"}')
+    assert any("model_name_or_path" in problem for problem in problems(tiny_run))
+
+
+def test_tokenizer_that_is_damaged(tiny_run, tmp_path):
+    copied_model(tiny_run, tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    said(tiny_run, r"model_name_or_path: the tokenizer of .* does not load")
+
+
+@pytest.mark.parametrize(
+    ("settings", "pattern"),
+    [
+        ({"learning_rate": -1e-3}, r"learning_rate: is -0\.001\. It should be 0 or more"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps|by zero"),
+        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size|by zero"),
+        ({"max_steps": -1, "num_train_epochs": -1}, "num_train_epochs: is -1, so nothing"),
+        (
+            {"lora_target_modules": ["nosuch"]},
+            "names nosuch, which the model .*q_proj",
+        ),
+        ({"lora_target_modules": ["q_proj", "v_porj"]}, "lora_target_modules: names v_porj"),
+        # Of several, peft takes none for a pattern: it would train q_proj alone.
+        ({"lora_target_modules": ["q_proj", ".*v_proj"]}, r"names \.\*v_proj, which"),
+        ({"lora_target_modules": [".*q_porj"]}, r"names \.\*q_porj, which"),
+    ],
+)
+def test_numbers_and_modules_that_nothing_can_be_trained_with(tiny_run, settings, pattern):
+    said({**tiny_run, **settings}, pattern)
+
+
+@pytest.mark.parametrize(("written", "count"), [(["q_proj"], 2), ([".*[qv]_proj"], 4)])
+def test_one_target_module_is_an_end_or_a_pattern_of_names(tiny_run, written, count):
+    """TRL makes text of a list of one, and peft a pattern of text: `q_proj` matched nothing."""
+    from peft import get_peft_model
+
+    from hf_rlhf.models.loading import lora_config, skeleton
+
+    run = prepare(RunFile.from_mapping({**tiny_run, "lora_target_modules": written}))
+    model = get_peft_model(skeleton(run), lora_config(run))
+    layers = model.config.num_hidden_layers
+    names = [name for name, _ in model.named_parameters() if "lora_A" in name]
+    assert len(names) == layers * count // 2
+
+
+def test_a_pattern_of_target_modules_that_does_not_end_is_refused(tiny_run, monkeypatch):
+    prepare(RunFile.from_mapping(tiny_run))
+    monkeypatch.setattr(bounded, "SECONDS", 3)
+    endless = {**tiny_run, "lora_target_modules": ["(([a-z_.0-9]+)+)+!"]}
+    said(endless, "lora_target_modules: .* does not finish within 3 s")
+
+
+def test_a_chat_template_that_does_not_end_is_refused_before_a_row_is_written_out_with_it(
+    tiny_run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(bounded, "SECONDS", 3)
+    copied_model(tiny_run, tmp_path / "model")
+    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    (tmp_path / "model" / "chat_template.jinja").write_text(endless)
+    said(tiny_run, r"model_name_or_path: the chat template of .* does not finish within 3 s")
+
+
+@pytest.mark.parametrize(
+    ("change", "pattern"),
+    [
+        ('{"a":' * 100_000, "adapter_config.json is not JSON: it is nested too deep"),
+        ({"target_modules": "(([a-z_.0-9]+)+)+!"}, "does not finish within 3 s"),
+        ({"rank_pattern": {"(([a-z_.0-9]+)+)+!": 4}}, "does not finish within 3 s"),
+        ({"rank_pattern": ["q"]}, "rank_pattern is of type list, expected dict"),
+    ],
+)
+def test_an_adapter_of_anybodys_is_read_within_bounds(
+    tiny_run, tmp_path, monkeypatch, change, pattern
+):
+    from peft import get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    from hf_rlhf.models.loading import lora_config
+
+    run = prepare(RunFile.from_mapping(tiny_run))
+    monkeypatch.setattr(bounded, "SECONDS", 3)
+    model = AutoModelForCausalLM.from_pretrained(run.model_path)
+    get_peft_model(model, lora_config(run)).save_pretrained(tmp_path / "adapter")
+    file = tmp_path / "adapter" / "adapter_config.json"
+    if isinstance(change, str):
+        file.write_text(change)
+    else:
+        file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    del tiny_run["lora_r"], tiny_run["lora_target_modules"]
+    said({**tiny_run, "adapter": str(tmp_path / "adapter")}, pattern)
+
+
+def test_model_and_adapter_that_are_not_there(tiny_run, tmp_path, monkeypatch):
+    """Said at their keys and at once: nothing is loaded by a name before it is looked at."""
+    (tmp_path / "runs" / "sft-tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    tiny_run |= {"model_name_or_path": "./runs/sft-tinyy", "adapter": "runs/sft-tinyy/adapter"}
+    first, second = problems(tiny_run)
+    assert re.match(r"my\.yaml model_name_or_path: there is no folder .*'runs/sft-tiny'", first)
+    assert re.match(r"my\.yaml adapter: there is no folder .*'runs/sft-tiny'", second)
+
+
+def test_adapter_that_could_not_be_merged_after_training(tiny_run, tmp_path):
+    copied_model(tiny_run, tmp_path / "model")
+    config = tmp_path / "model" / "config.json"
+    quantised = {**json.loads(config.read_text()), "quantization_config": {"quant_method": "gptq"}}
+    config.write_text(json.dumps(quantised))
+    said(tiny_run, r"model_name_or_path: is quantised.*load_in_4bit")
+
+
+def test_what_the_trainer_would_import_after_the_first_evaluation(tiny_run):
+    tiny_run["report_to"] = "wandb"
+    said(tiny_run, r"report_to: wandb is not installed")
+    # No advice to install whatever package has a misspelt name.
+    tiny_run["report_to"] = "wandbb"
+    said(tiny_run, r"report_to: 'wandbb' is no tracker\. Did you mean `wandb`\? Known: .*trackio")
+    tiny_run["report_to"] = None
+    assert prepare(RunFile.from_mapping(tiny_run)).training.report_to == []
+    tiny_run["report_to"] = "none"
+    tiny_run["use_vllm"] = True
+    said(tiny_run, r"use_vllm: the package vllm is not installed")
+
+
+def test_settings_of_the_refiner_that_contradict_each_other(tiny_run):
+    said(
+        tiny_run | {"gradient_accumulation_steps": 3},
+        r"gradient_accumulation_steps 3 is not the 1 that prompts_per_step 4 makes",
+    )
+    said(tiny_run | {"eval_strategy": "steps"}, r"eval_strategy.*`evaluation` section")

@@ -1,0 +1,211 @@
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_rlhf.errors import RunFolderError
+from hf_rlhf.storage.files import (
+    atomic_write_bytes,
+    atomic_write_json,
+    atomic_write_text,
+    whole_folder,
+)
+from hf_rlhf.storage.secrets import REDACTED, find_secrets, scrub
+
+TOKEN = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7cF0hL"
+
+
+class TestAtomicWrite:
+    def test_makes_folders_and_replaces(self, tmp_path):
+        path = tmp_path / "a" / "b.txt"
+        atomic_write_text(path, "one")
+        atomic_write_text(path, "zwei ü\n")
+        assert path.read_text(encoding="utf-8") == "zwei ü\n"
+        assert [item.name for item in path.parent.iterdir()] == ["b.txt"]
+
+    def test_a_failed_write_leaves_the_old_file_and_no_rubbish(self, tmp_path, monkeypatch):
+        path = tmp_path / "run.json"
+        atomic_write_text(path, "old")
+
+        def full(_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(RunFolderError, match=r"run\.json cannot be written: No space left"):
+            atomic_write_text(path, "new")
+        assert path.read_text() == "old"
+        assert os.listdir(tmp_path) == ["run.json"]
+
+    def test_the_new_file_takes_the_place_of_the_old_one_at_once(self, tmp_path, monkeypatch):
+        """By a rename: who reads the old one reads it to its end, and nobody half of the new."""
+        path = tmp_path / "run.json"
+        atomic_write_text(path, "old")
+        done = []
+        for name in ("fsync", "replace"):
+            real = getattr(os, name)
+            monkeypatch.setattr(os, name, lambda *a, n=name, r=real: done.append(n) or r(*a))
+        with path.open() as reader:
+            atomic_write_text(path, "new")
+            assert reader.read() == "old"
+        assert path.read_text() == "new"
+        assert done == ["fsync", "replace", "fsync"], "the content, the name, the folder"
+
+    def test_a_folder_takes_the_place_of_another_at_once_or_not_at_all(self, tmp_path, monkeypatch):
+        out = tmp_path / "model"
+        with whole_folder(out) as folder:
+            (folder / "a").write_text("old")
+        with whole_folder(out, overwrite=True) as folder:
+            (folder / "a").write_text("new")
+            made = folder.stat().st_ino
+            assert (out / "a").read_text() == "old"
+        assert out.stat().st_ino == made
+        real = Path.rename
+
+        def full(path, target):
+            if path.suffix == ".tmp":
+                raise OSError(28, "No space left on device")
+            return real(path, target)
+
+        monkeypatch.setattr(Path, "rename", full)
+        with (
+            pytest.raises(RunFolderError, match="No space left"),
+            whole_folder(out, overwrite=True),
+        ):
+            pass
+        assert (out / "a").read_text() == "new"
+        assert os.listdir(tmp_path) == ["model"]
+
+    def test_a_private_file_is_private_from_the_start(self, tmp_path, monkeypatch):
+        path, modes = tmp_path / "key", []
+        real = os.replace
+
+        def look(source, target):
+            modes.append(stat.S_IMODE(os.stat(source).st_mode))
+            return real(source, target)
+
+        monkeypatch.setattr(os, "replace", look)
+        path.write_text("")
+        path.chmod(0o644)
+        atomic_write_text(path, "k", mode=0o600)
+        assert modes == [0o600]
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    def test_a_file_in_the_way_of_the_folder_is_named(self, tmp_path):
+        (tmp_path / "taken").write_text("")
+        with pytest.raises(RunFolderError, match="taken"):
+            atomic_write_bytes(tmp_path / "taken" / "run.json", b"")
+
+    def test_keeps_permissions(self, tmp_path):
+        path = tmp_path / "x"
+        path.write_text("")
+        path.chmod(0o640)
+        atomic_write_text(path, "y")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+    def test_refuses_what_is_not_json_before_touching_the_file(self, tmp_path):
+        path = tmp_path / "x.json"
+        path.write_text("{}")
+        with pytest.raises(ValueError, match="nan"):
+            atomic_write_json(path, {"loss": float("nan")})
+        assert path.read_text() == "{}"
+
+    def test_half_a_surrogate_pair_can_be_written(self, tmp_path):
+        atomic_write_json(tmp_path / "x.json", {"completion": "a\ud83db"})
+        assert json.loads((tmp_path / "x.json").read_bytes()) == {"completion": "a\ud83db"}
+
+
+class TestScrub:
+    @pytest.mark.parametrize(
+        ("text", "left"),
+        [
+            (TOKEN, REDACTED),
+            (f"token={TOKEN}, then", f"token={REDACTED}, then"),
+            ("sk-proj-abcdEFGH1234_5678-xyz", REDACTED),
+            ("github" + "_pat_11ABCDEFG0abcdefghij_klmnop", REDACTED),
+            ("id AKIA" + "IOSFODNN7EXAMPLE,", f"id {REDACTED},"),
+            ("Authorization: Bearer abcdefghijklmnop1234", f"Authorization: Bearer {REDACTED}"),
+            ("https://joe:pa55@judge.example/v1", f"https://{REDACTED}@judge.example/v1"),
+            ("https://joe:pa55@host", f"https://{REDACTED}@host"),
+            ("via http://joe:p@55@host:3128.", f"via http://{REDACTED}@host:3128."),
+            ("postgres://joe@host/db", f"postgres://{REDACTED}@host/db"),
+            ("http://h/v1?api_key=abc&model=m", f"http://h/v1?api_key={REDACTED}&model=m"),
+            ("s3://b/k?X-Amz-Signature=00ff", f"s3://b/k?X-Amz-Signature={REDACTED}"),
+        ],
+    )
+    def test_removes_secrets_by_their_form(self, text, left):
+        assert scrub(text) == left
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *("hf_rlhf_refiner.trainer:RefinerGRPOTrainer", "task-specific-long-hyphenated-name"),
+            *("https://host/a?page=2", "mail@example.com", "<answer>risk-averse</answer>"),
+            "1d5e7c0b9a8f7e6d5c4b3a29181716151413121f",
+        ],
+    )
+    def test_leaves_the_rest(self, text):
+        assert scrub(text) == text
+
+    @pytest.mark.parametrize("start", ["hf_", "api_org_", "sk-", "gho_", "github_pat_", "AKIA"])
+    @pytest.mark.parametrize("before", ["\n", "\t", "é", "\n\n", " ", ""])
+    def test_finds_and_removes_a_token_in_json_as_in_text(self, start, before):
+        token = start + "A1" * (10 if start == "github_pat_" else 8)
+        text = f"key:{before}{token}" if before else token
+        packed = json.dumps(text)  # as a tool's arguments are: a text that is JSON
+        for content in (text, json.dumps(text, ensure_ascii=False), packed, json.dumps(packed)):
+            assert find_secrets(content.encode())
+            assert "A1A1" not in scrub(content)
+
+    @pytest.mark.parametrize("start", ["hf_", "sk-", "gho_", "AKIA"])
+    def test_leaves_a_word_that_only_ends_like_a_token(self, start):
+        content = json.dumps(f"\nta{start}{'A1' * 8}")
+        assert not find_secrets(content.encode())
+        assert scrub(content) == content
+
+    def test_removes_values_of_secret_variables_everywhere(self, monkeypatch):
+        monkeypatch.setenv("JUDGE_API_KEY", "canary-value")
+        monkeypatch.setenv("LONGER_SECRET", "canary-value-and-more")
+        monkeypatch.setenv("SOME_TOKEN", "short")
+        monkeypatch.setenv("HARMLESS", "harmless-value")
+        dirty = {
+            "a canary-value b": [{"deep": ("x canary-value-and-more y", 3, None, True)}],
+            "plain": "short harmless-value",
+        }
+        assert scrub(dirty) == {
+            f"a {REDACTED} b": [{"deep": [f"x {REDACTED} y", 3, None, True]}],
+            "plain": "short harmless-value",
+        }
+
+    def test_removes_the_password_of_an_address_in_the_environment_wherever_it_stands(
+        self, monkeypatch
+    ):
+        monkeypatch.setenv("HTTPS_PROXY", "http://joe:p%40ss-w0rd@proxy:3128")
+        for bare in ("p@ss-w0rd", "p%40ss-w0rd"):
+            assert scrub(f"login as joe with {bare}!") == f"login as joe with {REDACTED}!"
+            assert find_secrets(f"with {bare}".encode()) == ["HTTPS_PROXY"]
+        assert scrub("proxy:3128 of joe") == "proxy:3128 of joe"
+
+    def test_removes_fields_and_flags_that_are_secret_by_name(self):
+        config = {
+            **{"hub_token": "opaque", "judge": {"api-key": "k"}, "password": ""},
+            **{"eos_token": "</s>", "max_tokens": 5, "api_key_env": "MY_KEY", "token": None},
+        }
+        assert scrub(config) == {
+            **{"hub_token": REDACTED, "judge": {"api-key": REDACTED}, "password": ""},
+            **{"eos_token": "</s>", "max_tokens": 5, "api_key_env": "MY_KEY", "token": None},
+        }
+        command = ["x", "--judges.main.api_key", "k", "--hub_token=t", "--eos_token", "</s>"]
+        assert scrub(command) == [
+            *("x", "--judges.main.api_key", REDACTED, f"--hub_token={REDACTED}"),
+            *("--eos_token", "</s>"),
+        ]
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
+    def test_is_idempotent(self, value):
+        once = scrub(value)
+        assert scrub(once) == once

@@ -1,0 +1,221 @@
+import copy
+import dataclasses
+import enum
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_rlhf.errors import RunFolderError
+from hf_rlhf.runs import environment as machine
+from hf_rlhf.storage import record
+from hf_rlhf.storage.record import (
+    as_json,
+    complete,
+    load_record,
+    new_record,
+    problems_of,
+    write_record,
+)
+
+EXAMPLE = Path(__file__).parents[1] / "golden" / "cards" / "finished_lora.json"
+
+
+def example():
+    return json.loads(EXAMPLE.read_text(encoding="utf-8"))
+
+
+class TestNewRecord:
+    def test_is_complete_loadable_and_its_own(self, tmp_path):
+        first, second = new_record(command=["train"]), new_record()
+        assert problems_of(first) == []
+        assert first["run_id"] != second["run_id"]
+        assert (first["status"], first["schema"]) == ("running", 1)
+        assert first["model"]["base"] is None
+        assert first["evaluation"] is None
+        write_record(first, tmp_path)
+        assert load_record(tmp_path) == first
+
+    def test_an_unknown_section_is_an_error(self):
+        with pytest.raises(TypeError, match="evalution"):
+            new_record(evalution={})
+
+
+class TestComplete:
+    def test_fills_in_without_changing_what_is_there(self):
+        some = {"samples": [{"step": 1}], "evaluation": {"after": {"total": {"mean": 1.0}}}}
+        before = copy.deepcopy(some)
+        full = complete(some)
+        assert some == before
+        assert full["samples"][0]["components"] is None
+        assert full["evaluation"]["after"]["total"] == {
+            **{"mean": 1.0, "low": None, "high": None, "n": None}
+        }
+        assert complete(full) == full
+
+    def test_keeps_what_it_does_not_know(self):
+        assert complete({"model": {"quantised": True}})["model"]["quantised"] is True
+
+    def test_nulls_are_empty(self):
+        nothing = dict.fromkeys(new_record())
+        assert complete(nothing) == complete({})
+
+
+class TestWriteAndLoad:
+    def test_round_trip(self, tmp_path):
+        path = write_record(example(), tmp_path)
+        assert path == tmp_path / "run.json"
+        assert load_record(tmp_path) == example()
+
+    def test_secrets_do_not_reach_the_disk(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("JUDGE_TOKEN", "canary-1234")
+        token = "hf_" + "x1" * 17
+        dirty = example()
+        dirty["command"] += ["--hub_token", "canary-5678"]
+        dirty["config"]["judges"] = {"main": {"base_url": f"https://u:canary-1234@h/?k={token}"}}
+        dirty["samples"][0]["completion"] = f"my key is {token}"
+        dirty["reward"]["judges"][0][token] = 1
+        text = write_record(dirty, tmp_path).read_text(encoding="utf-8")
+        assert "canary" not in text
+        assert token not in text
+
+    def test_not_finite_becomes_null_with_a_note(self, tmp_path):
+        dirty = example()
+        for entry in dirty["training"]["history"][:3]:
+            entry["loss"] = float("nan")
+        dirty["training"]["final"]["kl"] = float("-inf")
+        write_record(dirty, tmp_path)
+        loaded = load_record(tmp_path)
+        assert loaded["training"]["history"][0]["loss"] is None
+        assert loaded["notes"] == [
+            "training.final.kl: 1 not finite (-inf), written as null",
+            "training.history[].loss: 3 not finite (nan), written as null",
+        ]
+        write_record(loaded, tmp_path)
+        assert load_record(tmp_path) == loaded
+
+    def test_a_folder_without_a_record(self, tmp_path):
+        with pytest.raises(RunFolderError, match=r"run\.json is missing.*not a run folder"):
+            load_record(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            ("", "is damaged"),
+            ('{"schema": 1, "sta', "is damaged"),
+            ("[]", "schema 'list'"),
+            ('{"schema": 2}', "schema 2; this hf-rlhf reads schema 1"),
+            ('{"schema": 1, "status": "done"}', "status: Input should be 'running'"),
+            ('{"schema": 1, "status": "failed", "samples": [{"step": "3"}]}', r"samples\.0\.step"),
+            ('{"schema": 1, "status": "failed", "model": 3}', "model: "),
+        ],
+    )
+    def test_a_record_that_is_not_one(self, tmp_path, content, said):
+        (tmp_path / "run.json").write_text(content)
+        with pytest.raises(RunFolderError, match=said):
+            load_record(tmp_path)
+
+    def test_bytes_that_are_not_text(self, tmp_path):
+        (tmp_path / "run.json").write_bytes(b"\xff\xfe{")
+        with pytest.raises(RunFolderError, match="is damaged"):
+            load_record(tmp_path)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Options:
+    path: Path
+    sizes: tuple[int, ...]
+
+
+class TestAsJson:
+    def test_plain_forms(self):
+        value = {
+            **{"a": np.float32(0.5), "b": np.int64(3), "c": np.bool_(True), "d": np.arange(2)},
+            **{"e": Colour.RED, "f": Options(Path("x"), (1, 2)), "g": {"z", "y"}, 4: None},
+        }
+        assert as_json(value) == (
+            {
+                **{"a": 0.5, "b": 3, "c": True, "d": [0, 1], "e": "red"},
+                **{"f": {"path": "x", "sizes": [1, 2]}, "g": ["y", "z"], "4": None},
+            },
+            [],
+        )
+
+    def test_numpy_nan_is_noted_with_its_place(self):
+        assert as_json({"a": {"b": np.float64("nan")}}) == (
+            {"a": {"b": None}},
+            ["a.b: 1 not finite (nan), written as null"],
+        )
+
+    def test_the_rest_becomes_text_with_a_note(self):
+        value, notes = as_json({"a": 1j})
+        assert value == {"a": "1j"}
+        assert notes == ["a: 1 of type complex, written as text"]
+
+    @settings(max_examples=40, deadline=None)
+    @given(
+        st.recursive(
+            st.none() | st.booleans() | st.floats() | st.integers() | st.text() | st.binary(),
+            lambda item: st.lists(item) | st.dictionaries(st.text() | st.integers(), item),
+        )
+    )
+    def test_the_result_is_always_json(self, value):
+        json.dumps(as_json(value)[0], allow_nan=False)
+
+
+class TestEnvironment:
+    def test_names_versions_and_plugins_and_no_host(self, monkeypatch):
+        cuda = types.SimpleNamespace(
+            is_available=lambda: True, device_count=lambda: 2, get_device_name=lambda i: f"GPU {i}"
+        )
+        monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+        found = machine.environment()
+        assert problems_of({**new_record(), "environment": found}) == []
+        assert found["gpu"] == ["GPU 0", "GPU 1"]
+        assert found["packages"]["hf-rlhf"]
+        assert found["memory_gb"] > 0
+        import socket
+
+        assert socket.gethostname() not in json.dumps(found)
+
+    def test_every_package_that_offers_a_component_is_listed(self):
+        from hf_rlhf.config.registry import KINDS, offered, package
+
+        owners = {package(point)[0] for kind in KINDS for point in offered(kind)}
+        assert owners <= machine.packages().keys()
+
+    def test_git_state(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+        assert machine.git_state() is None
+        (tmp_path / "a").write_text("1")
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        for arguments in (["init", "-q"], ["add", "a"], [*identity, "commit", "-qm", "a"]):
+            subprocess.run(["git", *arguments], check=True)
+        state = machine.git_state()
+        assert len(state["commit"]) == 40
+        assert state["dirty"] is False
+        (tmp_path / "untracked").write_text("")
+        assert machine.git_state()["dirty"] is False
+        (tmp_path / "a").write_text("2")
+        assert machine.git_state()["dirty"] is True
+
+    def test_without_git(self, monkeypatch):
+        monkeypatch.setenv("PATH", "")
+        assert machine.git_state() is None
+
+
+def test_the_example_fits_the_schema():
+    assert problems_of(example()) == []
+    assert complete(example()) == example()
+    assert example()["schema"] == record.SCHEMA

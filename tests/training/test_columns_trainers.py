@@ -1,0 +1,509 @@
+"""Trainers that learn from columns, from the run file to the card: SFT, a reward model, DPO.
+
+And a LoRA that one of them trained, continued by another.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.errors import ConfigError, ModelError
+from hf_rlhf.models.fingerprint import read_identity
+from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.storage.record import load_record
+from hf_rlhf.testing.offering import offering
+from hf_rlhf.testing.tiny import make_tiny_policy
+from hf_rlhf.train import train
+
+Train = Callable[..., dict[str, Any]]
+RUN = {
+    **{"max_steps": 2, "logging_steps": 1, "save_steps": 1, "learning_rate": 1e-2},
+    **{"per_device_train_batch_size": 4, "use_cpu": True, "bf16": False, "report_to": "none"},
+    **{"activation_checkpointing": False, "dataloader_pin_memory": False},
+    **{"use_peft": True, "lora_r": 4, "lora_target_modules": ["q_proj", "v_proj"]},
+    "evaluation": {"rows": 4, "samples": 2, "max_new_tokens": 8},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def offered() -> Any:
+    """Offer the trainers and their data to every test here."""
+    from tests import columns_trainers as ours
+
+    trainers = {
+        "plain_sft": ours.ColumnsSFT,
+        "plain_reward": ours.ColumnsReward,
+        "plain_dpo": ours.ColumnsDPO,
+    }
+    datasets = {"demonstrations": ours.demonstrations, "pairs": ours.pairs}
+    with offering({"trainers": trainers, "datasets": datasets}):
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runs are, beside their base."""
+    found = tmp_path_factory.mktemp("columns")
+    make_tiny_policy(found / "base")
+    return found
+
+
+def config(folder: Path, plugin: str, name: str, **settings: Any) -> dict[str, Any]:
+    dataset = "demonstrations" if plugin == "plain_sft" else "pairs"
+    return {
+        "plugin": plugin,
+        "dataset": {"name": dataset},
+        "model_name_or_path": str(folder / "base"),
+        "output_dir": str(folder / name),
+        **RUN,
+        **settings,
+    }
+
+
+@pytest.fixture(scope="module")
+def sft(folder: Path) -> dict[str, Any]:
+    return train(config=config(folder, "plain_sft", "sft"))
+
+
+@pytest.fixture(scope="module")
+def reward(folder: Path) -> dict[str, Any]:
+    return train(config=config(folder, "plain_reward", "reward"))
+
+
+def problems(run: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        prepare(RunFile.from_mapping(run, name="my.yaml"))
+    return "\n".join(str(problem) for problem in caught.value.problems)
+
+
+def card(folder: Path) -> str:
+    return (folder / "README.md").read_text()
+
+
+def section(text: str, title: str) -> str:
+    return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def test_columns_that_the_dataset_lacks_are_named(folder):
+    run = config(folder, "plain_dpo", "x") | {"dataset": {"name": "demonstrations"}}
+    assert (
+        "dataset: trainer 'plain_dpo' needs the columns chosen, prompt, rejected; demonstrations "
+        "gave prompt, completion in 'train', so chosen, rejected are missing."
+    ) in problems(run)
+
+
+def test_a_trainers_own_preflight_is_asked(folder, offer):
+    from hf_rlhf.errors import Problem
+    from tests.columns_trainers import ColumnsSFT
+
+    class Careful(ColumnsSFT):
+        @classmethod
+        def preflight(cls, run):
+            yield Problem("max_length", f"{run.training.max_length} is too much.", "Less.")
+
+    offer("trainers", careful=Careful)
+    run = config(folder, "plain_sft", "x", max_length=99) | {"plugin": "careful"}
+    assert problems(run) == "my.yaml max_length: 99 is too much. Less."
+
+
+def test_an_adapter_writes_the_rows_that_it_rejects_beside_the_run(folder, offer):
+    from tests.columns_trainers import demonstrations
+
+    def strict(rejected_rows: Path | None = None):
+        seen.append(rejected_rows)
+        return demonstrations()
+
+    seen: list[Path | None] = []
+    offer("datasets", strict=strict)
+    run = config(folder, "plain_sft", "x") | {"dataset": {"name": "strict"}}
+    prepare(RunFile.from_mapping(run))
+    assert seen.pop() == folder / "x" / "rejected_rows.jsonl"
+    # Nothing is rewritten where a run has begun: it goes on, or another one is refused.
+    (folder / "x").mkdir()
+    (folder / "x" / "run.json").touch()
+    prepare(RunFile.from_mapping(run))
+    assert seen == [None]
+    run["dataset"]["rejected_rows"] = "mine.jsonl"
+    assert "rejected_rows: is given by the run itself" in problems(run)
+
+
+def test_prompts_beyond_the_models_positions_are_the_trainers_to_cut_if_it_does(folder, offer):
+    from datasets import concatenate_datasets
+
+    from tests.columns_trainers import demonstrations
+
+    def long():
+        given = demonstrations()
+        row = given["train"].select([0]).map(lambda row: {"prompt": "1 + " * 5000})
+        given["train"] = concatenate_datasets([given["train"], row])
+        return given
+
+    offer("datasets", long=long)
+    run = config(folder, "plain_sft", "x") | {"dataset": {"name": "long"}}
+    assert prepare(RunFile.from_mapping(run | {"max_length": 64}))
+    assert "row 8 of train has a prompt of" in problems(run | {"max_length": None})
+
+
+@pytest.mark.slow
+def test_sft_is_measured_shown_and_told(folder, sft):
+    assert sft["evaluation"]["difference"]["loss"]["n"] == 4
+    assert sft["evaluation"]["sampling"] == {}
+    assert [one["stage"] for one in sft["samples"]] == ["before"] * 2 + ["after"] * 2
+    assert sft["training"]["report"] == {"Rows": {"trained on": 8}}
+    text = card(folder / "sft")
+    assert "| `loss` |" in section(text, "Results")
+    assert "`total`" not in section(text, "Results")
+    assert "None: the run file names no reward" in section(text, "Reward")
+    during = section(text, "During training")
+    assert "| `entropy` |" in during
+    assert "Rows, as the trainer reports it:" in during
+    assert "| trained on | 8 |" in during
+    assert "(training_curves.png)" in during
+    assert "reward none" not in text
+    assert "revision" not in text.split("## How to load")[0]  # a folder has none
+    assert (folder / "sft" / "adapter" / "tokenizer_config.json").exists()
+    assert (folder / "sft" / "training_curves.png").stat().st_size > 5000
+
+
+@pytest.mark.slow
+def test_what_was_measured_before_is_read_back(folder, sft, monkeypatch):
+    from tests.columns_trainers import ColumnsSFT
+
+    path = folder / "sft" / "run.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"status": "running", "evaluation": None}))
+    (folder / "sft" / ".start").mkdir()  # of a session that was killed while it measured
+    stages = []
+    monkeypatch.setattr(
+        ColumnsSFT,
+        "held_out",
+        classmethod(lambda cls, run, model, kwargs: stages.append(Path(model).name)),
+    )
+    again = train(config=config(folder, "plain_sft", "sft"))
+    assert stages == ["merged"]
+    assert not (folder / "sft" / ".start").exists()
+    assert again["evaluation"]["before"] == record["evaluation"]["before"]
+    monkeypatch.undo()
+    path.write_text(json.dumps(record))
+
+
+@pytest.mark.slow
+def test_what_stopped_training_is_not_hidden_by_a_report_that_fails(folder, offer, capsys):
+    from tests.columns_trainers import ColumnsSFT
+
+    class Frail(ColumnsSFT):
+        def training_step(self, *args, **kwargs):
+            raise ValueError("what went wrong")
+
+        def report(self):
+            return None
+
+    offer("trainers", frail=Frail)
+    run = config(folder, "plain_sft", "frail", evaluation=None) | {"plugin": "frail"}
+    with pytest.raises(ValueError, match="what went wrong"):
+        train(config=run)
+    assert "report() of Frail returned NoneType" in capsys.readouterr().err
+    assert load_record(folder / "frail")["status"] == "failed"
+
+
+@pytest.mark.slow
+def test_a_reward_model_is_one(folder, reward):
+    from transformers import AutoModelForSequenceClassification
+
+    assert reward["model"]["class"] == "LlamaForSequenceClassification"
+    assert reward["model"]["num_labels"] == 1
+    assert reward["evaluation"]["difference"]["margin"]["mean"] > 0
+    assert reward["samples"] == []
+    assert "lora_task_type" not in reward["defaults"]
+    loaded = AutoModelForSequenceClassification.from_pretrained(folder / "reward" / "merged")
+    assert loaded.config.num_labels == 1
+    text = card(folder / "reward")
+    assert "pipeline_tag: text-classification" in text
+    assert "by reward modelling (plugin `plain_reward`)" in text
+    assert "classifies text and writes none" in section(text, "Sample completions")
+    load = section(text, "How to load")
+    assert "AutoModelForCausalLM" not in load
+    snippet = (
+        load.split("```python")[2].split("```")[0].replace('"BASE"', f"{str(folder / 'base')!r}")
+    )
+    snippet = snippet.replace('"."', f"{str(folder / 'reward')!r}")
+    made: dict[str, Any] = {}
+    exec(snippet, made)  # the card's own
+    with torch.inference_mode():
+        ids = made["tokenizer"]("4 + 1 = 5", return_tensors="pt")
+        torch.testing.assert_close(made["model"](**ids).logits, loaded(**ids).logits)
+
+
+@pytest.mark.slow
+@pytest.mark.smoke
+def test_a_reward_model_is_published_and_pulled(folder, reward, tmp_path, monkeypatch):
+    from transformers import AutoModelForSequenceClassification
+
+    local_hub = pytest.importorskip("hf_rlhf_local_hub")
+    from hf_rlhf.hub.download import pull
+    from hf_rlhf.hub.publish import publish_run
+
+    with local_hub.serve(tmp_path / "hub") as hub:
+        monkeypatch.setenv("HF_TOKEN", "any-token-will-do")
+        files = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", files)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+        publish_run(folder / "reward", repo_id="demo/rm", base_model="demo/base", push_base=True)
+        pull("demo/rm", tmp_path / "pulled")
+        from hf_rlhf.models.loading import find_adapter
+
+        adapter = find_adapter("demo/rm")
+    identity = read_identity(adapter)
+    assert identity is not None
+    assert (identity["base"], adapter.name) == ("demo/base", "adapter")
+    # Of somebody's repository nothing else is fetched, whatever lies there.
+    assert sorted(path.name for path in adapter.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "base_identity.json",
+    ]
+    assert identity["fingerprint"] == reward["model"]["identity"]["fingerprint"]
+    pulled = AutoModelForSequenceClassification.from_pretrained(tmp_path / "pulled")
+    assert pulled.config.num_labels == 1
+    assert "base_model: demo/base" in card(tmp_path / "pulled")
+
+
+@pytest.mark.slow
+def test_dpo_continues_the_adapter_of_sft_and_keeps_no_reference(folder, sft):
+    settings = {"adapter": str(folder / "sft"), "evaluation": None}
+    run = config(folder, "plain_dpo", "dpo", **settings)
+    record = train(config=run)
+    out = folder / "dpo" / "adapter"
+    assert not (out / "ref").exists()
+    assert (folder / "dpo" / "checkpoints" / "checkpoint-2" / "ref").exists()
+    assert read_identity(out) == read_identity(folder / "sft" / "adapter")
+    before = load_file(folder / "sft" / "adapter" / "adapter_model.safetensors")
+    after = load_file(out / "adapter_model.safetensors")
+    assert before.keys() == after.keys()
+    change = max((before[name] - after[name]).abs().max() for name in before)
+    assert 0 < change < 0.1  # two steps from where it was, and not from a new start
+    assert record["training"]["history"][0]["loss"] == pytest.approx(0.693, abs=1e-3)
+    assert record["model"]["continues"]["adapter"] == str(folder / "sft")
+    assert "| Continues | the adapter `" in card(folder / "dpo")
+    # Killed after its first step, it ends with the same weights.
+    resumed = config(folder, "plain_dpo", "dpo_again", **settings) | {"max_steps": 2}
+    from hf_rlhf.training import session
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "save_weights", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(config=resumed)
+    import shutil
+
+    shutil.rmtree(folder / "dpo_again" / "checkpoints" / "checkpoint-2")
+    train(config=resumed)
+    again = load_file(folder / "dpo_again" / "adapter" / "adapter_model.safetensors")
+    assert all(torch.equal(again[name], after[name]) for name in after)
+
+
+@pytest.mark.slow
+def test_before_is_measured_with_the_adapter_that_is_continued(folder, sft):
+    run = config(folder, "plain_sft", "sft_more", adapter=str(folder / "sft" / "adapter"))
+    del run["lora_r"], run["lora_target_modules"]
+    record = train(config=run)
+    before, ended = record["evaluation"]["before"], sft["evaluation"]["after"]
+    assert before["loss"]["mean"] == pytest.approx(ended["loss"]["mean"], rel=1e-5)
+    assert record["model"]["adapter"]["r"] == 4
+    # ModelConfig's own defaults are not those of the adapter that is continued.
+    assert not [key for key in record["defaults"] if key.startswith("lora_")]
+    assert not (folder / "sft_more" / ".start").exists()
+    # What lies under the adapter's name is another one now: this is no longer the same run.
+    path = folder / "sft_more" / "run.json"
+    content = json.loads(path.read_text())
+    content["model"]["continues"]["sha256"] = "0" * 64
+    path.write_text(json.dumps(content))
+    from hf_rlhf.errors import RunFolderError
+
+    with pytest.raises(RunFolderError, match=r"adapter's weights: '000"):
+        train(config=run)
+
+
+@pytest.mark.slow
+def test_a_reward_model_begins_with_an_adapter_of_sft_and_a_new_head(folder, sft, monkeypatch):
+    from tests.columns_trainers import ColumnsReward
+
+    run = config(folder, "plain_reward", "reward_of_sft", adapter=str(folder / "sft"))
+    aside = run | {"output_dir": str(folder / "aside")}
+    trainer = ColumnsReward.from_run(prepare(RunFile.from_mapping(aside)))
+    there = load_file(folder / "sft" / "adapter" / "adapter_model.safetensors")
+    held = dict(trainer.model.named_parameters())
+    for name, value in there.items():
+        torch.testing.assert_close(held[name.replace(".weight", ".default.weight")], value)
+    trained = {name for name, value in held.items() if value.requires_grad}
+    assert "base_model.model.score.modules_to_save.default.weight" in trained
+    record = train(config=run)
+    assert record["evaluation"]["after"]["margin"]["n"] == 4
+    saved = load_file(folder / "reward_of_sft" / "adapter" / "adapter_model.safetensors")
+    assert "base_model.model.score.weight" in saved
+    # And it goes on from an adapter that has its head.
+    again = aside | {"adapter": str(folder / "reward_of_sft")}
+    head = dict(
+        ColumnsReward.from_run(prepare(RunFile.from_mapping(again))).model.named_parameters()
+    )
+    torch.testing.assert_close(
+        head["base_model.model.score.modules_to_save.default.weight"],
+        saved["base_model.model.score.weight"],
+    )
+
+
+@pytest.mark.slow
+def test_a_trainer_that_does_not_heed_the_adapter_is_stopped(folder, sft, offer):
+    from hf_rlhf.errors import BrokenPlugin
+    from tests.columns_trainers import ColumnsSFT
+
+    class Deaf(ColumnsSFT):
+        @classmethod
+        def from_run(cls, run):
+            return super().from_run(replace(run, adapter=None))
+
+    offer("trainers", deaf=Deaf)
+    run = config(folder, "plain_sft", "deaf", adapter=str(folder / "sft"), evaluation=None)
+    with pytest.raises(BrokenPlugin, match=r"its model did not begin with it.*policy_arguments"):
+        train(config=run | {"plugin": "deaf"})
+
+
+def adapter_of(folder: Path, **changes: Any) -> Path:
+    """Return a copy of the adapter that SFT trained, with its configuration changed."""
+    import shutil
+
+    out = folder / f"changed_{len(list(folder.iterdir()))}"
+    shutil.copytree(folder / "sft" / "adapter", out)
+    path = out / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return out
+
+
+@pytest.mark.slow
+def test_an_adapter_that_cannot_be_continued_is_refused_before_weights_load(folder, sft):
+    def said(adapter: Path | str, **settings: Any) -> str:
+        return problems(config(folder, "plain_sft", "x", adapter=str(adapter), **settings))
+
+    good = folder / "sft"
+    assert re.search(
+        r"adapter: is given, and the run trains all weights", said(good, use_peft=False)
+    )
+    assert re.search(r"lora_r: is 8, and the adapter that is continued has 4", said(good, lora_r=8))
+    assert "adapter_revision: is given without" in problems(
+        config(folder, "plain_sft", "x", adapter_revision="v1")
+    )
+    assert "expected two numbers, r above 0" in said(adapter_of(folder, r="64"))
+    listed = adapter_of(folder)
+    (listed / "adapter_config.json").write_text("[]")
+    assert "holds list, not a mapping" in said(listed)
+    assert "peft_type is 'IA3'" in said(adapter_of(folder, peft_type="IA3"))
+    assert "without its head" in said(adapter_of(folder, task_type="SEQ_CLS"))
+    assert "is not an adapter: it has no adapter_config.json" in said(folder / "base")
+    other = make_tiny_policy(folder / "other_base", seed=3)
+    assert re.search(
+        r"was made for another base, .*base': its fingerprint",
+        said(good, model_name_or_path=str(other)),
+    )
+
+
+@pytest.mark.slow
+def test_without_an_identity_shapes_tell_another_base(folder, sft):
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    adapter = adapter_of(folder)
+    (adapter / "base_identity.json").unlink()
+    wide = AutoConfig.from_pretrained(folder / "base")
+    wide.hidden_size = 64
+    AutoModelForCausalLM.from_config(wide).save_pretrained(folder / "wide")
+    AutoTokenizer.from_pretrained(folder / "base").save_pretrained(folder / "wide")
+    run = config(folder, "plain_sft", "x", adapter=str(adapter))
+    found = problems(run | {"model_name_or_path": str(folder / "wide")})
+    assert re.search(
+        r"was made for another base \(.*\): its model.layers.0.self_attn.q_proj", found
+    )
+
+
+@pytest.mark.slow
+def test_a_trainer_with_one_adapter_of_another_name_is_understood(folder, offer):
+    from tests.columns_trainers import ColumnsSFT
+
+    class Named(ColumnsSFT):
+        def save_model(self, output_dir=None, _internal_call=False):
+            super().save_model(output_dir if _internal_call else f"{output_dir}/policy")
+
+    class Two(ColumnsSFT):
+        def save_model(self, output_dir=None, _internal_call=False):
+            for name in ("one", "two"):
+                super().save_model(output_dir if _internal_call else f"{output_dir}/{name}")
+
+    offer("trainers", named=Named, two=Two)
+    run = config(folder, "plain_sft", "named", evaluation=None) | {"plugin": "named"}
+    train(config=run)
+    assert (folder / "named" / "adapter" / "adapter_model.safetensors").exists()
+    assert load_record(folder / "named")["status"] == "finished"
+    with pytest.raises(ModelError, match=r"The trainer saved no adapter: .*in folders one, two"):
+        train(config=run | {"plugin": "two", "output_dir": str(folder / "two")})
+
+
+@pytest.mark.slow
+def test_the_conformance_checks_know_such_trainers(monkeypatch):
+    from hf_rlhf.testing import check_trainer
+    from tests import columns_trainers as ours
+
+    def as_text(rows: Any) -> Any:
+        return rows.map(lambda row: {name: text_of(value) for name, value in row.items()})
+
+    from hf_rlhf.data.messages import text_of
+    from hf_rlhf.testing.minimal import minimal_rows
+
+    rows = as_text(minimal_rows({"chosen"}))
+    check_trainer(ours.ColumnsReward, dataset=rows, settings={"use_peft": True, "lora_r": 2})
+
+    class Vague(ours.ColumnsSFT):
+        """Measures other numbers each time, and reports what is not JSON."""
+
+        asked = 0
+
+        @classmethod
+        def held_out(cls, run, model, model_kwargs):
+            from hf_rlhf.evaluation.evaluate import Evaluation
+
+            Vague.asked += 1
+            return Evaluation([{"loss": float(Vague.asked)}] * 4)
+
+        def report(self):
+            return {"Rows": float("nan")}
+
+    with pytest.raises(AssertionError) as caught:
+        check_trainer(Vague, skip=["resumes_exactly"])
+    told = str(caught.value)
+    assert "measures: held_out measured other numbers the second time" in told
+    assert "reports: report() gave ValueError" in told
+
+
+def test_columns_that_are_no_set_of_names_are_told_before_anything_trains():
+    from hf_rlhf.testing import check_trainer
+    from tests import columns_trainers as ours
+
+    class Text(ours.ColumnsSFT):
+        columns = "prompt"
+
+    with pytest.raises(AssertionError, match="says_what_it_is: columns is 'prompt'"):
+        check_trainer(Text)
+
+    class Image(ours.ColumnsSFT):
+        task = "image-classification"
+
+    with pytest.raises(AssertionError, match="task is 'image-classification'"):
+        check_trainer(Image)

@@ -1,0 +1,268 @@
+"""Two processes give what one gives, and whole weights, under each shipped launch configuration.
+
+On the CPU, with gloo. The completions of the GRPO run are given, so that it too can be compared.
+"""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from hf_rlhf.cli.launch_configs import launch_configs
+from hf_rlhf.testing.launched import lacking, launch_environment
+
+# On a busy machine two processes wait for each other much longer than they compute.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+HERE = Path(__file__).parents[1] / "launched"
+ENTRY_POINTS = """
+[hf_rlhf.trainers]
+plain_sft = launched_trainers:PlainSFT
+fixed_grpo = launched_trainers:FixedGRPO
+[hf_rlhf.datasets]
+towns = launched_trainers:towns
+[hf_rlhf.rewards]
+words = launched_trainers:Words
+"""
+COMMON = {
+    "schema": 1,
+    "model_name_or_path": "package://hf_rlhf_refiner/tiny_policy",
+    "dataset": {"name": "towns"},
+    "max_steps": 3,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    **{"use_cpu": True, "bf16": False, "activation_checkpointing": False},
+    "dataloader_pin_memory": False,
+}
+LORA = {
+    **{"use_peft": True, "lora_r": 4, "lora_target_modules": ["q_proj", "v_proj"]},
+    "lora_dropout": 0.0,  # each process draws its own
+}
+SFT = {"plugin": "plain_sft", "per_device_train_batch_size": 4, "max_length": 64}
+RUNS: dict[str, dict[str, Any]] = {
+    "sft": {**COMMON, **LORA, **SFT, "learning_rate": 1e-3},
+    "full": {**COMMON, **SFT, "learning_rate": 1e-4},
+    "grpo": {
+        **{**COMMON, **LORA, "plugin": "fixed_grpo", "rewards": [{"name": "words"}]},
+        **{"num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": 16},
+        **{"learning_rate": 1e-3, "beta": 0.01},
+        "evaluation": {"split": "test", "rows": 3, "max_new_tokens": 4},
+    },
+}
+LAUNCHES = {
+    "cpu_ddp": (),
+    "deepspeed_zero2": ("--num_processes", "2", "--mixed_precision", "no"),
+    "deepspeed_zero3": ("--num_processes", "2", "--mixed_precision", "no"),
+    "fsdp2": ("--num_processes", "2", "--mixed_precision", "no"),
+}
+TYPES = {"cpu_ddp": "MULTI_CPU", "fsdp2": "FSDP"}
+
+
+def needs(name: str) -> None:
+    if reason := lacking(name):
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with an installed package that offers the trainers of these tests."""
+    folder = tmp_path_factory.mktemp("package")
+    for path in HERE.glob("*.py"):
+        shutil.copy(path, folder)
+    info = folder / "launched_trainers-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: launched-trainers\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    return folder
+
+
+def python(package: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words],
+        env=launch_environment(PYTHONPATH=str(package), **environment),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+
+
+def launched(package: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    launch = ("-m", "accelerate.commands.launch", "--main_process_port", "0")
+    return python(package, *launch, *words, **environment)
+
+
+def trained(
+    package: Path, folder: Path, processes: int, launch: Sequence[str] = (), **environment: str
+) -> Path:
+    """Train each of RUNS, with the same global batch on one process and on two."""
+    for name, run in RUNS.items():
+        accumulation = {"gradient_accumulation_steps": 2 // processes}
+        content = {**run, **accumulation, "output_dir": str(folder / name)}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    script = [str(package / "train_each.py"), *(str(folder / f"{name}.yaml") for name in RUNS)]
+    start = launched if launch else python
+    done = start(package, *launch, *script, **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+def record(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "run.json").read_text())
+    return content
+
+
+@pytest.fixture(scope="module")
+def alone(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(package, tmp_path_factory.mktemp("alone"), 1)
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_two_processes_train_as_one_does(name, package, alone, tmp_path):
+    needs(name)
+    config = ("--config_file", str(launch_configs()[name]), *LAUNCHES[name])
+    environment = {"FSDP_ON_CPU": "1"} if name == "fsdp2" else {}
+    trained(package, tmp_path, 2, config, **environment)
+    for run in RUNS:
+        one, two = record(alone / run), record(tmp_path / run)
+        assert two["training"]["distributed"]["type"] == TYPES.get(name, "DEEPSPEED")
+        assert two["training"]["world_size"] == 2
+        assert two["model"] == one["model"]
+        # Not the KL that TRL logs: a mean of the means of micro-batches, which differ.
+        for key in {"loss", "grad_norm", "reward"} & one["training"]["history"][0].keys():
+            assert logged(two, key) == pytest.approx(logged(one, key), rel=1e-4), (run, key)
+        assert two["evaluation"] == one["evaluation"]
+        assert_same_weights(alone / run, tmp_path / run)
+
+
+def logged(content: dict[str, Any], key: str) -> list[float]:
+    return [entry[key] for entry in content["training"]["history"] if key in entry]
+
+
+def assert_same_weights(one: Path, two: Path) -> None:
+    """No tensor is missing, empty or other: adapter, and merged or fully trained weights."""
+    for path in ("adapter/adapter_model.safetensors", "merged/model.safetensors"):
+        if not (one / path).exists():
+            assert not (two / path).exists()
+            continue
+        expected, found = load_file(one / path), load_file(two / path)
+        if beside := found.keys() - expected.keys():
+            # ZeRO-2 and FSDP2 write the tied output embedding beside the input's.
+            assert beside == {"lm_head.weight"}
+            assert found["lm_head.weight"].equal(found["model.embed_tokens.weight"])
+        for name, tensor in expected.items():
+            assert found[name].shape == tensor.shape
+            assert (found[name] - tensor).abs().max() < 1e-5, name
+
+
+def test_a_whole_run_under_zero3(package, tmp_path):
+    """The command of the docs: evaluate, train, save, merge, evaluate, record."""
+    needs("deepspeed_zero3")
+    folder = tmp_path / "run"
+    config = ("--config_file", str(launch_configs()["deepspeed_zero3"]))
+    words = (
+        *(*config, *LAUNCHES["deepspeed_zero3"], "-m", "hf_rlhf.train", "--plugin", "refiner_grpo"),
+        *("--output_dir", str(folder), "--max_steps", "2", "--save_steps", "1"),
+        *("--prompts_per_step", "4", "--num_generations", "4"),
+        *("--per_device_train_batch_size", "8", "--dataset.train_rows", "16"),
+        *("--dataset.test_rows", "8", "--evaluation.rows", "8"),
+        *("--expect_world_size", "2", "--expect_distributed", "DEEPSPEED"),
+    )
+    done = launched(package, *words)
+    assert done.returncode == 0, done.stderr[-3000:]
+    content = record(folder)
+    assert content["status"] == "finished"
+    assert content["training"]["distributed"] == {"type": "DEEPSPEED", "zero_stage": 3}
+    assert "deepspeed_zero3.yaml --num_processes 2" in " ".join(content["command"])
+    assert (content["training"]["steps"], content["evaluation"]["rows"]) == (2, 8)
+    assert {"before", "after", "difference"} <= content["evaluation"].keys()
+    adapter = load_file(folder / "adapter" / "adapter_model.safetensors")
+    assert sum(one.numel() for one in adapter.values()) == content["model"]["trainable_parameters"]
+    assert all(one.abs().max() > 0 for one in adapter.values())
+    merged = load_file(folder / "merged" / "model.safetensors")
+    assert sum(one.numel() for one in merged.values()) == content["model"]["parameters"]
+
+    # As after a crash between the two steps: the same command goes on from the first.
+    (folder / "run.json").write_text(json.dumps({**content, "status": "failed"}))
+    for left in ("checkpoints/checkpoint-2", "adapter", "merged"):
+        shutil.rmtree(folder / left)
+    done = launched(package, *words)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "checkpoint-1" in done.stdout
+    resumed = load_file(folder / "adapter" / "adapter_model.safetensors")
+    assert max((resumed[name] - adapter[name]).abs().max().item() for name in adapter) == 0
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[list[Any]]:
+    """Return rank, world size, type and problems that each process of a launch said."""
+    lines = [line for line in done.stdout.splitlines() if line.startswith("SAID ")]
+    return sorted(json.loads(line.removeprefix("SAID ")) for line in lines)
+
+
+def test_accelerate_on_the_cpu_starts_one_of_two(package):
+    script = (str(package / "say_launch.py"), "use_cpu")
+    ((_, world, kind, problems),) = said(
+        launched(package, "--cpu", "--num_processes", "2", *script)
+    )
+    assert (world, kind) == (1, "NO")
+    assert problems == ["`accelerate launch` was asked for several processes and started one."]
+    ((*_, problems),) = said(launched(package, "--cpu", "--num_processes", "1", *script))
+    assert problems == []
+
+
+def test_fsdp_on_the_cpu_is_plain_ddp(package):
+    config = ("--config_file", str(launch_configs()["fsdp2"]), *LAUNCHES["fsdp2"])
+    found = said(launched(package, *config, str(package / "say_launch.py"), "use_cpu"))
+    problem = "FSDP was asked for, but accelerate would make it MULTI_CPU without a word."
+    assert found == [[rank, 2, "MULTI_CPU", [problem]] for rank in (0, 1)]
+
+
+def test_two_machines_are_one_launch(package):
+    """Two launchers, as on two machines, with the address of the first."""
+    config = ("--config_file", str(launch_configs()["multi_node"]), "--num_processes", "2")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [
+        *(sys.executable, "-m", "accelerate.commands.launch", *config, "--mixed_precision", "no"),
+        *("--main_process_ip", "127.0.0.1", "--main_process_port", port),
+    ]
+    environment = launch_environment(PYTHONPATH=str(package))
+    machines = [
+        subprocess.Popen(
+            [*command, "--machine_rank", rank, str(package / "say_launch.py"), "use_cpu"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    outputs = [machine.communicate(timeout=120) for machine in machines]
+    lines = [line for out, _ in outputs for line in out.splitlines() if line.startswith("SAID ")]
+    found = sorted(json.loads(line.removeprefix("SAID ")) for line in lines)
+    assert found == [[rank, 2, "MULTI_CPU", []] for rank in (0, 1)], outputs
+
+
+def test_ranks_without_gpus_do_not_train_alone_in_one_folder(package, tmp_path):
+    """torchrun without `use_cpu`: both would be the only process. One error is told, once."""
+    run = {**RUNS["sft"], "output_dir": str(tmp_path / "run"), "use_cpu": False}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run))
+    done = python(
+        package,
+        *("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"),
+        *("-m", "hf_rlhf.train", "--config", str(tmp_path / "run.yaml")),
+    )
+    assert done.returncode != 0
+    message = "2 processes were launched, and each would train alone, on everything."
+    lines = [line for line in done.stderr.splitlines() if message in line or "rank 1: " in line]
+    assert sorted(line.split(":")[0].strip() for line in lines) == ["- launch", "rank 1"]
+    assert not (tmp_path / "run" / "run.json").exists()

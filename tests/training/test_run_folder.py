@@ -1,0 +1,156 @@
+"""What a folder must hold for a run to go on in it, and how the record says to repeat it."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from accelerate import PartialState
+from datasets import DatasetDict
+
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.errors import RunFolderError
+from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.storage.record import load_record, write_record
+from hf_rlhf.training.dry_run import plan
+from hf_rlhf.training.record_sections import (
+    _changed,
+    judges_section,
+    opening,
+    reproduction,
+    usage_of,
+)
+from hf_rlhf.training.recorder import Recorder
+from hf_rlhf.training.run_folder import OWNER_NAME, claimed, previous_record
+
+TOLD = {"repo_id": "me/it", "base_model": "me/base"}
+
+
+def resolved(run):
+    return prepare(RunFile.from_mapping(run, name="my.yaml"))
+
+
+def test_a_folder_has_one_owner_at_a_time(tmp_path):
+    folder = tmp_path / "run"
+    with claimed(folder):
+        with (
+            pytest.raises(RunFolderError, match=rf"run is in use by process {os.getpid()} on "),
+            claimed(folder),
+        ):
+            pass
+        with pytest.raises(RunFolderError), claimed(folder):
+            pass  # who was refused has not let it go
+    with pytest.raises(ZeroDivisionError), claimed(folder):
+        raise ZeroDivisionError
+    with claimed(folder):
+        assert (folder / OWNER_NAME).exists()
+    assert not (folder / OWNER_NAME).exists()
+
+
+def test_of_lists_of_sections_only_what_differs_is_told():
+    old = [{"name": "a", "rate": 1, "dataset": {"form": "x"}}, {"name": "b"}]
+    new = [{"name": "a", "rate": 2, "dataset": {"form": "x"}}, {"name": "b", "epochs": 3}]
+    assert _changed("phases", old, new) == [
+        "phases.a.rate: 1 -> 2",
+        "phases.b.epochs: None -> 3",
+    ]
+    assert _changed("phases", old, old[::-1])[0].startswith("phases: [{'name': 'a'")
+    assert _changed("phases", old, old[:1])[0].startswith("phases: [{'name': 'a'")
+
+
+@pytest.mark.parametrize("name", ["README.md", "config.yaml", "checkpoints", "evaluation"])
+def test_a_folder_with_other_content_is_neither_overwritten_nor_taken_for_a_run(tiny_run, name):
+    run = resolved(tiny_run)
+    assert previous_record(run) is None
+    run.folder.mkdir()
+    (run.folder / "notes.txt").write_text("of no concern")
+    assert previous_record(run) is None
+    (run.folder / name).mkdir()
+    with pytest.raises(RunFolderError, match=rf"no run.json, but holds {name}.*output_dir"):
+        previous_record(run)
+
+
+def test_a_token_that_is_not_set_is_recorded_as_none(tiny_run):
+    assert opening(resolved(tiny_run), [])["defaults"]["hub_token"] is None
+
+
+def test_a_run_goes_on_unless_a_setting_or_the_rows_differ(tiny_run):
+    run = resolved(tiny_run)
+    run.folder.mkdir()
+    write_record(opening(run, []), run.folder)
+    same = resolved({**tiny_run, "card": {"title": "New"}, "publish": TOLD})
+    assert previous_record(same)["run_id"] == load_record(run.folder)["run_id"]
+    with pytest.raises(RunFolderError, match=r"learning_rate: 0.001 -> 0.5"):
+        previous_record(resolved({**tiny_run, "learning_rate": 0.5}))
+    with pytest.raises(RunFolderError, match=r"learning_rate: 0.001 -> 0.5"):
+        plan(RunFile.from_mapping({**tiny_run, "learning_rate": 0.5}), None)
+    backwards = run.dataset["train"].select(range(7, -1, -1))
+    swapped = replace(run, dataset=DatasetDict({**run.dataset, "train": backwards}))
+    with pytest.raises(RunFolderError) as refused:
+        previous_record(swapped)
+    assert "content of the rows in 'train' (digest): " in str(refused.value)
+    assert "in 'test'" not in str(refused.value)
+    run.dataset["train"] = run.dataset["train"].select(range(7))
+    with pytest.raises(RunFolderError, match=r"rows: .*'train': 8.* -> .*'train': 7"):
+        previous_record(run)
+
+
+def test_a_folder_from_before_rows_had_digests_goes_on_and_says_so(tiny_run, capsys):
+    run = resolved(tiny_run)
+    run.folder.mkdir()
+    record = opening(run, [])
+    assert record["data"]["digests"].keys() == {"train", "test"}
+    del record["data"]["digests"]
+    write_record(record, run.folder)
+    Recorder(run, PartialState()).open([])
+    assert "without a digest of its rows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("world", "distributed", "options"),
+    [
+        # Without a number accelerate would take every GPU of the reader's machine.
+        (1, {"type": "NO"}, "--num_processes 1"),
+        (2, {"type": "MULTI_CPU"}, "--num_processes 2 --multi_gpu"),
+        # And without a stage, ZeRO-2.
+        (
+            8,
+            {"type": "DEEPSPEED", "zero_stage": 3},
+            "--num_processes 8 --use_deepspeed --zero_stage 3",
+        ),
+        (
+            1,
+            {"type": "DEEPSPEED", "zero_stage": 2},
+            "--num_processes 1 --use_deepspeed --zero_stage 2",
+        ),
+        (4, {"type": "FSDP"}, "--num_processes 4 --use_fsdp"),
+    ],
+)
+def test_the_command_that_repeats_a_run_launches_it_alike(world, distributed, options):
+    command = reproduction(["--plugin", "x"], world, distributed)
+    assert " ".join(command) == f"accelerate launch {options} -m hf_rlhf.train --plugin x"
+
+
+def test_a_judges_usage_is_counted_on_over_restarts():
+    judge = SimpleNamespace(
+        describe=lambda: {"model": "m"}, usage=lambda: {"calls": 3, "cost": 0.5}
+    )
+    spec = SimpleNamespace(judges=[SimpleNamespace(label="main", name="openai")])
+    run = SimpleNamespace(judges={"main": judge}, spec=spec)
+    first = judges_section(run, {})
+    again = judges_section(run, usage_of(first))
+    assert first[0]["usage"] == {"calls": 3, "cost": 0.5}
+    assert again[0]["usage"] == {"calls": 6, "cost": 1.0}
+    assert (again[0]["label"], again[0]["model"]) == ("main", "m")
+
+
+def test_samples_of_steps_that_are_done_again_are_forgotten(tmp_path: Path):
+    from hf_rlhf.training.progress import ShowProgress, read_samples
+
+    path = tmp_path / "samples.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
+    state = SimpleNamespace(global_step=2, is_world_process_zero=True)
+    ShowProgress(None, tmp_path).on_train_begin(None, state, None)
+    assert read_samples(path) == [{"step": 1}, {"step": 2}]
+    assert path.read_text().endswith('{"step": 2}\n')
