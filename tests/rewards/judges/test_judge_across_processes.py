@@ -54,7 +54,7 @@ print(json.dumps(held))
 
 BOOK = """
 import asyncio, json, sys, time
-from hf_rlhf.rewards.judges import rate_limits as limits as module
+from hf_rlhf.rewards.judges import rate_limits as module
 class Clock:
     monotonic = time.monotonic
     def time():
