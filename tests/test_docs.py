@@ -37,6 +37,19 @@ def test_links_inside_the_project_lead_somewhere(page):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+NAMED_FILE = re.compile(
+    r"(?<![\w/.-])((?:benchmarks|examples|experiments|hf_rlhf|launch_configs|model_cards|plugins|tests|tools)"
+    r"/[\w./*-]+\.(?:py|md|yaml|jinja|png|json))"
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_named_in_the_docs_exist(page):
+    if page.name != "CHANGELOG.md" and page.parent.name != "decisions":  # both are history
+        text = page.read_text(encoding="utf-8")
+        assert not [name for name in NAMED_FILE.findall(text) if not list(ROOT.glob(name))]
+
+
 def test_the_site_uses_only_plugins_that_both_builders_know():
     # Zensical ignores any other one without a word, even with --strict.
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
