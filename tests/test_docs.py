@@ -50,6 +50,13 @@ def test_files_named_in_the_docs_exist(page):
         assert not [name for name in NAMED_FILE.findall(text) if not list(ROOT.glob(name))]
 
 
+def test_every_package_of_the_core_has_an_api_page():
+    packages = {stub.parent.name for stub in ROOT.glob("hf_rlhf/*/__init__.pyi")}
+    pages = {page.stem for page in ROOT.glob("docs/reference/api/*.md")}
+    assert packages
+    assert packages <= pages
+
+
 def test_the_site_uses_only_plugins_that_both_builders_know():
     # Zensical ignores any other one without a word, even with --strict.
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
