@@ -1,7 +1,8 @@
-"""Write docs/reference/settings/: the arguments of all components, the settings of all trainers.
+"""Write the pages of the documentation that follow from the installed code and from other pages.
 
-`make docs` runs it before the site is built, so that the pages are those of the installed code.
-The pages are not in git. `hf-rlhf describe NAME` prints the same in the terminal.
+`make docs` runs it before the site is built; the pages are not in git. docs/reference/settings/ has
+the arguments of all components and the settings of all trainers, as `hf-rlhf describe NAME` prints
+them; docs/decisions/index.md lists the decision records.
 """
 
 import html
@@ -17,20 +18,33 @@ from hf_rlhf.cli.describe import describe
 from hf_rlhf.config import registry
 from hf_rlhf.config.settings import refusals
 
-FOLDER = Path(__file__).parents[1] / "docs" / "reference" / "settings"
+DOCS = Path(__file__).parents[1] / "docs"
+FOLDER = DOCS / "reference" / "settings"
 KINDS: tuple[registry.Kind, ...] = ("datasets", "rewards", "judges")
 LONGEST_DEFAULT = 60
 """In characters; a longer default is cut."""
 
 
 def main() -> None:
-    """Replace the folder."""
+    """Replace the pages."""
+    (DOCS / "decisions" / "index.md").write_text(decisions(), encoding="utf-8")
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
     for package, text in component_pages():
         (FOLDER / f"{package}.md").write_text(text, encoding="utf-8")
     for name, text in trainer_pages():
         (FOLDER / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+def decisions() -> str:
+    """Return the index of the decision records: the heading of each, with a link."""
+    records = sorted((DOCS / "decisions").glob("0*.md"))
+    headings = [record.read_text(encoding="utf-8").splitlines()[0] for record in records]
+    lines = [
+        f"- [{heading.removeprefix('# ')}]({record.name})"
+        for heading, record in zip(headings, records, strict=True)
+    ]
+    return "\n".join(["# Decisions\n", "Each page has context, decision and cost.\n", *lines, ""])
 
 
 def component_pages() -> Iterator[tuple[str, str]]:
