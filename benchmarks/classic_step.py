@@ -68,8 +68,9 @@ def theirs(
     import trl
     from transformers import AutoTokenizer
 
+    from hf_rlhf.config import choose_run_file
     from hf_rlhf.config.registry import load
-    from hf_rlhf.runs.run import choose_run_file, resolve_model_path
+    from hf_rlhf.runs.run import resolve_model_path
 
     names = {"sft": "SFT", "reward": "Reward", "dpo": "DPO", "grpo": "GRPO"}
     config = getattr(trl, f"{names[stage]}Config")

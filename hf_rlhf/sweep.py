@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.cards.markdown import duration, number
-from hf_rlhf.config.shipped import own_card
-from hf_rlhf.config.validation import near
-from hf_rlhf.errors import ConfigError, HfRlhfError, Problem, RunFolderError
+from hf_rlhf.config import choose_run_file
+from hf_rlhf.config.run_files import own_card
+from hf_rlhf.errors import ConfigError, HfRlhfError, Problem, RunFolderError, suggest
 from hf_rlhf.rewards.composed import TOTAL
-from hf_rlhf.runs.run import choose_run_file
 from hf_rlhf.storage.disk import Space, human
 from hf_rlhf.storage.record import LOCK_NAME, load_record
 from hf_rlhf.sweep_folder import STATE_NAME, Sweep
@@ -158,7 +157,7 @@ class _Asked:
         known = [TOTAL, *labels_of(self.file.values), "completion_tokens", "truncated", *own]
         problems = []
         for name in [name for name in self.metrics if name not in known]:
-            guess = near(name, known)
+            guess = suggest(name, known)
             measured = ", ".join(dict.fromkeys(known))
             fix = f"Did you mean `{guess}`?" if guess else f"Measured: {measured}."
             problems.append(Problem("--metric (command line)", f"`{name}` is not measured.", fix))

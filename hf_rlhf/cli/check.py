@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from hf_rlhf.cards.markdown import duration
-from hf_rlhf.config.shipped import kept_settings
+from hf_rlhf.config import choose_run_file
+from hf_rlhf.config.run_files import annotate_shipped_errors, kept_settings
 from hf_rlhf.distributed import planned, processes
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.runs.estimate import disk_need, parameters_of, planned_steps
 from hf_rlhf.runs.preflight import advice, model_config, prompt_lengths
 from hf_rlhf.runs.preflight_data import data_lines, row_counts
-from hf_rlhf.runs.run import Run, choose_run_file, told_as_shipped
+from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.disk import Space, human, taken_bytes
 from hf_rlhf.training.speed import flops_per_second
 
@@ -61,7 +62,7 @@ def check_main(argv: Sequence[str]) -> int:
 
     ignore_old_names(file.values)
     with planned(_count(file.values.get("expect_world_size"))):
-        with told_as_shipped(file, not (own or chosen.config)):
+        with annotate_shipped_errors(file, not (own or chosen.config)):
             run, phases = prepare_all(file, chosen.plugin)
         render_card(opening(run, []))
         said = f"{run.spec.name}: every name and value resolves"

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_rlhf.config import yaml as plain_yaml
-from hf_rlhf.config.validation import near
 from hf_rlhf.config.yaml import MAX_DEPTH, KeyPath, dotted
-from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.errors import ConfigError, Problem, suggest
 from hf_rlhf.storage.secrets import REDACTED, scrub
 
 _INDEX = re.compile(r"[0-9]{1,6}")
@@ -152,7 +151,7 @@ def _index(items: list[Any], segment: str, path: KeyPath) -> int:
     ]
     if segment in labels:
         return labels.index(segment)
-    guess = near(segment, labels)
+    guess = suggest(segment, labels)
     fix = f"Did you mean `{guess}`?" if guess else f"Labels: {', '.join(labels) or 'none'}."
     raise ValueError(f"`{dotted(path)}` has no item labelled `{segment}`. {fix}")
 

@@ -9,9 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config.run_file import RunFile, RunSpec
+from hf_rlhf.config import RunFile, RunSpec
+from hf_rlhf.config.run_files import (
+    default_folder,
+    is_as_shipped,
+    labels_of_rewards,
+    without_rewards,
+)
 from hf_rlhf.config.settings import refusals, refused_problems, value_problems
-from hf_rlhf.config.shipped import is_as_shipped, labels_of_rewards, without_rewards
 from hf_rlhf.config.validation import annotations_of, check_settings
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.distributed import is_planned, rank
@@ -28,7 +33,7 @@ from hf_rlhf.runs.components import ComponentBuilder
 from hf_rlhf.runs.estimate import disk_problems
 from hf_rlhf.runs.preflight import problems_of
 from hf_rlhf.runs.preflight_data import scored_columns
-from hf_rlhf.runs.run import Run, default_folder, find_model, load_tokenizer, trains_by_rewards
+from hf_rlhf.runs.run import Run, find_model, load_tokenizer, trains_by_rewards
 from hf_rlhf.storage.record import RECORD_NAME
 
 

@@ -1,17 +1,15 @@
 """One run, resolved: every name turned into code, every argument bound, no weights loaded."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.config import registry
-from hf_rlhf.config.plugin_source import class_in_source, constant
-from hf_rlhf.config.run_file import RunFile, RunSpec
+from hf_rlhf.config import RunFile, RunSpec, registry
+from hf_rlhf.config.run_files import default_folder, run_files
 from hf_rlhf.contracts import Task
-from hf_rlhf.errors import BrokenPlugin, ConfigError, HfRlhfError, ModelError, Problem
+from hf_rlhf.errors import HfRlhfError, ModelError
 from hf_rlhf.models.locate import absent
 from hf_rlhf.rewards.composed import ComposedReward
 from hf_rlhf.storage.bounded import template_problem
@@ -80,92 +78,6 @@ def trains_by_rewards(trainer_class: Any, training: Any) -> bool | None:
     return False if any(hasattr(trainer_class, one) for one in learns_from_data) else None
 
 
-def run_files(trainer: str) -> dict[str, Path]:
-    """Return the run files that the package offering `trainer` ships for it, by name.
-
-    They are the YAML files in `runs/` of the trainer's package, and in the folders there, whose
-    `plugin` is that trainer. Of two with one name the one in a folder counts. The package itself
-    is not imported.
-    """
-    from importlib.util import find_spec
-
-    point = registry.find("trainers", trainer)
-    spec = find_spec(point.module.split(".")[0])
-    roots = spec.submodule_search_locations if spec else None
-    found = [
-        path
-        for root in roots or ()
-        for pattern in ("*.yaml", "*/*.yaml")
-        for path in sorted(Path(root, "runs").glob(pattern))
-    ]
-    return {path.stem: path for path in found if RunFile.read(path).plugin in (trainer, point.name)}
-
-
-def choose_run_file(trainer: str | None, run: str | None, config: str | None) -> RunFile:
-    """Return the run file that `--plugin`, `--run` and `--config` name together.
-
-    Raises ConfigError when they name none, disagree, or name one that does not exist.
-    """
-    if config is not None and run is not None:
-        raise ConfigError(
-            [Problem("command line", "both --run and --config are given.", "Pick one.")]
-        )
-    if config is not None:
-        file = RunFile.read(config)
-        if trainer and file.plugin and file.plugin != trainer:
-            raise ConfigError(
-                [
-                    Problem(
-                        file.where(("plugin",)),
-                        f"is {file.plugin!r}, but --plugin says {trainer!r}.",
-                        "Make them agree, or leave one out.",
-                    )
-                ]
-            )
-        return file
-    if trainer is None:
-        raise ConfigError(
-            [Problem("command line", "neither --plugin NAME nor --config FILE is given.")]
-        )
-    shipped = run_files(trainer)
-    name = run or default_run(trainer)
-    if name is None or name not in shipped:
-        known = ", ".join(sorted(shipped)) or "none"
-        raise ConfigError(
-            [Problem(f"--run {name}", f"{trainer} ships no such run file.", f"It ships: {known}.")]
-        )
-    file = RunFile.read(shipped[name])
-    return replace(file, shipped=file.values)
-
-
-@contextmanager
-def told_as_shipped(file: RunFile, shipped: bool) -> Iterator[None]:
-    """Say in a ConfigError about a run file that the user did not write whose it is."""
-    try:
-        yield
-    except ConfigError as error:
-        if not shipped or not any(one.where.startswith(f"{file.name}:") for one in error.problems):
-            raise
-        hint = (
-            f"{file.name} is the run file that {file.plugin!r} ships. An option replaces what it "
-            "says: --KEY VALUE."
-        )
-        raise ConfigError(error.problems, hint) from error
-
-
-def default_run(trainer: str) -> str | None:
-    """Return the name of the run file that `--plugin` alone means: the trainer's `default_run`."""
-    shipped = run_files(trainer)
-    if len(shipped) == 1:
-        return next(iter(shipped))
-    try:
-        found = class_in_source(registry.find("trainers", trainer))
-    except BrokenPlugin:  # what is imported there from elsewhere cannot be read there
-        found = None
-    name: str | None = constant(found, "default_run") if found else None
-    return name or getattr(registry.load("trainers", trainer), "default_run", None)
-
-
 def load_tokenizer(path: str, pad_token: str | None, **kwargs: Any) -> Any:
     """Load a model's tokenizer by `from_pretrained`, and let it pad with `pad_token`, if given.
 
@@ -195,11 +107,6 @@ def _check_templates(path: str, tokenizer: Any) -> None:
                 f"the chat template of {path} {problem}. Save another with the tokenizer, or use "
                 "another model."
             )
-
-
-def default_folder(trainer: str, file: str) -> Path:
-    """Return the run folder of a run file that names none."""
-    return Path(f"runs/{trainer.replace('/', '-')}-{Path(file).stem}")
 
 
 def check_there(name: str) -> None:

@@ -20,11 +20,11 @@ import yaml
 from accelerate import DistributedType
 
 from hf_rlhf.cli.launch_configs import command, launch_configs, launch_configs_main, summary
+from hf_rlhf.config import choose_run_file
 from hf_rlhf.distributed import launch_problems, planned, processes
 from hf_rlhf.errors import ConfigError, HfRlhfError
 from hf_rlhf.runs.preflight_vllm import vllm_problems
 from hf_rlhf.runs.resolve import prepare
-from hf_rlhf.runs.run import choose_run_file
 
 LAUNCHER = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 CONFIGS = {name: path for name, path in launch_configs().items() if path.suffix == ".yaml"}

@@ -15,9 +15,9 @@ import trl
 from transformers import AutoTokenizer
 from trl import ModelConfig
 
+from hf_rlhf.config import RunFile
 from hf_rlhf.config import settings as tables
 from hf_rlhf.config.registry import load, offered
-from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.settings import refusals, refused_problems, unclassified, value_problems
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.runs.preflight import advice, problems_of
@@ -332,10 +332,11 @@ def _read_by(cls: type) -> set[str]:
                 read |= _attributes(method)
         overridden |= {one.name for one in here if not _calls_super(one)}
     package = Path(inspect.getfile(cls)).parent
+    core = Path(tables.__file__).parents[1]
     libraries = Path(transformers.__file__).parent, Path(trl.__file__).parent
     beside = [
         *package.rglob("*.py"),
-        *Path(tables.__file__).parent.glob("*.py"),
+        *(path for path in core.rglob("*.py") if path.parts[-2] != "testing"),
         *libraries[0].glob("training_args.py"),
         *libraries[0].glob("trainer_[!s]*.py"),
         *(

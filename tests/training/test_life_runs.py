@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.storage.record import load_record

@@ -9,7 +9,7 @@ import pytest
 
 from hf_rlhf.cli import check
 from hf_rlhf.cli.check import Finding
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.runs.phases import Link
 from hf_rlhf.training import phase_start, speed

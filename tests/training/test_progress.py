@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from hf_rlhf.cli.check import check
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import prepare
 from hf_rlhf.training.progress import (

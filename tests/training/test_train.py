@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import RewardError, RunFolderError
 from hf_rlhf.storage.record import load_record, write_record
 from hf_rlhf.train import main, train

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.cards.folder_card import tell_weights
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem
 from hf_rlhf.models.adapter import check_head, read_adapter
 from hf_rlhf.storage.files import atomic_write_text, whole_folder

@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf.config import RunFile
 from hf_rlhf.config import yaml as plain_yaml
-from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.validation import bind
 from hf_rlhf.errors import ConfigError, ModelError, Problem, RunFolderError
 from hf_rlhf.storage.files import atomic_write_text

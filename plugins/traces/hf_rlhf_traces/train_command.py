@@ -64,7 +64,7 @@ def run_values(
 
     `overrides` are not in it, but for what follows from a `--max_length`.
     """
-    from hf_rlhf.runs.run import choose_run_file
+    from hf_rlhf.config import choose_run_file
 
     file = choose_run_file(f"traces_{chosen.strategy}", chosen.run, None)
     # What its `card` says is of the data that it is shipped for.
@@ -121,7 +121,7 @@ def _check_model(name: str | None) -> None:
 
 def check_overrides(chosen: argparse.Namespace, overrides: Sequence[str]) -> None:
     """Raise ConfigError for options that no run of the strategy takes, with or without datasets."""
-    from hf_rlhf.config.run_file import RunFile
+    from hf_rlhf.config import RunFile
     from hf_rlhf.runs.resolve_phases import prepare_all
 
     _check_options(overrides)
@@ -140,7 +140,7 @@ def _begun(
     store: Store, strategy: str, values: Mapping[str, Any], overrides: Sequence[str]
 ) -> dict[str, Any]:
     """Return what tells a run from others: its run file, options applied, and its datasets."""
-    from hf_rlhf.config.run_file import RunFile
+    from hf_rlhf.config import RunFile
     from hf_rlhf.storage.secrets import scrub
 
     made_by = [MADE_BY[one] for one in STRATEGIES[strategy]]
@@ -245,7 +245,7 @@ def _launched(
     chosen: argparse.Namespace, folder: Path, values: Mapping[str, Any], options: Sequence[str]
 ) -> int:
     """Train by a run file written into `folder`: in this process, or as it is asked to launch."""
-    from hf_rlhf.config.run_file import RunFile
+    from hf_rlhf.config import RunFile
     from hf_rlhf.storage.files import atomic_write_text
 
     file = folder / f"{chosen.strategy}.yaml"

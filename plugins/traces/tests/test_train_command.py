@@ -337,8 +337,8 @@ def test_the_verb_plans_trains_goes_on_refuses_and_replaces(store: Path) -> None
 
 
 def test_lora_is_had_by_the_options_that_the_gpu_run_files_name() -> None:
+    from hf_rlhf.config import choose_run_file
     from hf_rlhf.runs.resolve import prepare
-    from hf_rlhf.runs.run import choose_run_file
 
     files = Path(train_command.__file__).parent.glob("runs/*/qwen2_5_7b.yaml")
     texts = [file.read_text(encoding="utf-8") for file in files]

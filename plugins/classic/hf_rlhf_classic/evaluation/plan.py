@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.schema import EvaluationSpec
+from hf_rlhf.config import EvaluationSpec, RunFile
 from hf_rlhf.errors import ConfigError, JudgeError, ModelError, Problem
 from hf_rlhf.evaluation.generation import prompt_ids
 from hf_rlhf.runs.resolve import Scoring, prepare_scoring

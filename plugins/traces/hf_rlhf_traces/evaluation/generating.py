@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config.schema import EvaluationSpec
+from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.evaluation.generation import generate, prompt_ids
 from hf_rlhf.evaluation.saved_models import SavedModel, load_tokenizer_of, loaded

@@ -1,17 +1,22 @@
-"""Using a run file that a package ships with other data or another model.
+"""Which run file a command means, and what a shipped one keeps when data or model are others.
 
-Its `card` section (title, intended use, licence, ...) describes the shipped run and is left out: on
-the card it would look like the user's own words. Its settings (lengths, rates, batch sizes) were
-chosen for the shipped model and data; those that still apply are listed. A monitor whose columns
-the other data lacks is left out.
+The `card` section of a shipped run file (title, intended use, licence, ...) describes the shipped
+run and is left out for another: on the card it would look like the user's own words. Its settings
+(lengths, rates, batch sizes) were chosen for the shipped model and data; those that still apply
+are listed.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from hf_rlhf.config import registry
+from hf_rlhf.config.plugin_source import class_in_source, constant
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.yaml import KeyPath, dotted, leaves
+from hf_rlhf.errors import BrokenPlugin, ConfigError, Problem
 
 SUBJECTS = ("dataset", "model_name_or_path", "adapter")
 """Keys of a run file that decide what its `card` section is about."""
@@ -23,6 +28,97 @@ _NOT_FITTED = frozenset(
     }
 )
 """Keys and sections whose numbers suit any model and data."""
+
+
+def run_files(trainer: str) -> dict[str, Path]:
+    """Return the run files that the package offering `trainer` ships for it, by name.
+
+    They are the YAML files in `runs/` of the trainer's package, and in the folders there, whose
+    `plugin` is that trainer. Of two with one name the one in a folder counts. The package itself
+    is not imported.
+    """
+    from importlib.util import find_spec
+
+    point = registry.find("trainers", trainer)
+    spec = find_spec(point.module.split(".")[0])
+    roots = spec.submodule_search_locations if spec else None
+    found = [
+        path
+        for root in roots or ()
+        for pattern in ("*.yaml", "*/*.yaml")
+        for path in sorted(Path(root, "runs").glob(pattern))
+    ]
+    return {path.stem: path for path in found if RunFile.read(path).plugin in (trainer, point.name)}
+
+
+def choose_run_file(trainer: str | None, run: str | None, config: str | None) -> RunFile:
+    """Return the run file that `--plugin`, `--run` and `--config` name together.
+
+    Raises ConfigError when they name none, disagree, or name one that does not exist.
+    """
+    if config is not None and run is not None:
+        raise ConfigError(
+            [Problem("command line", "both --run and --config are given.", "Pick one.")]
+        )
+    if config is not None:
+        file = RunFile.read(config)
+        if trainer and file.plugin and file.plugin != trainer:
+            raise ConfigError(
+                [
+                    Problem(
+                        file.where(("plugin",)),
+                        f"is {file.plugin!r}, but --plugin says {trainer!r}.",
+                        "Make them agree, or leave one out.",
+                    )
+                ]
+            )
+        return file
+    if trainer is None:
+        raise ConfigError(
+            [Problem("command line", "neither --plugin NAME nor --config FILE is given.")]
+        )
+    shipped = run_files(trainer)
+    name = run or default_run(trainer)
+    if name is None or name not in shipped:
+        known = ", ".join(sorted(shipped)) or "none"
+        raise ConfigError(
+            [Problem(f"--run {name}", f"{trainer} ships no such run file.", f"It ships: {known}.")]
+        )
+    file = RunFile.read(shipped[name])
+    return replace(file, shipped=file.values)
+
+
+@contextmanager
+def annotate_shipped_errors(file: RunFile, shipped: bool) -> Iterator[None]:
+    """Say in a ConfigError about a run file that the user did not write whose it is."""
+    try:
+        yield
+    except ConfigError as error:
+        if not shipped or not any(one.where.startswith(f"{file.name}:") for one in error.problems):
+            raise
+        hint = (
+            f"{file.name} is the run file that {file.plugin!r} ships. An option replaces what it "
+            "says: --KEY VALUE."
+        )
+        raise ConfigError(error.problems, hint) from error
+
+
+def default_run(trainer: str) -> str | None:
+    """Return the name of the run file that `--plugin` alone means: the trainer's `default_run`."""
+    shipped = run_files(trainer)
+    if len(shipped) == 1:
+        return next(iter(shipped))
+    try:
+        found = class_in_source(registry.find("trainers", trainer))
+    except BrokenPlugin:  # what is imported there from elsewhere cannot be read there
+        found = None
+    name: str | None = constant(found, "default_run") if found else None
+    return name or getattr(registry.load("trainers", trainer), "default_run", None)
+
+
+def default_folder(trainer: str, file: str) -> Path:
+    """Return the run folder of a run file that names none."""
+    return Path(f"runs/{trainer.replace('/', '-')}-{Path(file).stem}")
 
 
 def own_card(
