@@ -52,8 +52,8 @@ def _clock(out: Path) -> None:
 
 def ours(stage: str, folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, None, None]:
     """Train by hf_rlhf, as its command does; only evaluation and publishing are left out."""
+    from hf_rlhf import train
     from hf_rlhf.config.registry import load
-    from hf_rlhf.train import train
 
     load("trainers", stage)  # so that both have imported the same
     _clock(out)
@@ -68,9 +68,9 @@ def theirs(
     import trl
     from transformers import AutoTokenizer
 
-    from hf_rlhf.config import choose_run_file
     from hf_rlhf.config.registry import load
-    from hf_rlhf.runs.run import resolve_model_path
+    from hf_rlhf.config.run_files import choose_run_file
+    from hf_rlhf.models.locate import resolve_model_path
 
     names = {"sft": "SFT", "reward": "Reward", "dpo": "DPO", "grpo": "GRPO"}
     config = getattr(trl, f"{names[stage]}Config")

@@ -56,7 +56,7 @@ def ours(folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, None
     """Train by hf_rlhf, as its command does; only evaluation and publishing are left out."""
     from trl import GRPOTrainer  # noqa: F401 - so that both have imported the same
 
-    from hf_rlhf.train import train
+    from hf_rlhf import train
 
     _clock(out)
     yield
@@ -69,9 +69,9 @@ def theirs(folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, No
     from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
-    from hf_rlhf.config import choose_run_file
+    from hf_rlhf.config.run_files import choose_run_file
+    from hf_rlhf.models.locate import resolve_model_path
     from hf_rlhf.rewards.judges.lexical import LexicalJudge
-    from hf_rlhf.runs.run import resolve_model_path
     from hf_rlhf_refiner import monitors, rewards
     from hf_rlhf_refiner.tiny.world import tiny_world
 

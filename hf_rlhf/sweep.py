@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.cards.markdown import duration, number
-from hf_rlhf.config import choose_run_file
-from hf_rlhf.config.run_files import own_card
+from hf_rlhf.config.run_files import choose_run_file, own_card
 from hf_rlhf.errors import ConfigError, HfRlhfError, Problem, RunFolderError, suggest
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.disk import Space, human

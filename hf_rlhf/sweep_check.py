@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config import RunFile, choose_run_file
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config.run_files import choose_run_file
 from hf_rlhf.errors import ConfigError, HfRlhfError
 from hf_rlhf.runs.estimate import disk_need, planned_steps
 from hf_rlhf.runs.resolve_phases import prepare_all

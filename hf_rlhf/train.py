@@ -101,9 +101,9 @@ def _asked(
     settings: Mapping[str, Any],
 ) -> tuple[Any, bool]:
     """Return the run file that is asked for, with all that is put over it, and if it is shipped."""
-    from hf_rlhf.config import RunFile, choose_run_file
     from hf_rlhf.config.overrides import merged
-    from hf_rlhf.config.run_files import kept_settings, own_card, without_given
+    from hf_rlhf.config.run_file import RunFile
+    from hf_rlhf.config.run_files import choose_run_file, kept_settings, own_card, without_given
     from hf_rlhf.training.library_warnings import ignore_old_names
 
     shipped = None

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from hf_rlhf.cards.markdown import duration
-from hf_rlhf.config import choose_run_file
-from hf_rlhf.config.run_files import annotate_shipped_errors, kept_settings
+from hf_rlhf.cards.markdown import counted, duration
+from hf_rlhf.config.run_files import annotate_shipped_errors, choose_run_file, kept_settings
 from hf_rlhf.distributed import planned, processes
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.runs.estimate import disk_need, parameters_of, planned_steps
@@ -297,7 +296,7 @@ def _hub(run: Run) -> Iterator[Finding]:
     if repo_id is None:
         yield Finding("hub", "note", "publish.repo_id is not set: nothing will be pushed")
         return
-    from hf_rlhf.hub.publish import check_target
+    from hf_rlhf.hub.publishing import check_target
     from hf_rlhf.training.model_record import model_section
 
     try:
@@ -305,11 +304,6 @@ def _hub(run: Run) -> Iterator[Finding]:
         yield Finding("hub", "ok", found)
     except HfRlhfError as error:
         yield Finding("hub", "FAIL", str(error))
-
-
-def counted(number: int, one: str, many: str = "") -> str:
-    """Return a number of things: 1 row, 2 rows."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def _show(findings: Sequence[Finding]) -> None:

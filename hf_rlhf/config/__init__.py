@@ -1,29 +1,9 @@
-"""Run files and components: a YAML file becomes typed values that know where they were written.
+"""A YAML file becomes typed values that know their lines; the registry of plugins.
 
-Reads, checks and overrides run files, and finds what installed packages offer, by name.
-Never builds a component, loads a model, imports the training stack or knows a plugin by name.
+All problems of a file are reported at once, with line and near name. Nothing here loads data or
+weights.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import lazy_loader
 
-if TYPE_CHECKING:
-    from hf_rlhf.config.run_file import RunFile
-    from hf_rlhf.config.run_files import choose_run_file
-    from hf_rlhf.config.schema import EvaluationSpec, PublishSpec, RunSpec
-
-_MODULES = {
-    "EvaluationSpec": "schema",
-    "PublishSpec": "schema",
-    "RunFile": "run_file",
-    "RunSpec": "schema",
-    "choose_run_file": "run_files",
-}
-
-__all__ = ["EvaluationSpec", "PublishSpec", "RunFile", "RunSpec", "choose_run_file"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

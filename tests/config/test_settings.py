@@ -15,15 +15,16 @@ import trl
 from transformers import AutoTokenizer
 from trl import ModelConfig
 
-from hf_rlhf.config import RunFile
 from hf_rlhf.config import settings as tables
 from hf_rlhf.config.registry import load, offered
+from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.settings import refusals, refused_problems, unclassified, value_problems
 from hf_rlhf.errors import ConfigError
+from hf_rlhf.models.locate import find_model
 from hf_rlhf.runs.preflight import advice, problems_of
 from hf_rlhf.runs.preflight_settings import ONLY_WITH
 from hf_rlhf.runs.resolve import prepare
-from hf_rlhf.runs.run import Run, find_model
+from hf_rlhf.runs.run import Run
 from tests.conftest import tiny_values
 
 TRAINERS = [point.name for point in offered("trainers")]
@@ -332,11 +333,10 @@ def _read_by(cls: type) -> set[str]:
                 read |= _attributes(method)
         overridden |= {one.name for one in here if not _calls_super(one)}
     package = Path(inspect.getfile(cls)).parent
-    core = Path(tables.__file__).parents[1]
     libraries = Path(transformers.__file__).parent, Path(trl.__file__).parent
     beside = [
         *package.rglob("*.py"),
-        *(path for path in core.rglob("*.py") if path.parts[-2] != "testing"),
+        *Path(tables.__file__).parents[1].rglob("*.py"),
         *libraries[0].glob("training_args.py"),
         *libraries[0].glob("trainer_[!s]*.py"),
         *(

@@ -4,7 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from hf_rlhf.config import RunFile, choose_run_file
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config.run_files import choose_run_file
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import prepare

@@ -2,7 +2,8 @@
 
 import pytest
 
-from hf_rlhf.config import RunFile, choose_run_file
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config.run_files import choose_run_file
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.runs.resolve import prepare
 from hf_rlhf.testing.rows import write_rows
@@ -99,7 +100,7 @@ def test_a_tokenizer_without_a_pad_token_is_refused_or_given_one(
 @pytest.fixture
 def go(transcripts, tmp_path):
     """Return a function that trains a stage of the recipe, and returns its record."""
-    from hf_rlhf.train import train
+    from hf_rlhf import train
 
     def make(trainer, model, **settings):
         file = run_of(trainer, model, transcripts, tmp_path / trainer, **settings)
