@@ -12,4 +12,4 @@ from .validation import InvalidValue as InvalidValue
 from .validation import bind as bind
 from .validation import unknown_setting as unknown_setting
 from .validation import validate as validate
-from .yaml import KeyPath as KeyPath
+from .values import KeyPath as KeyPath

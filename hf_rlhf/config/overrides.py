@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_rlhf.config import yaml as plain_yaml
-from hf_rlhf.config.yaml import MAX_DEPTH, KeyPath, dotted
+from hf_rlhf.config.values import MAX_DEPTH, KeyPath, dotted
 from hf_rlhf.errors import ConfigError, Problem, suggest
 from hf_rlhf.storage.secrets import REDACTED, scrub
 

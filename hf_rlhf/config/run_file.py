@@ -31,7 +31,7 @@ from hf_rlhf.config.schema import (
 from hf_rlhf.config.settings import FORMER
 from hf_rlhf.config.urls import forbidden_url
 from hf_rlhf.config.validation import TRAINER_OR_MODEL, bind, unknown_setting
-from hf_rlhf.config.yaml import KeyPath, dotted
+from hf_rlhf.config.values import KeyPath, dotted, from_python, leaves
 from hf_rlhf.errors import ConfigError, Problem, suggest
 from hf_rlhf.storage.secrets import SECRET_PLACE, misplaced_secret
 
@@ -86,10 +86,10 @@ class RunFile:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], name: str = "python") -> "RunFile":
         """Take a run from Python. Raises ConfigError for values that a run file cannot hold."""
-        document = yaml.from_python(values, name)
-        if document.problems:
-            raise ConfigError(document.problems)
-        return cls(name, {"schema": SCHEMA, **document.value})
+        plain, problems = from_python(values, name)
+        if problems:
+            raise ConfigError(problems)
+        return cls(name, {"schema": SCHEMA, **plain})
 
     @property
     def plugin(self) -> str | None:
@@ -231,7 +231,7 @@ class _Checker:
 
     def _report_leaves(self, reason: Callable[[KeyPath, Any], str | None], fix: str) -> bool:
         """Report each value at any depth for which `reason` returns a problem."""
-        reasons = [(path, reason(path, value)) for path, value in yaml.leaves(self.file.values)]
+        reasons = [(path, reason(path, value)) for path, value in leaves(self.file.values)]
         problems = [(path, what) for path, what in reasons if what]
         for path, what in problems:
             self._report(path, what, fix)

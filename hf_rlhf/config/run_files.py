@@ -15,7 +15,7 @@ from typing import Any
 from hf_rlhf.config import registry
 from hf_rlhf.config.plugin_source import class_in_source, constant
 from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.yaml import KeyPath, dotted, leaves
+from hf_rlhf.config.values import KeyPath, dotted, leaves
 from hf_rlhf.errors import BrokenPlugin, ConfigError, Problem
 
 SUBJECTS = ("dataset", "model_name_or_path", "adapter")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from hf_rlhf.config.yaml import KeyPath
+from hf_rlhf.config.values import KeyPath
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, InitVar, fields
 from typing import Any, Union, get_args, get_origin
 
-from hf_rlhf.config.yaml import KeyPath, dotted
+from hf_rlhf.config.values import KeyPath, dotted
 from hf_rlhf.errors import Problem, suggest
 
 Where = Callable[[str], str]

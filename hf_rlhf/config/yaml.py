@@ -9,38 +9,25 @@ Nothing is ever constructed: tags that name objects are refused, and size, depth
 of aliases are bounded.
 """
 
-import contextlib
-import enum
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
+from ruamel.yaml import YAML, events
 from ruamel.yaml.error import MarkedYAMLError
-from ruamel.yaml.events import (
-    AliasEvent,
-    MappingEndEvent,
-    MappingStartEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-    StreamEndEvent,
-)
 from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.representer import SafeRepresenter
 from ruamel.yaml.resolver import BaseResolver
 from ruamel.yaml.tag import Tag
 
+from hf_rlhf.config.values import MAX_DEPTH, KeyPath, dotted, join_surrogates
 from hf_rlhf.errors import ConfigError, Problem, suggest
 
-KeyPath = tuple[str | int, ...]
-
 MAX_BYTES = 1_000_000
-MAX_DEPTH = 20
 MAX_VALUES = 20_000
 
 _PREFIX = "tag:yaml.org,2002:"
@@ -129,30 +116,6 @@ def dump(value: Any) -> str:
     return stream.getvalue()
 
 
-def from_python(value: Any, name: str) -> Document:
-    """Convert a value from Python; what YAML cannot hold becomes a problem."""
-    document = Document(None)
-    document.value = _from_python(value, (), name, document.problems)
-    return document
-
-
-def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield each single value within `value`, with the keys and indices that lead to it."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from leaves(item, (*path, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from leaves(item, (*path, index))
-    else:
-        yield path, value
-
-
-def dotted(path: Sequence[str | int]) -> str:
-    """Return a key path as it is written on a command line."""
-    return ".".join(map(str, path))
-
-
 class _Parser:
     """Builds plain values from the events of one document, and counts as it goes."""
 
@@ -165,10 +128,10 @@ class _Parser:
 
     def document(self) -> Document:
         next(self.events)  # the start of the stream
-        if not isinstance(next(self.events), StreamEndEvent):
+        if not isinstance(next(self.events), events.StreamEndEvent):
             self.result.value = self._node(next(self.events), ())
             next(self.events)  # the end of the document
-            if not isinstance(event := next(self.events), StreamEndEvent):
+            if not isinstance(event := next(self.events), events.StreamEndEvent):
                 what = "it holds more than one document."
                 raise _refused(self._line(event), what, "Keep one document to a file.")
         return self.result
@@ -176,29 +139,33 @@ class _Parser:
     def _node(self, event: Any, path: KeyPath) -> Any:
         self._count(event, path)
         self.result.lines.setdefault(path, event.start_mark.line + 1)
-        if isinstance(event, AliasEvent):
+        if isinstance(event, events.AliasEvent):
             return self._alias(event, path)
         # Until a value is complete its anchor stands for nothing: no value contains itself.
         self.anchors.pop(event.anchor, None)
-        if isinstance(event, ScalarEvent):
-            value = self._scalar(event, path)
-        elif isinstance(event, MappingStartEvent):
-            value = self._checked_tag(event, self._mapping(path), "map", path)
-        else:
-            value = self._checked_tag(event, self._sequence(path), "seq", path)
+        value: Any = None
+        if isinstance(event, events.MappingStartEvent):
+            value = self._mapping(path)
+        elif isinstance(event, events.SequenceStartEvent):
+            value = self._sequence(path)
+        try:
+            value = _checked(event, value)
+        except ValueError as error:
+            self._report(event, path, str(error), "Write plain text, numbers, lists or mappings.")
+            value = None
         if event.anchor is not None:
             self.anchors[event.anchor] = value
         return value
 
     def _sequence(self, path: KeyPath) -> list[Any]:
         result: list[Any] = []
-        while not isinstance(event := next(self.events), SequenceEndEvent):
+        while not isinstance(event := next(self.events), events.SequenceEndEvent):
             result.append(self._node(event, (*path, len(result))))
         return result
 
     def _mapping(self, path: KeyPath) -> dict[str, Any]:
         result: dict[str, Any] = {}
-        while not isinstance(event := next(self.events), MappingEndEvent):
+        while not isinstance(event := next(self.events), events.MappingEndEvent):
             key = self._key(event, path)
             here = (*path, "?" if key is None else key)
             repeated = key in result
@@ -214,7 +181,7 @@ class _Parser:
 
     def _key(self, event: Any, path: KeyPath) -> str | None:
         """Return a key; None, reported, if it cannot be one."""
-        if not isinstance(event, ScalarEvent):
+        if not isinstance(event, events.ScalarEvent):
             self._node(event, (*path, "?"))
             self._report(event, path, "the key `a list` is not text.", "Quote it.")
         elif _tag_of(event) != "str":
@@ -224,24 +191,10 @@ class _Parser:
             self._report(event, path, "merge keys (`<<`) are not read.", fix)
         else:
             try:
-                return _joined(event.value)
+                return join_surrogates(event.value)
             except ValueError as error:
                 fix = "Write it as one character."
                 self._report(event, path, f"in a key: {error}", fix)
-        return None
-
-    def _scalar(self, event: Any, path: KeyPath) -> Any:
-        try:
-            return _value(_tag_of(event), event.value)
-        except ValueError as error:
-            self._report(event, path, str(error), "Write plain text, numbers, lists or mappings.")
-            return None
-
-    def _checked_tag(self, event: Any, value: Any, kind: str, path: KeyPath) -> Any:
-        if event.tag in (None, "!", _PREFIX + kind):
-            return value
-        what = f"the tag `{_short(event.tag)}` is not read."
-        self._report(event, path, what, "Write plain text, numbers, lists or mappings.")
         return None
 
     def _alias(self, event: Any, path: KeyPath) -> Any:
@@ -261,7 +214,8 @@ class _Parser:
 
     def _count(self, event: Any, path: KeyPath) -> None:
         self.count += 1
-        fix = "Use fewer aliases (`*name`)." if isinstance(event, AliasEvent) else "Shorten it."
+        is_alias = isinstance(event, events.AliasEvent)
+        fix = "Use fewer aliases (`*name`)." if is_alias else "Use fewer brackets or values."
         if len(path) >= MAX_DEPTH:
             raise _refused(self._line(event), f"values are nested more than {MAX_DEPTH} deep.", fix)
         if self.count > MAX_VALUES:
@@ -317,8 +271,19 @@ def _tag(text: str) -> str:
 
 def _tag_of(event: Any) -> str:
     if event.tag in (None, "!"):
-        return _tag(event.value) if event.tag is None and event.implicit[0] else "str"
+        plain = event.tag is None and event.implicit[0]
+        return _tag(event.value) if plain else "str"
     return str(event.tag).removeprefix(_PREFIX)
+
+
+def _checked(event: Any, container: Any) -> Any:
+    """Return the value of a node. Raises ValueError for a tag that its value does not have."""
+    if container is None:
+        return _value(_tag_of(event), event.value)
+    kind = "map" if isinstance(container, dict) else "seq"
+    if event.tag not in (None, "!", _PREFIX + kind):
+        raise ValueError(f"the tag `{_short(event.tag)}` is not read.")
+    return container
 
 
 def _value(tag: str, text: str) -> Any:
@@ -328,7 +293,7 @@ def _value(tag: str, text: str) -> Any:
     if not _SCALARS[tag].fullmatch(text):
         raise ValueError(f"`{text}` is not what its tag `!!{tag}` says.")
     if tag == "str":
-        return _joined(text)
+        return join_surrogates(text)
     if tag == "null":
         return None
     if tag == "bool":
@@ -342,14 +307,6 @@ def _value(tag: str, text: str) -> Any:
     if not math.isfinite(number):
         raise ValueError(f"`{text}` is not a finite number.")
     return number
-
-
-def _joined(text: str) -> str:
-    """Join the halves in which JSON escapes write a character beyond U+FFFF."""
-    try:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16")
-    except UnicodeDecodeError:
-        raise ValueError("it holds half of a character (a lone surrogate).") from None
 
 
 def _short(tag: str) -> str:
@@ -379,39 +336,6 @@ def _syntax_error(name: str, error: MarkedYAMLError) -> ConfigError:
 
 def _refused(where: str, what: str, fix: str = "") -> ConfigError:
     return ConfigError([Problem(where, what, fix)])
-
-
-def _from_python(value: Any, path: KeyPath, name: str, problems: list[Problem]) -> Any:
-    """Return `value` in the types that YAML has; what it cannot hold goes to `problems`."""
-    if len(path) > MAX_DEPTH:
-        problems.append(Problem(name, f"values are nested more than {MAX_DEPTH} deep."))
-        return None
-    where = f"{name} {dotted(path)}".rstrip()
-    if isinstance(value, Mapping):
-        problems += [
-            Problem(where, f"the key {key!r} is not text.")
-            for key in value
-            if not isinstance(key, str)
-        ]
-        pairs = ((key, item) for key, item in value.items() if isinstance(key, str))
-        return {key: _from_python(item, (*path, key), name, problems) for key, item in pairs}
-    if isinstance(value, list | tuple):
-        return [_from_python(item, (*path, i), name, problems) for i, item in enumerate(value)]
-    if isinstance(value, enum.Enum):
-        value = value.value
-    if isinstance(value, Path):
-        return str(value)
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    with contextlib.suppress(ValueError):
-        if isinstance(value, str):
-            return _joined(value)
-    what = f"{value!r} cannot be written in a run file."
-    fix = "Give text, finite numbers, true, false, null, lists or mappings."
-    problems.append(Problem(where, what, fix))
-    return None
 
 
 def _missing(path: Path) -> Problem:
