@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.cards.markdown import duration, number
-from hf_rlhf.config.run_files import choose_run_file, own_card
+from hf_rlhf.config.run_files import choose_run_file, without_shipped_card
 from hf_rlhf.errors import ConfigError, HfRlhfError, Problem, RunFolderError, suggest
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.disk import Space, human
@@ -106,7 +106,7 @@ class _Asked:
         self.file = file.override(overrides)
         axes, problems = parse_axes(options.vary, self.file)
         if self.config is None:
-            self.file, _ = own_card(
+            self.file, _ = without_shipped_card(
                 self.file, file.values, varied=[str(one.path[0]) for one in axes]
             )
         self.launch, wrong = _launch(options.launch)

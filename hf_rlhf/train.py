@@ -105,7 +105,12 @@ def _asked(
     """Return the run file that is asked for, with all that is put over it, and if it is shipped."""
     from hf_rlhf.config.overrides import merged
     from hf_rlhf.config.run_file import RunFile
-    from hf_rlhf.config.run_files import choose_run_file, kept_settings, own_card, without_given
+    from hf_rlhf.config.run_files import (
+        choose_run_file,
+        inherited_settings,
+        without_settings,
+        without_shipped_card,
+    )
     from hf_rlhf.training.library_warnings import ignore_old_names
 
     shipped = None
@@ -116,11 +121,11 @@ def _asked(
         shipped = file.values if config is None else None
     if settings:
         changed = RunFile.from_mapping(merged(file.values, settings), name=file.name)
-        file = replace(changed, shipped=without_given(file, settings))
+        file = replace(changed, shipped=without_settings(file, settings))
     file = file.override(overrides)
     if shipped is not None:
-        file, left_out = own_card(file, shipped, settings.get("card") or ())
-        for note in filter(None, (left_out, kept_settings(file))) if rank() == 0 else ():
+        file, left_out = without_shipped_card(file, shipped, settings.get("card") or ())
+        for note in filter(None, (left_out, inherited_settings(file))) if rank() == 0 else ():
             print(f"note: {note}", flush=True)
     ignore_old_names(file.values)
     return file, shipped is not None

@@ -11,7 +11,7 @@ from typing import Any
 from hf_rlhf.config import registry
 from hf_rlhf.errors import BrokenPlugin
 
-_Named = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def class_in_source(point: EntryPoint) -> ast.ClassDef:
@@ -37,7 +37,7 @@ def source_file(module: str) -> Path | None:
     top, *inner = module.split(".")
     try:
         spec = find_spec(top)
-    except ValueError:  # a module that was made, and has no file
+    except ValueError:  # a module without a file, built in memory
         return None
     if spec is None:
         return None
@@ -76,7 +76,7 @@ def _docstring_of(name: str, source: str) -> str | None:
         return None
     end = re.compile(r"^[^\s#)\]}]", re.M).search(source, definition.end())
     block = ast.parse(source[definition.start() : end.start() if end else None]).body[0]
-    return ast.get_docstring(block) if isinstance(block, _Named) else None
+    return ast.get_docstring(block) if isinstance(block, _Definition) else None
 
 
 @lru_cache

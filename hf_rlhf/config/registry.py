@@ -53,7 +53,7 @@ def _installed(path: tuple[str, ...]) -> Mapping[str, list[EntryPoint]]:
     for package in distributions(path=list(path)):
         if _GROUP not in (package.read_text("entry_points.txt") or ""):
             continue
-        name = _normalized(_named(package)[0])
+        name = _normalized(_name_and_version(package)[0])
         if name not in packages:  # of two on the path the first counts, as for imports
             packages.add(name)
             for point in package.entry_points:
@@ -63,12 +63,12 @@ def _installed(path: tuple[str, ...]) -> Mapping[str, list[EntryPoint]]:
 
 def package(point: EntryPoint) -> tuple[str, str]:
     """Return the name and version of the package that offers `point`."""
-    return _named(point.dist) if point.dist else ("an unnamed package", "")
+    return _name_and_version(point.dist) if point.dist else ("an unnamed package", "")
 
 
 @cache
-def _named(package: Distribution) -> tuple[str, str]:
-    """Return name and version, parsed once from the package's metadata."""
+def _name_and_version(package: Distribution) -> tuple[str, str]:
+    """Return what the metadata says, which importlib.metadata parses anew for each question."""
     return package.name, package.version
 
 
@@ -160,8 +160,8 @@ def _why_not(point: EntryPoint, error: BaseException) -> tuple[str, str]:
                 f"whose entry point names {point.value!r}, but there is no {first!r}.{hint}",
                 again,
             )
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    at, line = place.filename, place.lineno
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    at, line = frame.filename, frame.lineno
     # Of an OSError, `filename` is the file that it is about.
     if isinstance(error, SyntaxError):
         at, line = error.filename or at, error.lineno or line

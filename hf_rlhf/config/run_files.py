@@ -7,8 +7,9 @@ are listed.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hf_rlhf.config import registry
 from hf_rlhf.config.plugin_source import class_in_source, constant
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.values import KeyPath, dotted, leaves
-from hf_rlhf.errors import BrokenPlugin, ConfigError, Problem
+from hf_rlhf.errors import BrokenPlugin, ConfigError, Problem, suggest
 
 SUBJECTS = ("dataset", "model_name_or_path", "adapter")
 """Keys of a run file that decide what its `card` section is about."""
@@ -37,70 +38,16 @@ def run_files(trainer: str) -> dict[str, Path]:
     `plugin` is that trainer. Of two with one name the one in a folder counts. The package itself
     is not imported.
     """
-    from importlib.util import find_spec
-
     point = registry.find("trainers", trainer)
     spec = find_spec(point.module.split(".")[0])
     roots = spec.submodule_search_locations if spec else None
-    found = [
+    paths = [
         path
         for root in roots or ()
         for pattern in ("*.yaml", "*/*.yaml")
         for path in sorted(Path(root, "runs").glob(pattern))
     ]
-    return {path.stem: path for path in found if RunFile.read(path).plugin in (trainer, point.name)}
-
-
-def choose_run_file(trainer: str | None, run: str | None, config: str | None) -> RunFile:
-    """Return the run file that `--plugin`, `--run` and `--config` name together.
-
-    Raises ConfigError when they name none, disagree, or name one that does not exist.
-    """
-    if config is not None and run is not None:
-        raise ConfigError(
-            [Problem("command line", "both --run and --config are given.", "Pick one.")]
-        )
-    if config is not None:
-        file = RunFile.read(config)
-        if trainer and file.plugin and file.plugin != trainer:
-            raise ConfigError(
-                [
-                    Problem(
-                        file.where(("plugin",)),
-                        f"is {file.plugin!r}, but --plugin says {trainer!r}.",
-                        "Make them agree, or leave one out.",
-                    )
-                ]
-            )
-        return file
-    if trainer is None:
-        raise ConfigError(
-            [Problem("command line", "neither --plugin NAME nor --config FILE is given.")]
-        )
-    shipped = run_files(trainer)
-    name = run or default_run(trainer)
-    if name is None or name not in shipped:
-        known = ", ".join(sorted(shipped)) or "none"
-        raise ConfigError(
-            [Problem(f"--run {name}", f"{trainer} ships no such run file.", f"It ships: {known}.")]
-        )
-    file = RunFile.read(shipped[name])
-    return replace(file, shipped=file.values)
-
-
-@contextmanager
-def annotate_shipped_errors(file: RunFile, shipped: bool) -> Iterator[None]:
-    """Say in a ConfigError about a run file that the user did not write whose it is."""
-    try:
-        yield
-    except ConfigError as error:
-        if not shipped or not any(one.where.startswith(f"{file.name}:") for one in error.problems):
-            raise
-        hint = (
-            f"{file.name} is the run file that {file.plugin!r} ships. An option replaces what it "
-            "says: --KEY VALUE."
-        )
-        raise ConfigError(error.problems, hint) from error
+    return {path.stem: path for path in paths if RunFile.read(path).plugin in (trainer, point.name)}
 
 
 def default_run(trainer: str) -> str | None:
@@ -108,11 +55,9 @@ def default_run(trainer: str) -> str | None:
     shipped = run_files(trainer)
     if len(shipped) == 1:
         return next(iter(shipped))
-    try:
-        found = class_in_source(registry.find("trainers", trainer))
-    except BrokenPlugin:  # what is imported there from elsewhere cannot be read there
-        found = None
-    name: str | None = constant(found, "default_run") if found else None
+    name: str | None = None
+    with suppress(BrokenPlugin):  # what is imported there from elsewhere cannot be read there
+        name = constant(class_in_source(registry.find("trainers", trainer)), "default_run")
     return name or getattr(registry.load("trainers", trainer), "default_run", None)
 
 
@@ -121,10 +66,61 @@ def default_folder(trainer: str, file: str) -> Path:
     return Path(f"runs/{trainer.replace('/', '-')}-{Path(file).stem}")
 
 
-def own_card(
+def choose_run_file(trainer: str | None, run: str | None, config: str | None) -> RunFile:
+    """Return the run file that `--plugin`, `--run` and `--config` name together.
+
+    Raises ConfigError when they name none, disagree, or name one that does not exist.
+    """
+    if config is not None and run is not None:
+        raise _refused("command line", "both --run and --config are given.", "Pick one.")
+    if config is not None:
+        return _own_file(trainer, config)
+    if trainer is None:
+        what = "neither --plugin NAME nor --config FILE is given."
+        raise _refused("command line", what, "`hf-rlhf list trainers` lists the names.")
+    shipped = run_files(trainer)
+    name = run or default_run(trainer)
+    if name is None or name not in shipped:
+        close = suggest(name or "", shipped)
+        fix = f"Did you mean `{close}`? " if close else ""
+        fix += f"It ships: {', '.join(sorted(shipped)) or 'none'}."
+        raise _refused(f"--run {name}", f"{trainer} ships no such run file.", fix)
+    file = RunFile.read(shipped[name])
+    return replace(file, shipped=file.values)
+
+
+def _own_file(trainer: str | None, config: str) -> RunFile:
+    file = RunFile.read(config)
+    if trainer and file.plugin and file.plugin != trainer:
+        what = f"is {file.plugin!r}, but --plugin says {trainer!r}."
+        raise _refused(file.where_key("plugin"), what, "Make them agree, or leave one out.")
+    return file
+
+
+def _refused(where: str, what: str, fix: str) -> ConfigError:
+    return ConfigError([Problem(where, what, fix)])
+
+
+@contextmanager
+def annotate_shipped_errors(file: RunFile, shipped: bool) -> Iterator[None]:
+    """Add to a ConfigError about a run file that the user did not write whose file it is."""
+    try:
+        yield
+    except ConfigError as error:
+        in_file = any(problem.where.startswith(f"{file.name}:") for problem in error.problems)
+        if not shipped or not in_file:
+            raise
+        hint = (
+            f"{file.name} is the run file that {file.plugin!r} ships. An option replaces what it "
+            "says: --KEY VALUE."
+        )
+        raise ConfigError(error.problems, hint) from error
+
+
+def without_shipped_card(
     file: RunFile,
     shipped: Mapping[str, Any],
-    given: Collection[str] = (),
+    own: Collection[str] = (),
     varied: Collection[str] = (),
 ) -> tuple[RunFile, str]:
     """Return `file` without its `card` section if the run has other data or another model.
@@ -132,7 +128,7 @@ def own_card(
     Args:
         file: a shipped run file with overrides applied.
         shipped: its values before that.
-        given: the keys of `card` that were set otherwise than by an override.
+        own: the keys of `card` that the user set otherwise than by an override.
         varied: top-level keys that will still be changed.
 
     Returns:
@@ -140,51 +136,44 @@ def own_card(
         on what was left out and why, empty if nothing was. A different number of rows or seed of
         the data does not count as a difference.
     """
-    now = file.values
-    changed = _changed(now, shipped, varied)
-    card = now.get("card")
+    changed = _changed(file.values, shipped, varied)
+    card = file.values.get("card")
     if not changed or not isinstance(card, Mapping) or ("card",) in file.overrides:
         return file, ""
-    kept = {path[1] for path in file.overrides if path[0] == "card" and len(path) > 1}
-    kept |= set(given)
-    left_out = [key for key in card if key not in kept]
-    if not left_out:
+    own = {path[1] for path in file.overrides if path[0] == "card" and len(path) > 1} | set(own)
+    if not (left_out := [key for key in card if key not in own]):
         return file, ""
-    own = {key: value for key, value in card.items() if key in kept}
-    said = (
-        f"{', '.join(f'`{key}`' for key in changed)} {'differs' if len(changed) == 1 else 'differ'}"
-        f" from {file.name}, so its `card` section is left out ({', '.join(left_out)}). "
+    values = {**file.values, "card": {key: value for key, value in card.items() if key in own}}
+    return replace(file, values=values), (
+        f"{_differ(changed)} from {file.name}, so its `card` section is left out "
+        f"({', '.join(left_out)}). "
         "For your own: --card '{title: ..., intended_use: ..., license: ...}'"
     )
-    return replace(file, values={**now, "card": own}), said
 
 
-def kept_settings(file: RunFile) -> str:
-    """Return the numbers and switches of a shipped file that still apply to other data or model.
+def inherited_settings(file: RunFile) -> str:
+    """Return a note on the numbers and switches of a shipped file that apply to other data.
 
     Empty for a user's own file, for the run that the file describes, and if all were replaced.
     """
     changed = _changed(file.values, file.shipped, ()) if file.shipped is not None else []
-    if not changed or file.shipped is None:
-        return ""
-    kept = [
+    settings = [
         f"{dotted(path)} {str(value).lower()}"
-        for path, value in leaves(file.shipped)
+        for path, value in leaves(file.shipped if changed else {})
         if isinstance(value, (bool, int, float))
         and not _NOT_FITTED & {*path}
         and (path[0] != "dataset" or "dataset" in changed)
         and is_as_shipped(file, path)
     ]
-    if not kept:
+    if not settings:
         return ""
     return (
-        f"{', '.join(f'`{key}`' for key in changed)} {'differs' if len(changed) == 1 else 'differ'}"
-        f" from {file.name}, but these settings of that file still apply: {', '.join(kept)}. "
-        "To change one: --KEY VALUE"
+        f"{_differ(changed)} from {file.name}, but these settings of that file still apply: "
+        f"{', '.join(settings)}. To change one: --KEY VALUE"
     )
 
 
-def without_given(file: RunFile, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def without_settings(file: RunFile, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the shipped values without those that are set from Python."""
     if file.shipped is None:
         return None
@@ -198,8 +187,8 @@ def without_given(file: RunFile, settings: Mapping[str, Any]) -> Mapping[str, An
 def is_as_shipped(file: RunFile, path: KeyPath) -> bool:
     """Return whether the value at `path` comes from the shipped file and not from the user."""
     # In phases an option of the top level replaces what each of them says.
-    places = [path, path[2:]] if path[0] == "phases" else [path]
-    options = (option for option in file.overrides for place in places if _meet(option, place))
+    paths = [path, path[2:]] if path[0] == "phases" else [path]
+    options = (option for option in file.overrides for each in paths if _overlap(option, each))
     if file.shipped is None or any(options):
         return False
     return bool(_at(file.values, path) == _at(file.shipped, path) is not None)
@@ -208,7 +197,7 @@ def is_as_shipped(file: RunFile, path: KeyPath) -> bool:
 def labels_of_rewards(file: RunFile) -> set[str]:
     """Return the labels of the rewards that a file names, as far as it can be read."""
     rewards = file.values.get("rewards")
-    return {_label(one) for one in rewards} if isinstance(rewards, list) else set()
+    return {_label(reward) for reward in rewards} if isinstance(rewards, list) else set()
 
 
 def without_rewards(file: RunFile, labels: Collection[str]) -> RunFile:
@@ -217,8 +206,8 @@ def without_rewards(file: RunFile, labels: Collection[str]) -> RunFile:
     if not labels or not isinstance(rewards, list):
         return file
     values = {key: value for key, value in file.values.items() if key != "rewards"}
-    if kept := [one for one in rewards if _label(one) not in labels]:
-        values["rewards"] = kept
+    if rest := [reward for reward in rewards if _label(reward) not in labels]:
+        values["rewards"] = rest
     return replace(file, values=values)
 
 
@@ -227,10 +216,9 @@ def _label(reward: Any) -> str:
     return str(entry.get("label") or str(entry.get("name")).rpartition("/")[2])
 
 
-def _meet(one: KeyPath, other: KeyPath) -> bool:
+def _overlap(path: KeyPath, other: KeyPath) -> bool:
     """Return whether one path is within the other."""
-    common = min(len(one), len(other))
-    return one[:common] == other[:common]
+    return all(key == its for key, its in zip(path, other, strict=False))
 
 
 def _at(value: Any, path: KeyPath) -> Any:
@@ -243,14 +231,16 @@ def _at(value: Any, path: KeyPath) -> Any:
 
 
 def _changed(
-    now: Mapping[str, Any], shipped: Mapping[str, Any], varied: Collection[str]
+    values: Mapping[str, Any], shipped: Mapping[str, Any], varied: Collection[str]
 ) -> list[str]:
     return [
-        key for key in SUBJECTS if key in varied or _words(now.get(key)) != _words(shipped.get(key))
+        key
+        for key in SUBJECTS
+        if key in varied or _identity(values.get(key)) != _identity(shipped.get(key))
     ]
 
 
-def _words(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     """Leave out the numbers of a section: another number of rows is still the same data."""
     if not isinstance(value, Mapping):
         return value
@@ -259,3 +249,7 @@ def _words(value: Any) -> Any:
         for key, item in value.items()
         if isinstance(item, bool) or not isinstance(item, (int, float))
     }
+
+
+def _differ(keys: list[str]) -> str:
+    return f"{', '.join(f'`{key}`' for key in keys)} {'differs' if len(keys) == 1 else 'differ'}"

@@ -293,9 +293,9 @@ def _message(details: Sequence[Any]) -> str:
         return "is not a setting here."
     wanted = [each["msg"].removeprefix("Input should be ") for each in details]
     if reason == wanted[0]:
-        return f"is {_shown(value)}: {reason}."
+        return f"is {_quoted(value)}: {reason}."
     words = " or ".join(_WORDS.get(each, each) for each in dict.fromkeys(wanted))
-    return f"should be {words}, not {_shown(value)}.{_cure(value, words)}"
+    return f"should be {words}, not {_quoted(value)}.{_cure(value, words)}"
 
 
 def _cure(value: Any, wanted: str) -> str:
@@ -314,7 +314,7 @@ def _cure(value: Any, wanted: str) -> str:
     return f" Write `[{value}]`." if "a list" in wanted else ""
 
 
-def _shown(value: Any) -> str:
+def _quoted(value: Any) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
