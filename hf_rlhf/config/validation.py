@@ -1,24 +1,24 @@
 """Check arguments against the code that will take them, before it is called.
 
 Types are checked by pydantic as it checks strict JSON: a whole number is also a number, a list
-also a tuple, text also a path or the value of an enum, and nothing else is converted. Text such
-as "1e-5" is taken for a number, because readers of YAML 1.1, as PyYAML, make text of it. A class
+also a tuple, text also a path or the value of an enum, and nothing else is converted. A class
 within a type, such as a dataclass, takes only the keys that it has.
 """
 
 import enum
 import inspect
 import json
-import math
 import re
 import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, InitVar, fields
 from typing import Any, Union, get_args, get_origin
 
 from hf_rlhf.config.values import KeyPath, dotted
+from hf_rlhf.config.yaml import scalar
 from hf_rlhf.errors import Problem, suggest
 
 Where = Callable[[str], str]
@@ -150,12 +150,6 @@ def validate(value: Any, annotation: Any) -> Any:
     try:
         return _validated(adapter, value)
     except pydantic.ValidationError as error:
-        number = _number(value)
-        if number is not None:
-            try:
-                return adapter.validate_python((number,), strict=True)[0]
-            except pydantic.ValidationError:
-                pass  # then it was not a number that was wanted: the first error says what was
         raise InvalidValue(list(_messages(value, error))) from error
 
 
@@ -243,14 +237,6 @@ def _validated(adapter: Any, value: Any) -> Any:
     return adapter.validate_json(text, strict=True)[0]
 
 
-def _number(value: Any) -> float | None:
-    try:
-        number = float(value) if isinstance(value, str) else math.nan
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
 def _without_loose_text(annotation: Any) -> Any:
     inner = get_args(annotation)
     if get_origin(annotation) not in (Union, types.UnionType):
@@ -308,9 +294,11 @@ def _cure(value: Any, wanted: str) -> str:
         return f" Did you mean `{close}`?"
     if "true or false" in wanted and (meant := _BOOLEANS_OF_YAML_1_1.get(value.lower())):
         return f" Write `{meant}`."
-    digits = value.replace("_", "").replace(",", "")
-    if "number" in wanted and digits.isascii() and digits.isdecimal():
-        return f" Write `{digits}` without quotes."
+    if "number" in wanted:
+        text = value.replace("_", "").replace(",", "")
+        numbers = (int,) if "whole" in wanted else (int, float)
+        with suppress(ValueError):
+            return f" Write `{text}` without quotes." if type(scalar(text)) in numbers else ""
     return f" Write `[{value}]`." if "a list" in wanted else ""
 
 

@@ -74,8 +74,6 @@ def said(target: Callable[..., Any], **arguments: Any) -> list[str]:
     ("annotation", "value", "result"),
     [
         (float, 3, 3.0),
-        (float, "1e-5", 1e-5),
-        (float | None, "1e-5", 1e-5),
         (float | str, "1e-5", "1e-5"),
         (int, 3, 3),
         (int | None, None, None),
@@ -115,6 +113,8 @@ def test_fits(annotation: Any, value: Any, result: Any) -> None:
         (int, True, "not `true`. An option without a value means true."),
         (float, True, "should be a number, not `true`"),
         (float, "high", 'should be a number, not `"high"` (text).'),
+        (float, "1e-5", "Write `1e-5` without quotes."),
+        (int, "1e-5", 'not `"1e-5"` (text).'),
         (float, "nan", "should be a number"),
         (float, "inf", "should be a number"),
         (bool, 1, "should be true or false, not `1`."),
