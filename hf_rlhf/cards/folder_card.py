@@ -10,7 +10,7 @@ from huggingface_hub import constants
 
 from hf_rlhf.cards.metadata import is_hub_id
 from hf_rlhf.cards.render import render_card
-from hf_rlhf.config import PublishSpec
+from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.record import load_record, write_record
 

@@ -2,12 +2,9 @@ from . import registry as registry
 from . import yaml as yaml
 from .overrides import value_of as value_of
 from .run_file import RunFile as RunFile
-from .run_file import read_typed as read_typed
 from .run_files import choose_run_file as choose_run_file
 from .schema import EvaluationSpec as EvaluationSpec
-from .schema import PublishSpec as PublishSpec
 from .schema import RunSpec as RunSpec
-from .settings import NOISE as NOISE
 from .validation import InvalidValue as InvalidValue
 from .validation import bind as bind
 from .validation import unknown_setting as unknown_setting

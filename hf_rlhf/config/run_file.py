@@ -30,7 +30,13 @@ from hf_rlhf.config.schema import (
 )
 from hf_rlhf.config.settings import FORMER
 from hf_rlhf.config.urls import forbidden_url
-from hf_rlhf.config.validation import TRAINER_OR_MODEL, bind, unknown_setting
+from hf_rlhf.config.validation import (
+    TRAINER_OR_MODEL,
+    InvalidValue,
+    bind,
+    unknown_setting,
+    validate,
+)
 from hf_rlhf.config.values import KeyPath, dotted, from_python, leaves
 from hf_rlhf.errors import ConfigError, Problem, suggest
 from hf_rlhf.storage.secrets import SECRET_PLACE, misplaced_secret
@@ -136,6 +142,24 @@ class RunFile:
         """Return the file with its overrides applied as YAML that `parse` reads back."""
         return yaml.dump(dict(self.values))
 
+    def typed(self, cls: type[T]) -> T:
+        """Return the content of a file of another format as `cls`, a dataclass or pydantic model.
+
+        A model decides itself whether it takes unknown keys (`extra`); a dataclass never does. For
+        what one value cannot show, `cls` raises ValueError (`__post_init__`, a validator).
+
+        Raises ConfigError with every problem in the file, each with its line and, of an unknown
+        key, the nearest that there is.
+        """
+        problems = list(self.problems)
+        try:
+            result: T = validate(self.values, cls)
+        except InvalidValue as error:
+            problems += [Problem(self.where(path), message) for path, message in error.errors]
+        if problems:
+            raise ConfigError(problems)
+        return result
+
     def spec(
         self, *, known_settings: Mapping[str, Any], plugin: str | None = None
     ) -> tuple[RunSpec | None, list[Problem]]:
@@ -152,27 +176,6 @@ class RunFile:
             only if there are none.
         """
         return _Checker(self, known_settings, plugin).spec()
-
-
-def read_typed(path: str | Path, cls: type[T]) -> T:
-    """Return a YAML file of its own format as a `cls`: a dataclass, or another typed callable.
-
-    Raises ConfigError with every problem in the file, each with its line: unknown keys (with the
-    nearest that there is), missing ones, wrong types, and a ValueError of `cls` itself.
-    """
-    path = Path(path)
-    document = yaml.load(yaml.read(path), path.name)
-    if not isinstance(document.value, dict):
-        fix = f"Write keys of {cls.__name__}: {', '.join(sorted(keys_of(cls)))}."
-        raise ConfigError([Problem(path.name, "is not a mapping of keys to values.", fix)])
-    file = RunFile(path.name, document.value, document.lines)
-    arguments, problems = bind(cls, document.value, where=file.where_key)
-    if problems := [*document.problems, *problems]:
-        raise ConfigError(problems)
-    try:
-        return cls(**arguments)
-    except ValueError as error:
-        raise ConfigError([Problem(path.name, str(error))]) from error
 
 
 class _Checker:

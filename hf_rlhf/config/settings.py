@@ -129,11 +129,10 @@ FORMER: Mapping[str, str] = {
 _LOSS_TOKENS = "has no effect: this trainer's loss does not count tokens over devices."
 _ORDER = "has no effect on the order of rows, which this trainer draws from `seed`."
 _SMOOTHING = "has no effect on this trainer's loss."
-NOISE = (
+_NOISE = (
     "adds noise to what the loss compares, so that {} would be noise.",
     "Leave it out: NEFTune is for supervised fine-tuning.",
 )
-"""Of `neftune_noise_alpha`, for a trainer whose loss compares two passes."""
 
 WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "GRPOTrainer": {
@@ -144,14 +143,14 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "include_num_input_tokens_seen": ("has no effect: TRL counts `num_tokens`.", _OUT),
         "remove_unused_columns": ("takes away the columns that rewards read.", _OUT),
         "neftune_noise_alpha": (
-            NOISE[0].format("the ratio of new and old probabilities"),
-            NOISE[1],
+            _NOISE[0].format("the ratio of new and old probabilities"),
+            _NOISE[1],
         ),
     },
     "DPOTrainer": {
         "label_smoothing_factor": (_SMOOTHING, "Set `label_smoothing`."),
         "average_tokens_across_devices": (_LOSS_TOKENS, _OUT),
-        "neftune_noise_alpha": (NOISE[0].format("the ratio of policy and reference"), NOISE[1]),
+        "neftune_noise_alpha": (_NOISE[0].format("the ratio of policy and reference"), _NOISE[1]),
     },
     "RewardTrainer": {
         "label_smoothing_factor": (_SMOOTHING, _OUT),

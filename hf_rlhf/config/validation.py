@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, InitVar, fields
+from dataclasses import MISSING, InitVar, fields, is_dataclass
 from typing import Any, Union, get_args, get_origin
 
 from hf_rlhf.config.values import KeyPath, dotted
@@ -150,7 +150,7 @@ def validate(value: Any, annotation: Any) -> Any:
     try:
         return _validated(adapter, value)
     except pydantic.ValidationError as error:
-        raise InvalidValue(list(_messages(value, error))) from error
+        raise InvalidValue(list(_messages(value, annotation, error))) from error
 
 
 def expected(annotation: Any) -> str:
@@ -246,7 +246,7 @@ def _without_loose_text(annotation: Any) -> Any:
     return Union[tuple(item for item in inner if item is not str)]  # noqa: UP007 - made at run time
 
 
-def _messages(value: Any, error: Any) -> Iterator[tuple[KeyPath, str]]:
+def _messages(value: Any, annotation: Any, error: Any) -> Iterator[tuple[KeyPath, str]]:
     by_path: dict[KeyPath, list[Any]] = {}
     for detail in error.errors(include_url=False, include_context=False):
         path = _data_path(detail["loc"][1:], value, is_missing=detail["type"] == "missing")
@@ -254,7 +254,7 @@ def _messages(value: Any, error: Any) -> Iterator[tuple[KeyPath, str]]:
     for path, details in by_path.items():
         # Of a union, the member that the value comes nearest to says what is wrong within it.
         if not any(other != path and other[: len(path)] == path for other in by_path):
-            yield path, _message(details)
+            yield path, _message(path, details, annotation)
 
 
 def _data_path(location: Sequence[str | int], value: Any, *, is_missing: bool) -> KeyPath:
@@ -270,18 +270,32 @@ def _data_path(location: Sequence[str | int], value: Any, *, is_missing: bool) -
     return path
 
 
-def _message(details: Sequence[Any]) -> str:
+def _message(path: KeyPath, details: Sequence[Any], annotation: Any) -> str:
     """Return what pydantic says of one value, with what the value is and the likely cure."""
     kind, reason, value = (details[0][key] for key in ("type", "msg", "input"))
     if kind == "missing":
         return "is missing."
-    if kind == "unexpected_keyword_argument":
-        return "is not a setting here."
+    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        close = suggest(str(path[-1]), _field_names(annotation))
+        return "is not a setting here." + (f" Did you mean `{close}`?" if close else "")
+    if kind == "value_error":  # a validator of the class itself
+        return reason.removeprefix("Value error, ")
     wanted = [each["msg"].removeprefix("Input should be ") for each in details]
     if reason == wanted[0]:
         return f"is {_quoted(value)}: {reason}."
     words = " or ".join(_WORDS.get(each, each) for each in dict.fromkeys(wanted))
     return f"should be {words}, not {_quoted(value)}.{_cure(value, words)}"
+
+
+def _field_names(annotation: Any) -> set[str]:
+    """Return the keys that the dataclasses and models within an annotation take."""
+    names = {name for inner in get_args(annotation) for name in _field_names(inner)}
+    if is_dataclass(annotation):
+        for item in fields(annotation):
+            names |= {item.name, *_field_names(_resolved(annotation, item.name, item.type))}
+    for name, item in getattr(annotation, "model_fields", {}).items():
+        names |= {item.alias or name, *_field_names(item.annotation)}
+    return names
 
 
 def _cure(value: Any, wanted: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.cards.base_card import base_card
-from hf_rlhf.config import PublishSpec
+from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, listed
 from hf_rlhf.hub.commit import push

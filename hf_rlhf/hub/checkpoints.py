@@ -19,7 +19,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]
     enable_progress_bars,
 )
 
-from hf_rlhf.config import PublishSpec
+from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.outbox import complete_steps, note_step, outbox, published_steps, set_aside

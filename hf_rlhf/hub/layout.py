@@ -19,7 +19,7 @@ import yaml
 from hf_rlhf.cards.folder_card import FOR_THE_CARD, adapter_repo, on_hub
 from hf_rlhf.cards.metadata import HUB, validate_card
 from hf_rlhf.cards.render import render_card
-from hf_rlhf.config import PublishSpec
+from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.client import MANIFEST
 from hf_rlhf.hub.outbox import complete_steps, outbox

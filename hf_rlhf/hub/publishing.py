@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config import PublishSpec
+from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import HfRlhfError, PublishError
 from hf_rlhf.hub.base_model import secrets_in_use, with_base
 from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, RemoteState, connect, listed

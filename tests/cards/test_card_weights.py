@@ -11,7 +11,7 @@ from hf_rlhf.cards.base_card import base_card
 from hf_rlhf.cards.folder_card import tell_weights, weights_in
 from hf_rlhf.cards.metadata import validate_card
 from hf_rlhf.cards.render import render_card
-from hf_rlhf.config import PublishSpec
+from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.hub.layout import on_hub
 from hf_rlhf.storage.record import complete, load_record, run_of_merged, write_record
 from hf_rlhf.training.model_record import licence_and_lineage

@@ -4,17 +4,26 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, Field
 
-from hf_rlhf.config import EvaluationSpec, PublishSpec, RunFile, RunSpec
+from hf_rlhf.config import EvaluationSpec, RunFile, RunSpec
 from hf_rlhf.config import yaml as plain_yaml
-from hf_rlhf.config.schema import CardSpec, DatasetSpec, GateSpec, JudgeSpec, RewardSpec, keys_of
+from hf_rlhf.config.schema import (
+    CardSpec,
+    DatasetSpec,
+    GateSpec,
+    JudgeSpec,
+    PublishSpec,
+    RewardSpec,
+    keys_of,
+)
 from hf_rlhf.errors import ConfigError
 
 KNOWN = {"learning_rate": float, "bf16": bool, "max_steps": int, "report_to": str}
@@ -568,6 +577,66 @@ def test_a_pipe_can_be_read(tmp_path: Path) -> None:
     writer.start()
     assert RunFile.read(pipe).values == small().values
     writer.join()
+
+
+# Files of other formats
+
+
+@dataclass(frozen=True)
+class Arm:
+    trainer: str
+    seeds: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Plan:
+    title: str
+    arms: dict[str, Arm]
+
+    def __post_init__(self) -> None:
+        if not self.arms:
+            raise ValueError("has no arms.")
+
+
+class PlanModel(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    title: str
+    arms: dict[str, Arm]
+    start: str | None = Field(None, alias="from")
+
+
+PLAN = """\
+title: Which is better
+arms:
+  sft: {trainer: sft, seeds: [1, 2]}
+"""
+
+
+@pytest.mark.parametrize("cls", [Plan, PlanModel])
+def test_a_file_becomes_a_typed_value(cls: Any) -> None:
+    plan = RunFile.parse(PLAN, "plan.yaml").typed(cls)
+    assert plan.arms == {"sft": Arm("sft", [1, 2])}
+
+
+@pytest.mark.parametrize("cls", [Plan, PlanModel])
+def test_every_problem_of_a_typed_file_has_its_line(cls: Any) -> None:
+    text = "titel: x\narms:\n  sft:\n    trainer: 3\n    seeds: [1, two]\n    sedes: 1\n  dpo: {}\n"
+    with pytest.raises(ConfigError) as error:
+        RunFile.parse(f"{text}arms: 1\n", "plan.yaml").typed(cls)
+    assert {str(problem) for problem in error.value.problems} == {
+        "plan.yaml:8 arms: `arms` is written twice, first on line 2. Keep one of them.",
+        "plan.yaml:1 titel: is not a setting here. Did you mean `title`?",
+        "plan.yaml:1 title: is missing.",
+        "plan.yaml:4 arms.sft.trainer: should be text, not `3`.",
+        'plan.yaml:5 arms.sft.seeds.1: should be a whole number, not `"two"` (text).',
+        "plan.yaml:6 arms.sft.sedes: is not a setting here. Did you mean `seeds`?",
+        "plan.yaml:7 arms.dpo.trainer: is missing.",
+    }
+
+
+def test_what_a_class_refuses_itself_is_a_problem_of_the_file() -> None:
+    with pytest.raises(ConfigError, match=r"plan.yaml:1: has no arms\."):
+        RunFile.parse("title: x\narms: {}", "plan.yaml").typed(Plan)
 
 
 # Python

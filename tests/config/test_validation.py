@@ -128,7 +128,7 @@ def test_fits(annotation: Any, value: Any, result: Any) -> None:
         (list[int] | str, ["a"], '`0` should be a whole number, not `"a"` (text).'),
         (int | list[str], "a", "should be a whole number or a list, not"),
         (dict[str, Inner], {"x": {"depth": "a"}}, "`x.depth` should be a whole number"),
-        (Inner, {"dpeth": 1}, "`dpeth` is not a setting here."),
+        (Inner, {"dpeth": 1}, "`dpeth` is not a setting here. Did you mean `depth`?"),
         (Inner, 3, "should be a mapping, not `3`."),
         (tuple[float, float], [1], "`1` is missing."),
         (dict[str, int], [1], "should be a mapping, not `[1]`."),

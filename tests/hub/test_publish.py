@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from hf_rlhf.cards.folder_card import write_card
 from hf_rlhf.cards.render import render_card
 from hf_rlhf.cli.publish import publish_main, pull_main
-from hf_rlhf.config import PublishSpec
+from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import ModelError, PublishError, RunFolderError
 from hf_rlhf.hub import commit as push_module
 from hf_rlhf.hub import retries as patience_module

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from hf_rlhf.cli.publish import publish_main
-from hf_rlhf.config import PublishSpec
+from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub import retries as patience_module
 from hf_rlhf.hub.checkpoints import CheckpointPushes
