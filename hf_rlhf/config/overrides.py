@@ -43,8 +43,8 @@ def apply(
         except ValueError as error:
             result.problems.append(Problem(f"{option} (command line)", str(error)))
             continue
-        for origins in (result.lines, result.origins):
-            _forget(origins, path)
+        _forget(result.lines, path)
+        _forget(result.origins, path)
         result.origins |= dict.fromkeys((*containers, path), option)
     return result
 

@@ -107,8 +107,8 @@ class RunFile:
         """Say where `path` was written, or the nearest key above it: `tiny.yaml:14 rewards.0`."""
         path = tuple(path)
         if path and path not in self.lines and "." in str(path[-1]):  # a value within an argument
-            *above, last = path
-            path = (*above, *(int(p) if p.isdecimal() else p for p in str(last).split(".")))
+            inner = str(path[-1]).split(".")
+            path = (*path[:-1], *(int(key) if key.isdecimal() else key for key in inner))
         for length in range(len(path), -1, -1):
             above = path[:length]
             if option := self.overrides.get(above):

@@ -140,10 +140,11 @@ def without_shipped_card(
     card = file.values.get("card")
     if not changed or not isinstance(card, Mapping) or ("card",) in file.overrides:
         return file, ""
-    own = {path[1] for path in file.overrides if path[0] == "card" and len(path) > 1} | set(own)
-    if not (left_out := [key for key in card if key not in own]):
+    options = {path[1] for path in file.overrides if path[0] == "card" and len(path) > 1}
+    if not (left_out := [key for key in card if key not in {*own, *options}]):
         return file, ""
-    values = {**file.values, "card": {key: value for key, value in card.items() if key in own}}
+    rest = {key: value for key, value in card.items() if key not in left_out}
+    values = {**file.values, "card": rest}
     return replace(file, values=values), (
         f"{_differ(changed)} from {file.name}, so its `card` section is left out "
         f"({', '.join(left_out)}). "

@@ -223,7 +223,7 @@ def _adapter(annotation: Any) -> Any:
     # Within a tuple a dataclass follows this configuration; alone it would insist on its own.
     config = pydantic.ConfigDict(arbitrary_types_allowed=True, extra="forbid")
     try:
-        return pydantic.TypeAdapter(tuple[annotation], config=config)  # type: ignore[valid-type]
+        return pydantic.TypeAdapter(tuple[annotation], config=config)
     except (PydanticUserError, PydanticUndefinedAnnotation, NameError, TypeError):
         return None
 
@@ -264,7 +264,7 @@ def _data_path(location: Sequence[str | int], value: Any, *, is_missing: bool) -
         in_mapping = isinstance(value, Mapping) and key in value
         in_list = isinstance(value, list) and isinstance(key, int) and key < len(value)
         if in_mapping or in_list:
-            path, value = (*path, key), value[key]  # type: ignore[index]
+            path, value = (*path, key), value[key]
         elif is_missing and depth == len(location):
             path = (*path, key)
     return path
@@ -279,7 +279,7 @@ def _message(path: KeyPath, details: Sequence[Any], annotation: Any) -> str:
         close = suggest(str(path[-1]), _field_names(annotation))
         return "is not a setting here." + (f" Did you mean `{close}`?" if close else "")
     if kind == "value_error":  # a validator of the class itself
-        return reason.removeprefix("Value error, ")
+        return str(reason).removeprefix("Value error, ")
     wanted = [each["msg"].removeprefix("Input should be ") for each in details]
     if reason == wanted[0]:
         return f"is {_quoted(value)}: {reason}."

@@ -106,7 +106,7 @@ def scalar(text: str) -> Any:
 
 def dump(value: Any) -> str:
     """Return plain values as YAML that `load` reads back as the same values."""
-    yaml = YAML(typ="safe", pure=True)
+    yaml: Any = YAML(typ="safe", pure=True)
     yaml.Resolver, yaml.Representer = _CoreSchema, _Representer
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
