@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_rlhf.config import yaml as plain_yaml
-from hf_rlhf.config.validation import near
-from hf_rlhf.config.yaml import MAX_DEPTH, KeyPath, dotted
-from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.config.values import MAX_DEPTH, KeyPath, dotted
+from hf_rlhf.errors import ConfigError, Problem, suggest
 from hf_rlhf.storage.secrets import REDACTED, scrub
 
 _INDEX = re.compile(r"[0-9]{1,6}")
@@ -40,13 +39,13 @@ def apply(
     for option, text in _options(argv, result.problems):
         try:
             value = True if text is None else value_of(text)
-            made, path = _assign(result.values, option.removeprefix("--").split("."), value)
+            containers, path = _assign(result.values, option.removeprefix("--").split("."), value)
         except ValueError as error:
             result.problems.append(Problem(f"{option} (command line)", str(error)))
             continue
-        for known in (result.lines, result.origins):
-            _forget(known, path)
-        result.origins |= dict.fromkeys((*made, path), option)
+        _forget(result.lines, path)
+        _forget(result.origins, path)
+        result.origins |= dict.fromkeys((*containers, path), option)
     return result
 
 
@@ -87,19 +86,19 @@ def without_secrets(argv: Sequence[str]) -> list[str]:
 
 
 def _options(argv: Sequence[str], problems: list[Problem]) -> Iterator[tuple[str, str | None]]:
-    place = 0
-    while place < len(argv):
-        token = argv[place]
-        place += 1
+    index = 0
+    while index < len(argv):
+        token = argv[index]
+        index += 1
         option, equals, text = token.partition("=")
         if not option.startswith("--") or option == "--":
             fix = "Options are written `--key value`."
             problems.append(Problem(f"{token} (command line)", "is not an option.", fix))
         elif equals:
             yield option, text
-        elif place < len(argv) and not argv[place].startswith("--"):
-            yield option, argv[place]
-            place += 1
+        elif index < len(argv) and not argv[index].startswith("--"):
+            yield option, argv[index]
+            index += 1
         else:
             yield option, None
 
@@ -107,12 +106,12 @@ def _options(argv: Sequence[str], problems: list[Problem]) -> Iterator[tuple[str
 def _assign(
     root: dict[str, Any], segments: Sequence[str], value: Any
 ) -> tuple[list[KeyPath], KeyPath]:
-    """Set one key in place. Return the paths of containers that were made, and the key's path."""
+    """Set one key in place. Return the paths of new containers, and the key's path."""
     if not all(segments):
         raise ValueError("has an empty part between its dots.")
     if len(segments) > MAX_DEPTH:
         raise ValueError(f"has more than {MAX_DEPTH} parts.")
-    made: list[KeyPath] = []
+    containers: list[KeyPath] = []
     node: Any = root
     path: KeyPath = ()
     # Nothing is changed until the whole path is known to lead somewhere.
@@ -129,7 +128,7 @@ def _assign(
         inner = node[key] if exists else None  # type: ignore[index]
         if inner is None:
             inner = [] if _INDEX.fullmatch(following) else {}
-            made.append(path)
+            containers.append(path)
             changes.append((node, key, inner))
         node = inner
     for container, key, item in changes:
@@ -137,7 +136,7 @@ def _assign(
             container.append(item)
         else:
             container[key] = item
-    return made, path
+    return containers, path
 
 
 def _index(items: list[Any], segment: str, path: KeyPath) -> int:
@@ -152,7 +151,7 @@ def _index(items: list[Any], segment: str, path: KeyPath) -> int:
     ]
     if segment in labels:
         return labels.index(segment)
-    guess = near(segment, labels)
+    guess = suggest(segment, labels)
     fix = f"Did you mean `{guess}`?" if guess else f"Labels: {', '.join(labels) or 'none'}."
     raise ValueError(f"`{dotted(path)}` has no item labelled `{segment}`. {fix}")
 

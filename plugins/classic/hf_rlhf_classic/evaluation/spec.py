@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import MinLen
 
-from hf_rlhf.config import RunFile, RunSpec, Unfit, bind, fit, near, unknown
-from hf_rlhf.errors import Problem
+from hf_rlhf.config import InvalidValue, RunFile, RunSpec, bind, unknown_setting, validate
+from hf_rlhf.errors import Problem, suggest
 from hf_rlhf.rewards import TOTAL
 
 SECTION = "eval"
@@ -102,7 +102,7 @@ def _foreign(file: RunFile) -> list[Problem]:
         if key in {item.name for item in fields(EvalSpec)}:
             found.append(Problem(where, f"`{key}` belongs under `{SECTION}:`."))
         elif file.plugin is None:
-            found.append(unknown(where, key, [*_SECTIONS, *_SHARED], "of an evaluation"))
+            found.append(unknown_setting(where, key, [*_SECTIONS, *_SHARED], "an evaluation"))
         elif "(command line)" in where:
             what = f"`{key}` is a setting of training, which an evaluation does not look at."
             found.append(Problem(where, what, "Remove it."))
@@ -150,7 +150,7 @@ def _named(spec: EvalSpec) -> list[Problem]:
     for name, key in asked.items():
         if name is None or name in spec.models or (key == "reference" and name == "none"):
             continue
-        guess = near(name, list(spec.models))
+        guess = suggest(name, list(spec.models))
         fix = f"Did you mean `{guess}`? " if guess else ""
         fix += f"Models: {', '.join(spec.models)}."
         found.append(Problem(f"{SECTION}.{key}", f"no model is named {name!r}.", fix))
@@ -190,8 +190,8 @@ def _compare(entry: Any, where: str) -> tuple[Compare | None, list[Problem]]:
         return Compare(by, judge or None), []
     given = {"by": "judge", **entry} if isinstance(entry, Mapping) and "judge" in entry else entry
     try:
-        given = fit(given, dict[str, Any])
-    except Unfit as error:
+        given = validate(given, dict[str, Any])
+    except InvalidValue as error:
         return None, [Problem(where, str(error))]
     good, problems = bind(Compare, given, where=lambda key: f"{where}.{key}", title="compare")
     return (None, problems) if problems else (Compare(**good), [])
