@@ -9,8 +9,7 @@ from datasets import Dataset
 
 from hf_rlhf.config.schema import EvaluationSpec
 from hf_rlhf.errors import BrokenPlugin, ModelError, RunFolderError
-from hf_rlhf.evaluation import held_out as measuring
-from hf_rlhf.evaluation.evaluate import measure_rows
+from hf_rlhf.evaluation import held_out, measure_rows
 from hf_rlhf.evaluation.generation import generate
 from hf_rlhf.evaluation.results import Evaluation, paired_difference
 
@@ -83,12 +82,12 @@ def test_a_run_that_goes_on_does_not_merge_again_where_its_trainer_measures_noth
         dataset={"test": Dataset.from_list([{"prompt": "a"}])},
     )
     lines = []
-    first, again = (measuring.measured_before(run, lines.append) for _ in range(2))
+    first, again = (measuring.measure_before(run, lines.append) for _ in range(2))
     assert begun == [tmp_path]
     assert first.means() == again.means() == Evaluation(rows(1.0)).means()
     # What was measured on other rows is no pair of what will be measured on these.
     run.dataset = {"test": Dataset.from_list([{"prompt": "b"}])}
-    other = measuring.measured_before(run, lines.append)
+    other = measuring.measure_before(run, lines.append)
     assert begun == [tmp_path] * 2
     assert "before.json was measured on other rows than 'test': ignored" in "".join(lines)
     with pytest.raises(RunFolderError, match="rows differ"):

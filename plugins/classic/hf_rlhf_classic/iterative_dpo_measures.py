@@ -6,7 +6,8 @@ from statistics import fmean
 from typing import Any
 
 from hf_rlhf.contracts import Score
-from hf_rlhf.evaluation.statistics import Interval, bootstrap_mean
+from hf_rlhf.evaluation.statistics import Interval, mean_interval
+from hf_rlhf_classic.evaluation.estimators import outcome
 
 
 def win_rate(new: Sequence[Score], old: Sequence[Score]) -> Interval | None:
@@ -16,12 +17,7 @@ def win_rate(new: Sequence[Score], old: Sequence[Score]) -> Interval | None:
     percentile bootstrap over prompts. Prompts where either has no reward are left out; None if
     that is all of them. 0.5 is what a policy scores against itself, in expectation.
     """
-    points = [
-        (a > b) + (a == b) / 2
-        for a, b in zip(new, old, strict=True)
-        if a is not None and b is not None
-    ]
-    return bootstrap_mean(points) if points else None
+    return mean_interval([outcome(a, b) for a, b in zip(new, old, strict=True)])
 
 
 def exact_kl(policy_logits: Any, other_logits: Any) -> Any:
@@ -47,15 +43,12 @@ def held_out_entry(
     mine = rows[policy]
     rewards = [row["reward"] for row in mine]
     entry: dict[str, float | int] = {"policy": policy}
-    known = [reward for reward in rewards if reward is not None]
-    if known:
-        entry |= _named("held_out/reward", bootstrap_mean(known))
-    entry["held_out/none"] = len(rewards) - len(known)
+    entry |= _logged("held_out/reward", mean_interval(rewards))
+    entry["held_out/none"] = rewards.count(None)
     against = {"start": policy - 1, "initial": 0} if policy else {}
     for name, other in against.items():
-        interval = win_rate(rewards, [row["reward"] for row in rows[other]])
-        if interval is not None:
-            entry |= _named(f"held_out/win_rate_{name}", interval)
+        wins = win_rate(rewards, [row["reward"] for row in rows[other]])
+        entry |= _logged(f"held_out/win_rate_{name}", wins)
     entry["held_out/length"] = fmean(row["tokens"] for row in mine)
     entry["held_out/truncated"] = fmean(float(row["truncated"]) for row in mine)
     entry["kl/sequence"] = fmean(row["kl"] for row in mine)
@@ -63,7 +56,9 @@ def held_out_entry(
     return entry
 
 
-def _named(name: str, interval: Interval) -> dict[str, float]:
+def _logged(name: str, interval: Interval | None) -> dict[str, float]:
+    if interval is None:
+        return {}
     return {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 

@@ -27,8 +27,8 @@ from transformers.trainer_utils import get_last_checkpoint
 from trl.models import unwrap_model_for_generation
 
 from hf_rlhf.errors import ModelError, Problem
+from hf_rlhf.evaluation import Evaluation
 from hf_rlhf.evaluation.generation import prompt_ids
-from hf_rlhf.evaluation.results import Evaluation
 from hf_rlhf.models.loading import find_adapter, policy_arguments
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.runs.run import Run

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.evaluation.evaluate import evaluate
-from hf_rlhf.evaluation.results import Evaluation
+from hf_rlhf.evaluation import Evaluation, evaluate
 from hf_rlhf.rewards.abstentions import Abstentions
 from hf_rlhf.rewards.composed import ComposedReward, Part
 from hf_rlhf.runs.preflight_data import completion_length

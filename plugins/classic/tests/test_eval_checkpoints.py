@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hf_rlhf import saved_models
 from hf_rlhf.errors import ModelError
-from hf_rlhf.evaluation import saved_models
 from hf_rlhf_classic.evaluation.checkpoints import resolve_all
 from hf_rlhf_classic.evaluation.spec import EvalSpec
 

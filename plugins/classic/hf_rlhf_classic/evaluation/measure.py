@@ -15,7 +15,7 @@ from typing import Any
 
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import HfRlhfError
-from hf_rlhf.evaluation.generation import generate
+from hf_rlhf.generation import generate
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.files import atomic_write_json, atomic_write_text
 from hf_rlhf.storage.record import as_json, environment, now

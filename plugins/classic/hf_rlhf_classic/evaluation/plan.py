@@ -9,7 +9,7 @@ from typing import Any
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.schema import EvaluationSpec
 from hf_rlhf.errors import ConfigError, JudgeError, ModelError, Problem
-from hf_rlhf.evaluation.generation import prompt_ids
+from hf_rlhf.generation import prompt_ids
 from hf_rlhf.runs.resolve import Scoring, prepare_scoring
 from hf_rlhf_classic.evaluation.checkpoints import Checkpoint, resolve_all
 from hf_rlhf_classic.evaluation.loading import tokenizer_of

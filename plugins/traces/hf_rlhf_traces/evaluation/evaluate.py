@@ -132,7 +132,7 @@ def _data(store: Store, options: Options) -> dict[Task, HeldOut]:
 
 
 def _candidate(label: str, asked: str) -> Candidate:
-    from hf_rlhf.evaluation.saved_models import find_saved
+    from hf_rlhf.saved_models import find_saved
 
     return Candidate(label, find_saved(asked))
 

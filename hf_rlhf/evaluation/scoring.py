@@ -1,4 +1,4 @@
-"""Score a saved model on held-out rows, and compare two of them row by row.
+"""Score a saved model on held-out rows.
 
 The model is loaded from disk by plain transformers, apart from any trainer, so what is measured
 is what will be published, whatever the training was distributed over.
@@ -17,7 +17,7 @@ from hf_rlhf.data.messages import text_of
 from hf_rlhf.distributed import whole_weights
 from hf_rlhf.errors import BrokenPlugin, DataError, HfRlhfError, ModelError
 from hf_rlhf.evaluation.generation import generate, prompt_ids
-from hf_rlhf.evaluation.results import Evaluation as Evaluation
+from hf_rlhf.evaluation.results import Evaluation
 from hf_rlhf.models.loading import model_class
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward, by_row, gather_rows
 
@@ -37,7 +37,7 @@ def evaluate(
     model_kwargs: Mapping[str, Any] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> Evaluation:
-    """Generate for the first `spec.rows` of `rows` and score what comes.
+    """Generate completions for the first `spec.rows` of `rows` and score them.
 
     Args:
         model: a folder or Hub id with full (merged) weights.
@@ -61,7 +61,7 @@ def evaluate(
     count = len(rows) if spec.rows is None else min(spec.rows, len(rows))
     if count == 0:
         raise DataError(f"The held-out split {spec.split!r} has no rows to evaluate on.")
-    done = _completions(
+    completions = _completions(
         model,
         tokenizer,
         lambda row: rows[row]["prompt"],
@@ -73,11 +73,11 @@ def evaluate(
         chat_template_kwargs=chat_template_kwargs or {},
     )
     try:
-        mine = _score(rows, done, reward, spec.samples)
+        share = _score(rows, completions, reward, spec.samples)
     except HfRlhfError as error:
         gather_rows([], failed=error)
         raise
-    scored = sorted(gather_rows(mine), key=lambda one: one[0])
+    scored = sorted(gather_rows(share), key=lambda row: row[0])
     return Evaluation(
         [metrics for _, metrics, _ in scored],
         [sample for _, _, sample in scored if sample is not None],
@@ -85,7 +85,7 @@ def evaluate(
     )
 
 
-def show(
+def sample_completions(
     model: str | Path,
     tokenizer: Any,
     prompts: Sequence[Any],
@@ -96,14 +96,14 @@ def show(
     model_kwargs: Mapping[str, Any] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> Evaluation:
-    """Generate one completion for each of `prompts`, to be looked at: nothing is scored.
+    """Generate one completion for each of `prompts`, for the card; nothing is scored.
 
     The arguments are those of `evaluate`, whose `rows` the prompts come from.
     """
-    done = _completions(
+    completions = _completions(
         model,
         tokenizer,
-        lambda place: prompts[place],
+        lambda row: prompts[row],
         list(range(len(prompts))),
         spec,
         max_new_tokens=max_new_tokens,
@@ -111,20 +111,13 @@ def show(
         model_kwargs=model_kwargs or {},
         chat_template_kwargs=chat_template_kwargs or {},
     )
-    shown = [
-        {
-            "prompt": text_of(prompts[one.row]),
-            "completion": one.text,
-            "reward": None,
-            "components": {},
-        }
-        for one in sorted(gather_rows(done), key=lambda one: one.place)
-    ]
-    return Evaluation([], shown)
+    ordered = sorted(gather_rows(completions), key=lambda completion: completion.index)
+    samples = [_sample(prompts[one.row], one.text) for one in ordered]
+    return Evaluation([], samples)
 
 
 def held_out_rows(run: "Run") -> Any:
-    """Return the rows that a run is measured on: the first of its held-out split, as it asks."""
+    """Return the rows that a run is measured on: the first `rows` of its held-out split."""
     spec = run.spec.evaluation or EvaluationSpec()
     rows = run.dataset[spec.split]
     return rows.select(range(len(rows) if spec.rows is None else min(spec.rows, len(rows))))
@@ -177,41 +170,41 @@ def measure_rows(
     """
     from accelerate import PartialState
 
-    mine: list[tuple[int, Mapping[str, Score]]] = []
+    measured: list[tuple[int, Mapping[str, Score]]] = []
     try:
         with PartialState().split_between_processes(list(range(len(rows)))) as share:
-            for places in _chunks(share, batch_size):
-                found = measure([rows[place] for place in places])
-                mine += zip(places, _whole(found, len(places)), strict=True)
+            for indexes in _batches(share, batch_size):
+                metrics = measure([rows[index] for index in indexes])
+                measured += zip(indexes, _checked(metrics, len(indexes)), strict=True)
     except HfRlhfError as error:
         gather_rows([], failed=error)
         raise
-    gathered = sorted(gather_rows(mine), key=lambda one: one[0])
-    return Evaluation(_whole([dict(metrics) for _, metrics in gathered], len(rows)))
+    gathered = sorted(gather_rows(measured), key=lambda row: row[0])
+    return Evaluation(_checked([dict(metrics) for _, metrics in gathered], len(rows)))
 
 
-def _whole(found: Sequence[Mapping[str, Score]], count: int) -> Sequence[Mapping[str, Score]]:
-    names = {frozenset(row) for row in found}
-    if len(found) != count or len(names) > 1:
-        listed = " or ".join(sorted(", ".join(sorted(one)) for one in names))
+def _checked(rows: Sequence[Mapping[str, Score]], count: int) -> Sequence[Mapping[str, Score]]:
+    names = {frozenset(row) for row in rows}
+    if len(rows) != count or len(names) > 1:
+        listed = " or ".join(sorted(", ".join(sorted(some)) for some in names))
         raise BrokenPlugin(
-            f"held_out measured {len(found)} of {count} rows, with the metrics {listed or 'none'}. "
-            "Expected is one row of the same metrics for each; None for what a row lacks."
+            f"held_out measured {len(rows)} of {count} rows, with the metrics {listed or 'none'}. "
+            "Expected one row for each, all with the same metrics; None for what a row lacks."
         )
-    bad = [name for row in found for name, one in row.items() if not isfinite(one or 0)]
+    bad = [name for row in rows for name, score in row.items() if not isfinite(score or 0)]
     if bad:
         raise ModelError(
             f"On held-out rows, {', '.join(sorted(set(bad)))} came out as NaN or infinite "
             f"({len(bad)} times). The model has diverged, or its dtype is too narrow."
         )
-    return found
+    return rows
 
 
 @dataclass(frozen=True)
 class _Completion:
-    """What was generated in one place of the evaluation, for one row."""
+    """One completion of row `row`; `index` is its position among all completions."""
 
-    place: int
+    index: int
     row: int
     text: str
     tokens: int
@@ -238,62 +231,76 @@ def _completions(
     with whole_weights():
         policy = AutoModelForCausalLM.from_pretrained(model, **model_kwargs)
     policy = policy.to(device).eval()
-    done: list[_Completion] = []
+    completions: list[_Completion] = []
     with PartialState().split_between_processes(list(enumerate(rows))) as share:
-        for chunk in _chunks(share, spec.batch_size):
-            prompts = [prompt_of(row) for _, row in chunk]
-            made = generate(
+        for batch in _batches(share, spec.batch_size):
+            generated = generate(
                 policy,
                 tokenizer,
-                prompt_ids(tokenizer, prompts, chat_template_kwargs),
+                prompt_ids(tokenizer, [prompt_of(row) for _, row in batch], chat_template_kwargs),
                 spec,
                 spec.max_new_tokens or max_new_tokens,
-                # A seed per chunk keeps a sampled evaluation the same from run to run.
-                seed=spec.seed + chunk[0][0],
+                # A seed per batch keeps a sampled evaluation the same from run to run.
+                seed=spec.seed + batch[0][0],
             )
-            done += [
-                _Completion(place, row, one.text, len(one.ids), one.truncated)
-                for (place, row), one in zip(chunk, made, strict=True)
+            completions += [
+                _Completion(index, row, one.text, len(one.ids), one.truncated)
+                for (index, row), one in zip(batch, generated, strict=True)
             ]
-    # The optimizer comes next; what evaluating took must be free by then.
+    # The optimizer comes next; the memory of the evaluation must be free by then.
     del policy
     clear_device_cache(garbage_collection=True)
-    return done
+    return completions
 
 
 def _score(
-    rows: Any, done: Sequence[_Completion], reward: ComposedReward, samples: int
+    rows: Any, completions: Sequence[_Completion], reward: ComposedReward, samples: int
 ) -> list[tuple[int, dict[str, Score], dict[str, Any] | None]]:
-    """Return place, metrics, and, for the first `samples` places, a sample to be shown."""
-    if not done:
+    """Return index, metrics, and, for the first `samples` completions, a sample for the card."""
+    if not completions:
         return []  # more processes than completions
-    taken = rows.select([one.row for one in done])
-    prompts = taken["prompt"][:]
-    conversational = not isinstance(prompts[0], str)
-    completions = [
-        [{"role": "assistant", "content": one.text}] if conversational else one.text for one in done
-    ]
-    columns = {name: taken[name][:] for name in taken.column_names if name != "prompt"}
-    scores = reward.score(prompts, completions, **columns)
+    scores = score_texts(
+        rows.select([one.row for one in completions]), [one.text for one in completions], reward
+    )
     result = []
-    for index, one in enumerate(done):
+    for index, one in enumerate(completions):
         components = by_row(scores.parts, index)
+        total = scores.total[index]
         metrics = {
-            TOTAL: scores.total[index],
+            TOTAL: total,
             **components,
             "completion_tokens": float(one.tokens),
             "truncated": float(one.truncated),
         }
-        sample = {
-            "prompt": text_of(prompts[index]),
-            "completion": one.text,
-            "reward": scores.total[index],
-            "components": components,
-        }
-        result.append((one.place, metrics, sample if one.place < samples else None))
+        sample = _sample(rows[one.row]["prompt"], one.text, total, components)
+        result.append((one.index, metrics, sample if one.index < samples else None))
     return result
 
 
-def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+def score_texts(rows: Any, texts: Sequence[str], reward: ComposedReward) -> Any:
+    """Score one completion of each of `rows`, a `datasets.Dataset`; raise as `reward.score` does.
+
+    A completion of a conversational prompt is scored as the assistant's message.
+    """
+    prompts = rows["prompt"][:]
+    completions: Any = list(texts)
+    if not isinstance(prompts[0], str):
+        completions = [[{"role": "assistant", "content": text}] for text in texts]
+    columns = {name: rows[name][:] for name in rows.column_names if name != "prompt"}
+    return reward.score(prompts, completions, **columns)
+
+
+def _sample(
+    prompt: Any, text: str, reward: Score = None, components: Mapping[str, Score] | None = None
+) -> dict[str, Any]:
+    return {
+        "prompt": text_of(prompt),
+        "completion": text,
+        "reward": reward,
+        "components": components or {},
+    }
+
+
+def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
