@@ -160,8 +160,8 @@ class Trainer(Protocol):
     * `columns: frozenset[str]`: the dataset columns that it cannot do without.
     * `refused_settings: Mapping[str, tuple[str, str] | None]`: settings of its Config that have no
       effect here, or spoil training: what is wrong, and what to do. They are refused at any value
-      but the default, as those of `hf_rlhf.config.settings` are; None accepts one that is refused there,
-      such as `eval_strategy` by a trainer that takes an evaluation dataset.
+      but the default, as those of `hf_rlhf.config.settings` are; None accepts one that is refused
+      there, such as `eval_strategy` by a trainer that takes an evaluation dataset.
     * `preflight(run) -> Iterable[Problem]` (classmethod): its own checks, before weights load.
       `Problem.where` is a top-level key of the run file.
     * `advice(run) -> Iterable[str]` (classmethod): what may spoil training and is not known
