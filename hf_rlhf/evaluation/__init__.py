@@ -1,4 +1,4 @@
-"""Evaluation: models x tasks -> rows -> paired intervals -> table and record.
+"""Evaluation: models x tasks -> rows -> paired intervals, the same way for every plugin.
 
 This room generates and saves completions, scores them, and gives every mean its interval; what is
 measured of a completion is up to a plugin's task. It never trains, and never writes model weights.
@@ -8,15 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hf_rlhf.evaluation import generation, statistics, tables
-    from hf_rlhf.evaluation.comparison import record_comparison
+    from hf_rlhf.evaluation import generation, statistics
     from hf_rlhf.evaluation.completions import Completions
     from hf_rlhf.evaluation.results import Evaluation
     from hf_rlhf.evaluation.saved_models import find_saved
     from hf_rlhf.evaluation.scoring import evaluate, held_out_rows, measure_rows, saved_model
 
 _MODULES = {
-    "comparison": ("record_comparison",),
     "completions": ("Completions",),
     "results": ("Evaluation",),
     "saved_models": ("find_saved",),
@@ -32,10 +30,8 @@ __all__ = [
     "generation",
     "held_out_rows",
     "measure_rows",
-    "record_comparison",
     "saved_model",
     "statistics",
-    "tables",
 ]
 
 

@@ -17,6 +17,8 @@ class Completion:
     """Token ids, the end token included."""
     truncated: bool
     """Whether no end token came within the allowed length."""
+    seconds: float = 0.0
+    """Its share of the time that its batch took, where that was measured."""
 
 
 def prompt_ids(
@@ -71,7 +73,7 @@ def generate(
     own = policy.generation_config
     model_ends = own.eos_token_id if isinstance(own.eos_token_id, list) else [own.eos_token_id]
     ends = {token for token in (tokenizer.eos_token_id, *model_ends) if token is not None}
-    # Replaced, not passed: what an argument of `generate` leaves open is taken from the model's own.
+    # Replaced: `generate` takes from the model's own settings what its arguments leave open.
     policy.generation_config = GenerationConfig(
         max_new_tokens=max_new_tokens,
         pad_token_id=tokenizer.pad_token_id,

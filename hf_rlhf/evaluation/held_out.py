@@ -18,8 +18,8 @@ from hf_rlhf.data.arrow_rows import rows_digest
 from hf_rlhf.data.messages import prompt_in
 from hf_rlhf.distributed import main_does
 from hf_rlhf.errors import BrokenPlugin
-from hf_rlhf.evaluation.scoring import evaluate, held_out_rows, sample_completions
 from hf_rlhf.evaluation.results import Evaluation, Measured
+from hf_rlhf.evaluation.scoring import evaluate, held_out_rows, sample_completions
 from hf_rlhf.models.lengths import completion_length, positions, token_lengths
 from hf_rlhf.models.merge import merge_adapter
 

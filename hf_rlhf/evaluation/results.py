@@ -47,7 +47,7 @@ class Evaluation:
         return tuple(self.rows[0]) if self.rows else ()
 
     def without_values(self) -> list[str]:
-        """Return the metrics without a value on any row, such as those of a reward that abstains."""
+        """Return the metrics without a value on any row, as of a reward that always abstains."""
         return [name for name in self.metrics() if all(row[name] is None for row in self.rows)]
 
     def save(self, path: Path) -> None:
@@ -78,7 +78,7 @@ class Measured:
     """Both evaluations of one model, before training or after it."""
 
     text: Evaluation | None = None
-    """Of generated completions: the rewards' scores, or samples alone where there are no rewards."""
+    """Of generated completions: the rewards' scores, or only samples without any rewards."""
     own: Evaluation | None = None
     """What the trainer's `held_out` measures; one row of metrics for each row of the dataset."""
 

@@ -101,8 +101,8 @@ class SavedModel:
         """Yield the model, ready to generate, and free its memory at the end.
 
         An adapter is merged in memory. `kwargs` are for `from_pretrained` (dtype,
-        attn_implementation, trust_remote_code); None is left out. Raises ModelError for weights that
-        do not load whole.
+        attn_implementation, trust_remote_code); None is left out. Raises ModelError for weights
+        that do not load whole.
         """
         from accelerate.utils.memory import clear_device_cache
 

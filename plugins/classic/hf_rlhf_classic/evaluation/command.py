@@ -29,7 +29,7 @@ def command(argv: Sequence[str]) -> int:
     from hf_rlhf_classic.evaluation.measure import evaluate
     from hf_rlhf_classic.evaluation.plan import make_plan
     from hf_rlhf_classic.evaluation.recording import check_recordable, record
-    from hf_rlhf_classic.evaluation.report import notes_of, terminal_table
+    from hf_rlhf_classic.evaluation.report import model_columns, notes_of
     from hf_rlhf_classic.evaluation.spec import Options
 
     ignore_old_names()
@@ -50,7 +50,7 @@ def command(argv: Sequence[str]) -> int:
     if not found:
         return 0  # another process writes and prints
     console = Console()
-    console.print(terminal_table(found))
+    console.print(model_columns(found))
     for note in notes_of(found):
         print(f"- {note}")
     print(f"written: {out / 'evaluation.json'}, {out / 'evaluation.md'}")

@@ -9,10 +9,10 @@ from typing import Any
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.schema import EvaluationSpec
 from hf_rlhf.errors import ConfigError, JudgeError, ModelError, Problem
-from hf_rlhf.generation import prompt_ids
+from hf_rlhf.evaluation.completions import fingerprint
+from hf_rlhf.evaluation.generation import prompt_ids
 from hf_rlhf.runs.resolve import Scoring, prepare_scoring
 from hf_rlhf_classic.evaluation.checkpoints import Checkpoint, resolve_all
-from hf_rlhf_classic.evaluation.loading import tokenizer_of
 from hf_rlhf_classic.evaluation.spec import (
     SECTION,
     Compare,
@@ -21,7 +21,6 @@ from hf_rlhf_classic.evaluation.spec import (
     read_compare,
     read_spec,
 )
-from hf_rlhf_classic.evaluation.store import fingerprint
 
 _DEFAULT_LENGTH = 256
 
@@ -76,7 +75,7 @@ class Plan:
         some = self.names.get(name or "")
         if not some or checkpoint.name == name:
             return None
-        return some[0] if len(some) == 1 else some[checkpoint.place]
+        return some[0] if len(some) == 1 else some[checkpoint.number]
 
     def reference(self, checkpoint: Checkpoint) -> Checkpoint | None:
         """Return from which checkpoint KL is measured; None where it is not."""
@@ -162,7 +161,9 @@ def _tokenizers(
     for name, some in names.items():
         for one in some:
             try:
-                found[one.label] = tokenizer_of(one, spec)
+                found[one.label] = one.saved.tokenizer(
+                    trust_remote_code=bool(spec.trust_remote_code)
+                )
             except ModelError as error:
                 problems.append(Problem(f"{SECTION}.models.{name}", str(error)))
     return found, problems
@@ -194,8 +195,6 @@ def _rows(plan: Plan) -> list[Problem]:
 
 def _lengths(plan: Plan) -> list[Problem]:
     """Past the model's positions what is generated is meaningless, and nothing says so."""
-    from transformers import AutoConfig
-
     problems = []
     conversational = not isinstance(plan.rows[0]["prompt"], str)
     for one in plan.checkpoints:
@@ -207,16 +206,10 @@ def _lengths(plan: Plan) -> list[Problem]:
             problems.append(Problem(where, what, "Save a chat_template with the tokenizer."))
             continue
         try:
-            config = AutoConfig.from_pretrained(
-                one.saved.model,
-                revision=one.saved.revision,
-                trust_remote_code=bool(plan.spec.trust_remote_code),
-            )
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            what = f"the configuration of {one.saved.model!r} does not load: {error}"
-            problems.append(Problem(where, what.splitlines()[0]))
+            room = one.saved.positions(trust_remote_code=bool(plan.spec.trust_remote_code))
+        except ModelError as error:
+            problems.append(Problem(where, str(error)))
             continue
-        room = getattr(config.get_text_config(), "max_position_embeddings", None)
         longest = max(map(len, plan.prompts(one)))
         if room and longest + plan.max_new_tokens > room:
             what = f"a prompt of {longest} tokens and {plan.max_new_tokens} new ones are over its "

@@ -4,17 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.folder_card import write_card
+from hf_rlhf.cards.comparison import record_comparison
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf.storage.files import atomic_write_bytes
-from hf_rlhf.storage.record import load_record, write_record
 from hf_rlhf.training.run_folder import claimed
 from hf_rlhf_classic.evaluation.measure import PICTURE
 from hf_rlhf_classic.evaluation.plan import Plan
 from hf_rlhf_classic.evaluation.report import notes_of, table_of
 
-_SHOWN = "comparison.png"
-_KEPT = ("made", "command", "baseline", "reference", "data", "sampling", "method", "results")
+_RECORDED = ("made", "command", "baseline", "reference", "data", "sampling", "method", "results")
 
 
 def run_folders(plan: Plan) -> dict[Path, str]:
@@ -42,18 +39,13 @@ def record(plan: Plan, evaluation: Mapping[str, Any], out: Path) -> list[Path]:
 
 
 def _add(folder: Path, name: str, evaluation: Mapping[str, Any], out: Path) -> None:
-    found = load_record(folder)
     headings, rows = table_of(evaluation)
-    found["comparison"] = {
+    comparison = {
         "name": name,
         "table": [dict(zip(headings, row, strict=True)) for row in rows],
         "notes": notes_of(evaluation),
-        **{key: evaluation[key] for key in _KEPT},
+        **{key: evaluation[key] for key in _RECORDED},
     }
-    (folder / _SHOWN).unlink(missing_ok=True)
-    if (out / PICTURE).exists():
-        atomic_write_bytes(folder / _SHOWN, (out / PICTURE).read_bytes())
-        alt = f"Held-out reward over KL from {evaluation['reference']}, by model"
-        found["comparison"]["picture"] = {"file": _SHOWN, "alt": alt}
-    write_record(found, folder)
-    write_card(found, folder)
+    alt = f"Held-out reward over KL from {evaluation['reference']}, by model"
+    picture = (out / PICTURE, alt) if (out / PICTURE).exists() else None
+    record_comparison(folder, comparison, picture)

@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_rlhf.cards.markdown import cell, code, duration, excerpt, fence, interval, number, share
+from hf_rlhf.cards.comparison import markdown_table, terminal_table
+from hf_rlhf.cards.markdown import code, duration, excerpt, fence, interval, number, share
 from hf_rlhf.rewards.composed import TOTAL
 
 SAMPLES_SHOWN = 3
@@ -118,25 +119,11 @@ def markdown(evaluation: Mapping[str, Any], picture: bool) -> str:
     return "\n".join(parts)
 
 
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
-    return "\n".join(lines + ["| " + " | ".join(map(cell, row)) + " |" for row in rows])
-
-
-def terminal_table(evaluation: Mapping[str, Any]) -> Any:
-    """Return the table as `rich` shows it: models side by side, which fits a narrow terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
+def model_columns(evaluation: Mapping[str, Any]) -> Any:
+    """Return the table as `rich` prints it: models side by side, which fits a narrow terminal."""
     headings, rows = table_of(evaluation)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for row in rows:
-        table.add_column(row[0], justify="right")
-    for place, heading in enumerate(headings[1:], start=1):
-        table.add_row(heading, *(row[place] for row in rows))
-    return table
+    columns = [[heading, *(row[at] for row in rows)] for at, heading in enumerate(headings)]
+    return terminal_table(["", *columns[0][1:]], columns[1:])
 
 
 def _others(evaluation: Mapping[str, Any]) -> list[str]:

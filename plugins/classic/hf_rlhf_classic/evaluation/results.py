@@ -6,11 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from hf_rlhf.evaluation.results import by_prompt, minus
+from hf_rlhf.evaluation.statistics import Interval, ratio_interval, table_interval
 from hf_rlhf.rewards.composed import TOTAL
-from hf_rlhf_classic.evaluation import intervals
 from hf_rlhf_classic.evaluation.compare import Compared, position_bias
 from hf_rlhf_classic.evaluation.estimators import k1, k3, tally
 
+METHOD = "95% percentile bootstrap over prompts, 10000 resamples; a prompt's completions averaged"
+METHOD_OF_SEEDS = (
+    "95% hierarchical percentile bootstrap, 10000 resamples: checkpoints of one name are drawn "
+    "first (seeds), then prompts, the same for all; a prompt's completions averaged"
+)
 Score = float | None
 
 
@@ -26,13 +32,13 @@ class Measured:
     log_q: Sequence[Sequence[float]] = ()
     """Of the same tokens under the reference; empty where there is no KL."""
 
+    texts: Sequence[str] = ()
+    seconds: float = 0.0
+    """That generating took."""
+
     def by_prompt(self, values: Sequence[Score]) -> list[Score]:
         """Return the mean of each prompt's completions; None where none has a value."""
-        found: list[Score] = []
-        for start in range(0, len(values), self.per_prompt):
-            known = [one for one in values[start : start + self.per_prompt] if one is not None]
-            found.append(sum(known) / len(known) if known else None)
-        return found
+        return by_prompt(values, self.per_prompt)
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ def results_of(row: Row) -> dict[str, Any]:
     }
     if row.baseline is not None:
         found["difference"] = {
-            name: _json(intervals.mean(_difference(row.mine, row.baseline, name)))
+            name: _json(table_interval(_difference(row.mine, row.baseline, name)))
             for name in found["metrics"]
         }
         found["win_rate"] = {
@@ -76,7 +82,7 @@ def results_of(row: Row) -> dict[str, Any]:
 def _metrics(mine: Sequence[Measured]) -> dict[str, Any]:
     names = list(mine[0].metrics)
     return {
-        name: _json(intervals.mean([one.by_prompt(one.metrics[name]) for one in mine]))
+        name: _json(table_interval([one.by_prompt(one.metrics[name]) for one in mine]))
         for name in names
     }
 
@@ -105,7 +111,7 @@ def _difference(
         pairs = zip(
             one.by_prompt(one.metrics[name]), other.by_prompt(other.metrics[name]), strict=True
         )
-        table.append([None if a is None or b is None else a - b for a, b in pairs])
+        table.append([minus(a, b) for a, b in pairs])
     return table
 
 
@@ -114,7 +120,7 @@ def _win_rate(mine: Sequence[Measured], compared: Sequence[Compared]) -> dict[st
     table = [one.by_prompt(each.outcomes) for one, each in zip(mine, compared, strict=True)]
     counts = tally(outcomes)
     del counts["win_rate"]
-    found = {"interval": _json(intervals.mean(table)), **counts}
+    found = {"interval": _json(table_interval(table)), **counts}
     orders = [one for each in compared for one in each.orders]
     return {**found, "position": position_bias(orders)}
 
@@ -131,8 +137,8 @@ def _kl(mine: Sequence[Measured]) -> dict[str, Any]:
             ],
         )
         found[name] = {
-            "per_sequence": _json(intervals.mean(sums)),
-            "per_token": _json(intervals.ratio(sums, tokens)),
+            "per_sequence": _json(table_interval(sums)),
+            "per_token": _json(ratio_interval(sums, tokens)),
         }
     return found
 
@@ -158,8 +164,8 @@ def _reward_per_nat(
         mine,
         lambda one: [float(k1(p, q).sum()) for p, q in zip(one.log_p, one.log_q, strict=True)],
     )
-    return _json(intervals.ratio(gained, nats))
+    return _json(ratio_interval(gained, nats))
 
 
-def _json(interval: Any) -> dict[str, Any] | None:
+def _json(interval: Interval | None) -> dict[str, Any] | None:
     return None if interval is None else dict(interval.as_json())
