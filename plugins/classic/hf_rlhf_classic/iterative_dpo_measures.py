@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from hf_rlhf.contracts import Score
-from hf_rlhf.evaluation.statistics import Interval, mean_interval
+from hf_rlhf.evaluation import Interval, mean_interval
 from hf_rlhf_classic.evaluation.estimators import outcome
 
 

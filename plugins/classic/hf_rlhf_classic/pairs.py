@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hf_rlhf.evaluation.statistics import FEW, mean_interval, statistic_interval
+from hf_rlhf.evaluation import FEW, mean_interval, statistic_interval
 from hf_rlhf_classic.encoding import encode_response
 from hf_rlhf_classic.likelihood import Metrics, padded
 

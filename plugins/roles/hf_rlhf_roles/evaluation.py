@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.markdown import interval
-from hf_rlhf.config import registry
-from hf_rlhf.config.validation import bind
-from hf_rlhf.data.sources import read_rows
+from hf_rlhf.cards import interval
+from hf_rlhf.config import bind, registry
+from hf_rlhf.data import read_rows
 from hf_rlhf.errors import ConfigError, DataError, Problem
-from hf_rlhf.evaluation.statistics import Interval, bootstrap_mean
-from hf_rlhf.storage.files import atomic_write_json
+from hf_rlhf.evaluation import Interval, mean_intervals
+from hf_rlhf.storage import atomic_write_json
 from hf_rlhf_roles.caches import own_caches
 from hf_rlhf_roles.evidence import COMPONENTS, EvidenceReliability
 from hf_rlhf_roles.insights import evidence_of
@@ -33,9 +32,8 @@ class Evaluated:
 
     def means(self) -> dict[str, Interval]:
         """Return the mean of each metric over the rows that have it."""
-        columns = {name: [row[name] for row in self.rows] for name in METRICS}
-        known = {name: [v for v in values if v is not None] for name, values in columns.items()}
-        return {name: bootstrap_mean(values) for name, values in known.items() if values}
+        means = mean_intervals({name: [row[name] for row in self.rows] for name in METRICS})
+        return {name: mean for name, mean in means.items() if mean is not None}
 
     def malformations(self) -> dict[str, int]:
         """Return how many answers have each malformation, the most frequent first."""

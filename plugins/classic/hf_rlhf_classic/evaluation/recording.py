@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.comparison import record_comparison
+from hf_rlhf.cards import record_comparison
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf.training.run_folder import claimed
+from hf_rlhf.training import claimed
 from hf_rlhf_classic.evaluation.measure import PICTURE
 from hf_rlhf_classic.evaluation.plan import Plan
 from hf_rlhf_classic.evaluation.report import notes_of, table_of

@@ -4,9 +4,18 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_rlhf.cards.comparison import markdown_table, terminal_table
-from hf_rlhf.cards.markdown import code, duration, excerpt, fence, interval, number, share
-from hf_rlhf.rewards.composed import TOTAL
+from hf_rlhf.cards import (
+    code,
+    duration,
+    excerpt,
+    fence,
+    interval,
+    markdown_table,
+    number,
+    share,
+    terminal_table,
+)
+from hf_rlhf.rewards import TOTAL
 
 SAMPLES_SHOWN = 3
 _EMPTY = "-"

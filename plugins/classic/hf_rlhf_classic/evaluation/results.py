@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hf_rlhf.evaluation.results import by_prompt, minus
-from hf_rlhf.evaluation.statistics import Interval, ratio_interval, table_interval
-from hf_rlhf.rewards.composed import TOTAL
+from hf_rlhf.evaluation import Interval, by_prompt, minus, ratio_interval, table_interval
+from hf_rlhf.rewards import TOTAL
 from hf_rlhf_classic.evaluation.compare import Compared, position_bias
 from hf_rlhf_classic.evaluation.estimators import k1, k3, tally
 

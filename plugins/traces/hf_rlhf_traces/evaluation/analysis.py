@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.comparison import markdown_table
-from hf_rlhf.cards.markdown import excerpt, fence
-from hf_rlhf.cards.plots import COLOURS, INK, calm
+from hf_rlhf.cards import COLOURS, INK, calm, excerpt, fence, markdown_table
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.storage.files import atomic_write_bytes, atomic_write_text
+from hf_rlhf.storage import atomic_write_bytes, atomic_write_text
 from hf_rlhf_traces.evaluation.metrics import METRICS, TASKS, TITLES, Task, metrics_of
 from hf_rlhf_traces.evaluation.results import FOLDER as EVAL
 from hf_rlhf_traces.evaluation.results import RESULTS, grouped

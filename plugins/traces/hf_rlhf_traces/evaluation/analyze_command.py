@@ -13,7 +13,7 @@ def main(argv: Sequence[str]) -> int:
     chosen = analyze_parser().parse_args(argv)
     store = Store.open(chosen.folder)
 
-    from hf_rlhf.cards.comparison import terminal_table
+    from hf_rlhf.cards import terminal_table
     from hf_rlhf_traces.evaluation.analysis import depth_table, load, write_analysis
     from hf_rlhf_traces.evaluation.metrics import TITLES
     from hf_rlhf_traces.evaluation.tables import all_verdicts

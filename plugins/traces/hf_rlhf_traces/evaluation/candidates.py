@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config.schema import EvaluationSpec
+from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.errors import ModelError
-from hf_rlhf.evaluation.completions import Completions, fingerprint, reserve_folder
-from hf_rlhf.evaluation.generation import prompt_ids
-from hf_rlhf.evaluation.saved_models import SavedModel
+from hf_rlhf.evaluation import Completions, SavedModel, fingerprint, prompt_ids, reserve_folder
 from hf_rlhf_traces.evaluation.held_out import HeldOut
 from hf_rlhf_traces.format import Format
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.comparison import record_comparison
+from hf_rlhf.cards import record_comparison
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf.evaluation.saved_models import find_saved
-from hf_rlhf.storage.files import atomic_write_json, atomic_write_text
-from hf_rlhf.storage.record import now
-from hf_rlhf.training.run_folder import claimed
+from hf_rlhf.evaluation import find_saved
+from hf_rlhf.storage import atomic_write_json, atomic_write_text, now
+from hf_rlhf.training import claimed
 from hf_rlhf_traces.evaluation.candidates import Candidate, Replies, Sampling, generate_missing
 from hf_rlhf_traces.evaluation.held_out import HeldOut, held_out
 from hf_rlhf_traces.evaluation.metrics import TASKS, TITLES, Task

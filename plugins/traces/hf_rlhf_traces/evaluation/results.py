@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hf_rlhf.evaluation.results import minus
-from hf_rlhf.evaluation.statistics import FEW, Interval, mean_intervals
+from hf_rlhf.evaluation import FEW, Interval, mean_intervals, minus
 from hf_rlhf_traces.evaluation.metrics import Task, metrics_of
 from hf_rlhf_traces.evaluation.scoring import Scored
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hf_rlhf.evaluation.generation import Completion
-from hf_rlhf.storage.files import atomic_write_text
+from hf_rlhf.evaluation import Completion
+from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_traces.evaluation.candidates import Replies
 from hf_rlhf_traces.evaluation.held_out import Sample
 from hf_rlhf_traces.evaluation.scores import Lengths, read_reply, score

@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hf_rlhf.cards.comparison import markdown_table, terminal_table
-from hf_rlhf.cards.facts import verdict
-from hf_rlhf.cards.markdown import interval, number
+from hf_rlhf.cards import interval, markdown_table, number, terminal_table, verdict
 from hf_rlhf_traces.evaluation.metrics import TASKS, TITLES, Task, metrics_of
 from hf_rlhf_traces.evaluation.results import EXPECTED
 
