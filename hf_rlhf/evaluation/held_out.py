@@ -19,7 +19,7 @@ from hf_rlhf.data.messages import prompt_in
 from hf_rlhf.distributed import main_does
 from hf_rlhf.errors import BrokenPlugin
 from hf_rlhf.evaluation.results import Evaluation, Measured
-from hf_rlhf.evaluation.scoring import evaluate, held_out_rows, sample_completions
+from hf_rlhf.evaluation.scoring import evaluate, held_out_rows
 from hf_rlhf.models.lengths import completion_length, positions, token_lengths
 from hf_rlhf.models.merge import merge_adapter
 
@@ -116,12 +116,15 @@ def _text(run: "Run", model: str | Path, model_kwargs: Mapping[str, Any]) -> Eva
         "model_kwargs": model_kwargs,
         "chat_template_kwargs": getattr(run.training, "chat_template_kwargs", None),
     }
-    if run.reward is not None:
-        rows = run.dataset[spec.split]
-        return evaluate(model, run.tokenizer, rows, run.reward, spec, **settings)
-    length = spec.max_new_tokens or completion_length(run)
-    prompts = list(islice(_prompts_with_room(run, length), spec.samples))
-    return sample_completions(model, run.tokenizer, prompts, spec, **settings)
+    rows = run.dataset[spec.split]
+    if run.reward is None:
+        length = spec.max_new_tokens or completion_length(run)
+        prompts = islice(_prompts_with_room(run, length), spec.samples)
+        rows = [{"prompt": prompt} for prompt in prompts]
+        spec = replace(spec, rows=None, completions_per_prompt=1)
+        if not rows:
+            return Evaluation([])
+    return evaluate(model, run.tokenizer, rows, run.reward, spec, **settings)
 
 
 def _prompts_with_room(run: "Run", answer: int) -> Iterator[Any]:

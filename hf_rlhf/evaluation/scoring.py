@@ -6,7 +6,6 @@ is what will be published, whatever the training was distributed over.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from hf_rlhf.contracts import Score
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.distributed import whole_weights
 from hf_rlhf.errors import BrokenPlugin, DataError, HfRlhfError, ModelError
-from hf_rlhf.evaluation.generation import generate, prompt_ids
+from hf_rlhf.evaluation.generation import Completion, generate, prompt_ids
 from hf_rlhf.evaluation.results import Evaluation
 from hf_rlhf.models.loading import model_class
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward, by_row, gather_rows
@@ -29,7 +28,7 @@ def evaluate(
     model: str | Path,
     tokenizer: Any,
     rows: Any,
-    reward: ComposedReward,
+    reward: ComposedReward | None,
     spec: EvaluationSpec,
     *,
     max_new_tokens: int,
@@ -43,77 +42,49 @@ def evaluate(
         model: a folder or Hub id with full (merged) weights.
         tokenizer: of that model, with a chat template if prompts are conversational.
         rows: a `datasets.Dataset` with `prompt` and the columns that the rewards need.
-        reward: the run's composition.
+        reward: the run's composition; None to generate samples for the card alone.
         spec: how many rows and how to sample; temperature 0 decodes greedily.
-        max_new_tokens: the completion's length in tokens, unless `spec` gives one.
+        max_new_tokens: the completion's length in tokens, unless `spec` has one.
         device: where to generate; each process takes its share of the rows.
         model_kwargs: for `from_pretrained`: revision, dtype, attention.
         chat_template_kwargs: for the chat template, as in training.
 
     Returns:
         On every process, the scores of all rows, in the order of `rows`. Each process generates
-        and scores its own share, so that a judge is asked once for each.
+        and scores its own share, so that a judge sees each completion once.
 
     Raises:
         DataError: there are no rows.
         RewardError: as `ComposedReward.score` does.
     """
+    from accelerate import PartialState
+
     count = len(rows) if spec.rows is None else min(spec.rows, len(rows))
     if count == 0:
         raise DataError(f"The held-out split {spec.split!r} has no rows to evaluate on.")
-    completions = _completions(
-        model,
-        tokenizer,
-        lambda row: rows[row]["prompt"],
-        [row for row in range(count) for _ in range(spec.completions_per_prompt)],
-        spec,
-        max_new_tokens=max_new_tokens,
-        device=device,
-        model_kwargs=model_kwargs or {},
-        chat_template_kwargs=chat_template_kwargs or {},
-    )
+    indexes = [row for row in range(count) for _ in range(spec.completions_per_prompt)]
+    with PartialState().split_between_processes(list(enumerate(indexes))) as share:
+        completions = _completions(
+            model,
+            tokenizer,
+            [(index, row, rows[row]["prompt"]) for index, row in share],
+            spec,
+            max_new_tokens=spec.max_new_tokens or max_new_tokens,
+            device=device,
+            model_kwargs=model_kwargs or {},
+            chat_template_kwargs=chat_template_kwargs or {},
+        )
     try:
-        share = _score(rows, completions, reward, spec.samples)
+        scored = _score(rows, completions, reward, spec.samples)
     except HfRlhfError as error:
         gather_rows([], failed=error)
         raise
-    scored = sorted(gather_rows(share), key=lambda row: row[0])
+    everything = sorted(gather_rows(scored), key=lambda row: row[0])
     return Evaluation(
-        [metrics for _, metrics, _ in scored],
-        [sample for _, _, sample in scored if sample is not None],
+        [metrics for _, metrics, _ in everything if metrics],
+        [sample for _, _, sample in everything if sample is not None],
         spec.completions_per_prompt,
     )
-
-
-def sample_completions(
-    model: str | Path,
-    tokenizer: Any,
-    prompts: Sequence[Any],
-    spec: EvaluationSpec,
-    *,
-    max_new_tokens: int,
-    device: str = "cpu",
-    model_kwargs: Mapping[str, Any] | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-) -> Evaluation:
-    """Generate one completion for each of `prompts`, for the card; nothing is scored.
-
-    The arguments are those of `evaluate`, whose `rows` the prompts come from.
-    """
-    completions = _completions(
-        model,
-        tokenizer,
-        lambda row: prompts[row],
-        list(range(len(prompts))),
-        spec,
-        max_new_tokens=max_new_tokens,
-        device=device,
-        model_kwargs=model_kwargs or {},
-        chat_template_kwargs=chat_template_kwargs or {},
-    )
-    ordered = sorted(gather_rows(completions), key=lambda completion: completion.index)
-    samples = [_sample(prompts[one.row], one.text) for one in ordered]
-    return Evaluation([], samples)
 
 
 def held_out_rows(run: "Run") -> Any:
@@ -200,53 +171,37 @@ def _checked(rows: Sequence[Mapping[str, Score]], count: int) -> Sequence[Mappin
     return rows
 
 
-@dataclass(frozen=True)
-class _Completion:
-    """One completion of row `row`; `index` is its position among all completions."""
-
-    index: int
-    row: int
-    text: str
-    tokens: int
-    truncated: bool
-
-
 def _completions(
     model: str | Path,
     tokenizer: Any,
-    prompt_of: Callable[[int], Any],
-    rows: Sequence[int],
+    prompts: Sequence[tuple[int, int, Any]],
     spec: EvaluationSpec,
     *,
     max_new_tokens: int,
     device: str,
     model_kwargs: Mapping[str, Any],
     chat_template_kwargs: Mapping[str, Any],
-) -> list[_Completion]:
-    """Generate for this process's share of `rows`; the model is loaded for it, and freed."""
-    from accelerate import PartialState
+) -> list[tuple[int, int, Completion]]:
+    """Generate for prompts, each with its index and row; the model is loaded for it, and freed."""
     from accelerate.utils.memory import clear_device_cache
     from transformers import AutoModelForCausalLM
 
     with whole_weights():
         policy = AutoModelForCausalLM.from_pretrained(model, **model_kwargs)
     policy = policy.to(device).eval()
-    completions: list[_Completion] = []
-    with PartialState().split_between_processes(list(enumerate(rows))) as share:
-        for batch in _batches(share, spec.batch_size):
-            generated = generate(
-                policy,
-                tokenizer,
-                prompt_ids(tokenizer, [prompt_of(row) for _, row in batch], chat_template_kwargs),
-                spec,
-                spec.max_new_tokens or max_new_tokens,
-                # A seed per batch keeps a sampled evaluation the same from run to run.
-                seed=spec.seed + batch[0][0],
-            )
-            completions += [
-                _Completion(index, row, one.text, len(one.ids), one.truncated)
-                for (index, row), one in zip(batch, generated, strict=True)
-            ]
+    completions: list[tuple[int, int, Completion]] = []
+    for batch in _batches(prompts, spec.batch_size):
+        generated = generate(
+            policy,
+            tokenizer,
+            prompt_ids(tokenizer, [prompt for _, _, prompt in batch], chat_template_kwargs),
+            spec,
+            max_new_tokens,
+            # A seed per batch keeps a sampled evaluation the same from run to run.
+            seed=spec.seed + batch[0][0],
+        )
+        pairs = zip(batch, generated, strict=True)
+        completions += [(index, row, completion) for (index, row, _), completion in pairs]
     # The optimizer comes next; the memory of the evaluation must be free by then.
     del policy
     clear_device_cache(garbage_collection=True)
@@ -254,26 +209,33 @@ def _completions(
 
 
 def _score(
-    rows: Any, completions: Sequence[_Completion], reward: ComposedReward, samples: int
+    rows: Any,
+    completions: Sequence[tuple[int, int, Completion]],
+    reward: ComposedReward | None,
+    samples: int,
 ) -> list[tuple[int, dict[str, Score], dict[str, Any] | None]]:
     """Return index, metrics, and, for the first `samples` completions, a sample for the card."""
-    if not completions:
-        return []  # more processes than completions
-    scores = score_texts(
-        rows.select([one.row for one in completions]), [one.text for one in completions], reward
-    )
+    scores = None
+    if reward is not None and completions:  # there may be more processes than completions
+        taken = rows.select([row for _, row, _ in completions])
+        scores = score_texts(taken, [completion.text for _, _, completion in completions], reward)
     result = []
-    for index, one in enumerate(completions):
-        components = by_row(scores.parts, index)
-        total = scores.total[index]
+    for at, (index, row, completion) in enumerate(completions):
+        components = by_row(scores.parts, at) if scores else {}
+        total = scores.total[at] if scores else None
         metrics = {
             TOTAL: total,
             **components,
-            "completion_tokens": float(one.tokens),
-            "truncated": float(one.truncated),
+            "completion_tokens": float(len(completion.ids)),
+            "truncated": float(completion.truncated),
         }
-        sample = _sample(rows[one.row]["prompt"], one.text, total, components)
-        result.append((one.index, metrics, sample if one.index < samples else None))
+        sample = {
+            "prompt": text_of(rows[row]["prompt"]),
+            "completion": completion.text,
+            "reward": total,
+            "components": components,
+        }
+        result.append((index, metrics if scores else {}, sample if index < samples else None))
     return result
 
 
@@ -288,17 +250,6 @@ def score_texts(rows: Any, texts: Sequence[str], reward: ComposedReward) -> Any:
         completions = [[{"role": "assistant", "content": text}] for text in texts]
     columns = {name: rows[name][:] for name in rows.column_names if name != "prompt"}
     return reward.score(prompts, completions, **columns)
-
-
-def _sample(
-    prompt: Any, text: str, reward: Score = None, components: Mapping[str, Score] | None = None
-) -> dict[str, Any]:
-    return {
-        "prompt": text_of(prompt),
-        "completion": text,
-        "reward": reward,
-        "components": components or {},
-    }
 
 
 def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
