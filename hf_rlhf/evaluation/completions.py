@@ -170,7 +170,7 @@ class Completions:
     def generate(self, model: Any, progress: Progress = lambda _: None) -> None:
         """Generate what is missing. Raises ModelError if one prompt alone exceeds the memory."""
         self._saved.fill(
-            lambda batch: [asdict(one) for one in self._batch(model, batch)],
+            lambda batch: [asdict(completion) for completion in self._batch(model, batch)],
             whole_batches=self._spec.temperature > 0,
             progress=progress,
         )
@@ -200,4 +200,4 @@ class Completions:
             half = len(items) // 2
             return [*self._batch(model, items[:half]), *self._batch(model, items[half:])]
         seconds = (time.monotonic() - started) / len(batch)
-        return [replace(one, seconds=seconds) for one in batch]
+        return [replace(completion, seconds=seconds) for completion in batch]

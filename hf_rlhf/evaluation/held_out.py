@@ -40,7 +40,11 @@ def measure_before(run: "Run", say: Say) -> Measured:
     paths = {part: folder / f"before{end}.json" for part, end in _PARTS.items()}
     saved = {part: Evaluation.load(path) for part, path in paths.items() if path.exists()}
     digest = _digest(run) if saved else None
-    known = {part: one for part, one in saved.items() if one.digest in (None, digest)}
+    known = {
+        part: evaluation
+        for part, evaluation in saved.items()
+        if evaluation.digest in (None, digest)
+    }
     for part in saved.keys() - known.keys():
         say(f"{paths[part]} was measured on other rows than {run.spec.evaluation.split!r}: ignored")
     # Every process must have looked before the main one writes.

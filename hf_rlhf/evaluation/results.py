@@ -100,7 +100,11 @@ class Measured:
     def since(self, before: "Measured") -> dict[str, Interval] | None:
         """Return the paired differences to the evaluations `before`; None where there is none."""
         pairs = [(before.text, self.text), (before.own, self.own)]
-        both = [(one, two) for one, two in pairs if one and two and one.rows and two.rows]
+        both = [
+            (first, second)
+            for first, second in pairs
+            if first and second and first.rows and second.rows
+        ]
         return {k: v for pair in both for k, v in paired_difference(*pair).items()} or None
 
 
@@ -121,9 +125,9 @@ def paired_difference(before: Evaluation, after: Evaluation) -> dict[str, Interv
     return _intervals(columns, after.completions_per_prompt)
 
 
-def minus(one: Score, other: Score) -> Score:
+def minus(value: Score, other: Score) -> Score:
     """Return the difference, None where either has no value."""
-    return None if one is None or other is None else one - other
+    return None if value is None or other is None else value - other
 
 
 def _intervals(columns: Mapping[str, Sequence[Score]], per_prompt: int) -> dict[str, Interval]:

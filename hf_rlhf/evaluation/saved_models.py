@@ -216,8 +216,8 @@ def _adapter(source: str) -> Path:
 def _adapted(source: str, adapter: Path, base: str | None, revision: str | None) -> SavedModel:
     """Combine an adapter with `base`, or with the base that its configuration names."""
     config = _json(adapter / "adapter_config.json")
-    named = base or config.get("base_model_name_or_path")
-    if not named:
+    name = base or config.get("base_model_name_or_path")
+    if not name:
         raise ModelError(
             f"the adapter {adapter} does not name its base. Write `{{base: BASE, adapter: "
             f"{adapter}}}`."
@@ -226,8 +226,8 @@ def _adapted(source: str, adapter: Path, base: str | None, revision: str | None)
         raise ModelError(f"{adapter} is a reward adapter (SEQ_CLS): it generates no text.")
     if base is None:  # the adapter's revision is that of the base it names
         revision = revision or config.get("revision")
-    model = find_model(named)
-    check_base(adapter, model, name=named, revision=revision)
+    model = find_model(name)
+    check_base(adapter, model, name=name, revision=revision)
     return SavedModel(source, model, str(adapter), revision)
 
 

@@ -69,37 +69,41 @@ def rollout_entry(
 
     `zero_std` is the share of prompts whose rewards are all equal.
     """
-    completions = [one for row in rows for one in row["completions"]]
-    rewards = [one["reward"] for one in completions if one["reward"] is not None]
+    completions = [completion for row in rows for completion in row["completions"]]
+    rewards = [
+        completion["reward"] for completion in completions if completion["reward"] is not None
+    ]
     entry: dict[str, float | int] = {"iteration": iteration}
     if rewards:
         mean = fmean(rewards)
         entry["rollouts/reward"] = mean
-        entry["rollouts/reward_std"] = math.sqrt(fmean((one - mean) ** 2 for one in rewards))
+        entry["rollouts/reward_std"] = math.sqrt(fmean((reward - mean) ** 2 for reward in rewards))
     entry["rollouts/none"] = len(completions) - len(rewards)
     entry["rollouts/zero_std_groups"] = zero_std
     for label in completions[0]["parts"]:
-        known = [v for one in completions if (v := one["parts"][label]) is not None]
+        known = [v for completion in completions if (v := completion["parts"][label]) is not None]
         if known:
             entry[f"rollouts/{label}"] = fmean(known)
-    entry["rollouts/length"] = fmean(len(one["ids"]) for one in completions)
-    entry["rollouts/truncated"] = fmean(float(one["truncated"]) for one in completions)
+    entry["rollouts/length"] = fmean(len(completion["ids"]) for completion in completions)
+    entry["rollouts/truncated"] = fmean(
+        float(completion["truncated"]) for completion in completions
+    )
     return entry
 
 
 def tables(history: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Return the two tables of a run's card, from the log entries that are made above."""
-    made = [entry for entry in history if "iteration" in entry]
+    rollouts = [entry for entry in history if "iteration" in entry]
     measured = [entry for entry in history if "policy" in entry]
     result = {}
-    if made:
-        result["Pairs of each iteration"] = [_made(entry) for entry in made]
+    if rollouts:
+        result["Pairs of each iteration"] = [_rollouts(entry) for entry in rollouts]
     if measured:
         result["Held out, after each iteration"] = [_measured(entry) for entry in measured]
     return result
 
 
-def _made(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _rollouts(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "iteration": entry["iteration"],
         "prompts": entry["pairs/prompts"],

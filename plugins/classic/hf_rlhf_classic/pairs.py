@@ -26,15 +26,15 @@ def scores(model: Any, sequences: Sequence[Sequence[int]], pad: int, batch: int)
     """Return the reward of each sequence of token ids, in order, `batch` at a time."""
     import torch
 
-    order = sorted(range(len(sequences)), key=lambda place: len(sequences[place]))
-    found: dict[int, float] = {}
+    order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
+    rewards: dict[int, float] = {}
     for start in range(0, len(order), batch):
         taken = order[start : start + batch]
-        ids, mask = padded([sequences[place] for place in taken], pad, model.device)
+        ids, mask = padded([sequences[index] for index in taken], pad, model.device)
         with torch.inference_mode():
             logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
-        found.update(zip(taken, logits.float().squeeze(-1).tolist(), strict=True))
-    return [found[place] for place in range(len(sequences))]
+        rewards.update(zip(taken, logits.float().squeeze(-1).tolist(), strict=True))
+    return [rewards[index] for index in range(len(sequences))]
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,17 @@ def read_pairs(
         tuple(encode_response(tokenizer, row, row[key]) for key in ("chosen", "rejected"))
         for row in rows
     ]
-    kept = [
-        place
-        for place, both in enumerate(texts)
-        if max_length is None or max(len(one.ids) for one in both) <= max_length
+    short_enough = [
+        index
+        for index, both in enumerate(texts)
+        if max_length is None or max(len(text.ids) for text in both) <= max_length
     ]
-    sequences = [one.ids for place in kept for one in texts[place]]
-    found = scores(model, sequences, tokenizer.pad_token_id, 2 * len(rows))
+    sequences = [text.ids for index in short_enough for text in texts[index]]
+    rewards = scores(model, sequences, tokenizer.pad_token_id, 2 * len(rows))
     pairs: list[Pair | None] = [None] * len(rows)
-    for index, place in enumerate(kept):
-        chosen, rejected = (sum(one.counted) for one in texts[place])
-        pairs[place] = Pair(found[2 * index], found[2 * index + 1], chosen, rejected)
+    both_rewards = zip(rewards[::2], rewards[1::2], strict=True)
+    for index, (chosen, rejected) in zip(short_enough, both_rewards, strict=True):
+        pairs[index] = Pair(chosen, rejected, *(sum(text.counted) for text in texts[index]))
     return pairs
 
 
@@ -159,7 +159,7 @@ def length_bias(pairs: Sequence[Pair]) -> dict[str, Any]:
     tokens = np.array([(pair.chosen_tokens, pair.rejected_tokens) for pair in pairs], dtype=float)
     margins, differences = np.diff(scores, axis=1), np.diff(tokens, axis=1)
     return {
-        '"the longer is better" is right': float(np.mean([_credit(one) for one in longer])),
+        '"the longer is better" is right': float(np.mean([_credit(value) for value in longer])),
         "accuracy, longer one chosen": _mean(right[longer > 0]),
         "accuracy, longer one rejected": _mean(right[longer < 0]),
         **_with_interval("delta", delta, len(pairs)),
@@ -184,8 +184,8 @@ def calibration(pairs: Sequence[Pair]) -> dict[str, float]:
     right = np.array([pair.right for pair in pairs])
     bins = np.minimum(((sure - 0.5) * 2 * BINS).astype(int), BINS - 1)
     error = sum(
-        abs(float((right[bins == one] - sure[bins == one]).sum())) / len(pairs)
-        for one in np.unique(bins)
+        abs(float((right[bins == value] - sure[bins == value]).sum())) / len(pairs)
+        for value in np.unique(bins)
     )
     confidence = float(sure.mean())
     return {"pairs": len(pairs), "expected calibration error": error, "mean confidence": confidence}

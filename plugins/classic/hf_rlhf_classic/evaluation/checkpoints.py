@@ -50,8 +50,8 @@ def resolve_all(spec: EvalSpec) -> tuple[dict[str, list[Checkpoint]], list[Probl
             except HfRlhfError as error:
                 lacking.add(name)
                 problems.append(Problem(f"{SECTION}.models.{name}", str(error)))
-    labels = [one.label for some in checkpoints.values() for one in some]
-    for label in sorted({one for one in labels if labels.count(one) > 1}):
+    labels = [checkpoint.label for some in checkpoints.values() for checkpoint in some]
+    for label in sorted({checkpoint for checkpoint in labels if labels.count(checkpoint) > 1}):
         what = f"{label!r} names two checkpoints: it is also the label of a name's second one."
         problems.append(Problem(f"{SECTION}.models.{label}", what, "Rename one of them."))
     # How many a name would have, had all of its own resolved, is not known.

@@ -46,15 +46,15 @@ def evaluate(plan: Plan, out: Path, command: Sequence[str]) -> dict[str, Any]:
     with ExitStack() as stack:
         if state.is_main_process:
             stack.enter_context(claimed(out))
-            for one in plan.checkpoints:
-                reserve_folder(work.folder(one), plan.identity(one))
+            for checkpoint in plan.checkpoints:
+                reserve_folder(work.folder(checkpoint), plan.identity(checkpoint))
         state.wait_for_everyone()
         work.generate()
         work.refer()
         state.wait_for_everyone()
         # Cheap beside generating, and a reward may have changed since the last time; a judge's
         # verdicts are in its own cache.
-        scores = {one.label: work.score(one) for one in plan.checkpoints}
+        scores = {checkpoint.label: work.score(checkpoint) for checkpoint in plan.checkpoints}
         if not state.is_main_process:
             return {}
         return _write(work, scores, command)
@@ -71,41 +71,46 @@ class _Work:
         self.items = [str(index) for index in range(len(self.rows))]
         self.prompts = cache(self._prompts)
 
-    def folder(self, one: Checkpoint) -> Path:
+    def folder(self, checkpoint: Checkpoint) -> Path:
         """Return where the completions of a checkpoint are saved."""
-        return self.out / "models" / one.label
+        return self.out / "models" / checkpoint.label
 
     def generate(self) -> None:
         """Let each checkpoint answer, and take the log-probabilities of its own answers."""
-        for one in self.plan.checkpoints:
-            completions = self.completions(one)
-            own = self._logs(one, "policy") if self.plan.reference(one) else None
+        for checkpoint in self.plan.checkpoints:
+            completions = self.completions(checkpoint)
+            own = self._logs(checkpoint, "policy") if self.plan.reference(checkpoint) else None
             if not completions.missing() and not (own and own.missing()):
-                self.say(f"{one.label}: {len(self.rows)} completions are complete")
+                self.say(f"{checkpoint.label}: {len(self.rows)} completions are complete")
                 continue
-            self.say(f"{one.label}: {len(self.rows)} completions by {one.saved.source}")
-            with one.load(self.plan.spec, self.state.device) as model:
+            self.say(
+                f"{checkpoint.label}: {len(self.rows)} completions by {checkpoint.saved.source}"
+            )
+            with checkpoint.load(self.plan.spec, self.state.device) as model:
                 completions.generate(model)
                 if own:
-                    own.fill(self._log_probabilities(model, one))
+                    own.fill(self._log_probabilities(model, checkpoint))
                 del model
 
     def refer(self) -> None:
         """Take the log-probabilities of the completions under their reference."""
         waiting: dict[Checkpoint, list[Checkpoint]] = {}
-        for one in self.plan.checkpoints:
-            reference = self.plan.reference(one)
-            if reference and self._logs(one, _key(reference)).missing():
-                waiting.setdefault(reference, []).append(one)
+        for checkpoint in self.plan.checkpoints:
+            reference = self.plan.reference(checkpoint)
+            if reference and self._logs(checkpoint, _key(reference)).missing():
+                waiting.setdefault(reference, []).append(checkpoint)
         for reference, others in waiting.items():
-            self.say(f"{reference.label}: reference of {', '.join(one.label for one in others)}")
+            labels = ", ".join(checkpoint.label for checkpoint in others)
+            self.say(f"{reference.label}: reference of {labels}")
             with reference.load(self.plan.spec, self.state.device) as model:
-                for one in others:
+                for checkpoint in others:
                     # The policy's own prompt tokens: the vocabulary is the same.
-                    self._logs(one, _key(reference)).fill(self._log_probabilities(model, one))
+                    self._logs(checkpoint, _key(reference)).fill(
+                        self._log_probabilities(model, checkpoint)
+                    )
                 del model
 
-    def score(self, one: Checkpoint) -> Rows:
+    def score(self, checkpoint: Checkpoint) -> Rows:
         """Return the rewards' scores of all completions, on every process.
 
         Raises RewardError and JudgeError as the rewards do.
@@ -113,8 +118,8 @@ class _Work:
         reward = self.plan.scoring.reward
         if reward is None:
             return [{} for _ in self.rows]
-        self.say(f"{one.label}: scoring")
-        completions = self.completions(one).read()
+        self.say(f"{checkpoint.label}: scoring")
+        completions = self.completions(checkpoint).read()
         scored: list[tuple[int, dict[str, float | None]]] = []
         try:
             with self.state.split_between_processes(list(range(len(self.rows)))) as share:
@@ -131,28 +136,28 @@ class _Work:
             raise
         return [scores for _, scores in sorted(gather_rows(scored), key=lambda row: row[0])]
 
-    def completions(self, one: Checkpoint) -> Completions:
+    def completions(self, checkpoint: Checkpoint) -> Completions:
         """Return the completions of a checkpoint."""
-        prompts = self.prompts(one)
+        prompts = self.prompts(checkpoint)
         return Completions(
-            self.folder(one),
+            self.folder(checkpoint),
             {item: prompts[row] for item, row in zip(self.items, self.rows, strict=True)},
-            self.plan.tokenizers[one.label],
+            self.plan.tokenizers[checkpoint.label],
             self.plan.sampling,
             self.plan.max_new_tokens,
         )
 
-    def _prompts(self, one: Checkpoint) -> list[list[int]]:
-        return self.plan.prompts(one)
+    def _prompts(self, checkpoint: Checkpoint) -> list[list[int]]:
+        return self.plan.prompts(checkpoint)
 
-    def _logs(self, one: Checkpoint, under: str) -> SavedValues:
+    def _logs(self, checkpoint: Checkpoint, under: str) -> SavedValues:
         size = self.plan.sampling.batch_size
-        return SavedValues(self.folder(one), f"log-{under}", self.items, size)
+        return SavedValues(self.folder(checkpoint), f"log-{under}", self.items, size)
 
     def _log_probabilities(
-        self, model: Any, one: Checkpoint
+        self, model: Any, checkpoint: Checkpoint
     ) -> Callable[[Sequence[str]], list[list[float]]]:
-        completions, prompts = self.completions(one).read(), self.prompts(one)
+        completions, prompts = self.completions(checkpoint).read(), self.prompts(checkpoint)
 
         def compute(items: Sequence[str]) -> list[list[float]]:
             return log_probabilities(
@@ -160,14 +165,14 @@ class _Work:
                 [prompts[self.rows[int(item)]] for item in items],
                 [completions[item].ids for item in items],
                 temperature=self.plan.sampling.temperature,
-                pad=self.plan.tokenizers[one.label].pad_token_id,
+                pad=self.plan.tokenizers[checkpoint.label].pad_token_id,
             )
 
         return compute
 
-    def measured(self, one: Checkpoint, scores: Rows) -> Measured:
+    def measured(self, checkpoint: Checkpoint, scores: Rows) -> Measured:
         """Return what is known of a checkpoint's completions."""
-        completions = list(self.completions(one).read().values())
+        completions = list(self.completions(checkpoint).read().values())
         metrics: dict[str, list[float | None]] = {
             name: [row[name] for row in scores] for name in scores[0]
         }
@@ -176,11 +181,12 @@ class _Work:
         per_prompt = self.plan.sampling.completions_per_prompt
         texts = [each.text for each in completions]
         seconds = sum(each.seconds for each in completions)
-        reference = self.plan.reference(one)
+        reference = self.plan.reference(checkpoint)
         if reference is None:
             return Measured(metrics, per_prompt, texts=texts, seconds=seconds)
         logs = [
-            list(self._logs(one, under).read().values()) for under in ("policy", _key(reference))
+            list(self._logs(checkpoint, under).read().values())
+            for under in ("policy", _key(reference))
         ]
         return Measured(metrics, per_prompt, *logs, texts=texts, seconds=seconds)
 
@@ -189,24 +195,24 @@ class _Work:
         outcomes: dict[str, dict[str, Compared]] = {}
         for by in self.plan.comparisons:
             outcomes[by.name] = {}
-            for one in self.plan.checkpoints:
-                other = self.plan.partner(self.plan.spec.baseline, one)
+            for checkpoint in self.plan.checkpoints:
+                other = self.plan.partner(self.plan.spec.baseline, checkpoint)
                 if other is None:
                     continue
                 if by.by == "judge":
-                    self.say(f"{one.label} against {other.label}: asking {by.judge}")
-                pairs = self._pairs(measured[one.label], measured[other.label])
-                outcomes[by.name][one.label] = compare(pairs, by, self.plan.scoring.judges)
+                    self.say(f"{checkpoint.label} against {other.label}: asking {by.judge}")
+                pairs = self._pairs(measured[checkpoint.label], measured[other.label])
+                outcomes[by.name][checkpoint.label] = compare(pairs, by, self.plan.scoring.judges)
         return outcomes
 
-    def _pairs(self, one: Measured, other: Measured) -> list[Pair]:
+    def _pairs(self, mine: Measured, other: Measured) -> list[Pair]:
         rows = [dict(row) for row in self.plan.rows]
         return [
             Pair(
                 text_of(rows[row]["prompt"]),
-                one.texts[index],
+                mine.texts[index],
                 other.texts[index],
-                by_row(one.metrics, index),
+                by_row(mine.metrics, index),
                 by_row(other.metrics, index),
                 rows[row],
             )
@@ -226,7 +232,10 @@ def _key(reference: Checkpoint) -> str:
 def _write(work: _Work, scores: Mapping[str, Rows], command: Sequence[str]) -> dict[str, Any]:
     """Put everything together, and write it."""
     plan, out = work.plan, work.out
-    measured = {one.label: work.measured(one, scores[one.label]) for one in plan.checkpoints}
+    measured = {
+        checkpoint.label: work.measured(checkpoint, scores[checkpoint.label])
+        for checkpoint in plan.checkpoints
+    }
     compared = work.compared(measured)
     alone = all(len(some) == 1 for some in plan.names.values())
     evaluation = {
@@ -235,13 +244,18 @@ def _write(work: _Work, scores: Mapping[str, Rows], command: Sequence[str]) -> d
         "command": list(command),
         **_settings(plan),
         "models": {
-            name: [{**one.as_json(), "seconds": measured[one.label].seconds} for one in some]
+            name: [
+                {**checkpoint.as_json(), "seconds": measured[checkpoint.label].seconds}
+                for checkpoint in some
+            ]
             for name, some in plan.names.items()
         },
         "results": {name: results_of(_row(plan, name, measured, compared)) for name in plan.names},
         "rows": {
-            label: {name: one.by_prompt(values) for name, values in one.metrics.items()}
-            for label, one in measured.items()
+            label: {
+                name: checkpoint.by_prompt(values) for name, values in checkpoint.metrics.items()
+            }
+            for label, checkpoint in measured.items()
         },
         "samples": _samples(plan, measured),
         "judges": _judges(plan),
@@ -265,13 +279,17 @@ def _row(
     compared: Mapping[str, Mapping[str, Compared]],
 ) -> Row:
     some = plan.names[name]
-    baseline = [plan.partner(plan.spec.baseline, one) for one in some]
-    reference = [plan.reference(one) for one in some]
+    baseline = [plan.partner(plan.spec.baseline, checkpoint) for checkpoint in some]
+    reference = [plan.reference(checkpoint) for checkpoint in some]
     return Row(
-        [measured[one.label] for one in some],
-        None if None in baseline else [measured[one.label] for one in baseline if one],
-        None if None in reference else [measured[one.label] for one in reference if one],
-        {by: [each[one.label] for one in some] for by, each in compared.items()}
+        [measured[checkpoint.label] for checkpoint in some],
+        None
+        if None in baseline
+        else [measured[checkpoint.label] for checkpoint in baseline if checkpoint],
+        None
+        if None in reference
+        else [measured[checkpoint.label] for checkpoint in reference if checkpoint],
+        {by: [each[checkpoint.label] for checkpoint in some] for by, each in compared.items()}
         if None not in baseline
         else {},
     )
@@ -283,10 +301,10 @@ def _samples(plan: Plan, measured: Mapping[str, Measured]) -> list[dict[str, Any
     samples = []
     for row in range(min(plan.sampling.samples, len(plan.rows))):
         completions = {}
-        for label, one in measured.items():
-            totals = one.metrics.get(TOTAL)
+        for label, result in measured.items():
+            totals = result.metrics.get(TOTAL)
             reward = totals[row * per_prompt] if totals else None
-            completions[label] = {"text": one.texts[row * per_prompt], "reward": reward}
+            completions[label] = {"text": result.texts[row * per_prompt], "reward": reward}
         samples.append({"prompt": text_of(plan.rows[row]["prompt"]), "completions": completions})
     return samples
 
@@ -295,8 +313,8 @@ def _abstentions(measured: Mapping[str, Measured]) -> list[str]:
     """Return a note for each reward that gave no score for some completions."""
     return [
         f"{label}: {name} abstained on {lacking} of {len(values)}."
-        for label, one in measured.items()
-        for name, values in one.metrics.items()
+        for label, result in measured.items()
+        for name, values in result.metrics.items()
         if (lacking := sum(value is None for value in values))
     ]
 
@@ -326,7 +344,7 @@ def _settings(plan: Plan) -> dict[str, Any]:
             "max_new_tokens": plan.max_new_tokens,
         },
         "reward": {key: plain.get(key) or [] for key in ("rewards", "gates")},
-        "components": [dict(one) for one in scoring.components],
+        "components": [dict(checkpoint) for checkpoint in scoring.components],
     }
 
 

@@ -16,7 +16,11 @@ _RECORDED = ("made", "command", "baseline", "reference", "data", "sampling", "me
 
 def run_folders(plan: Plan) -> dict[Path, str]:
     """Return the run folders among the models, each with its name in the table."""
-    return {one.saved.run_folder: one.name for one in plan.checkpoints if one.saved.run_folder}
+    return {
+        checkpoint.saved.run_folder: checkpoint.name
+        for checkpoint in plan.checkpoints
+        if checkpoint.saved.run_folder
+    }
 
 
 def check_recordable(plan: Plan) -> None:

@@ -105,7 +105,7 @@ def depth_table(analysis: Analysis, task: Task) -> Table:
     for name in SCORE_METRICS[task]:
         for label, groups in by_depth.items():
             estimates = [groups.get(depth, {}).get(name) for depth in depths]
-            cells = [f"{cell(one)}, n={one['n']}" if one else "-" for one in estimates]
+            cells = [f"{cell(entry)}, n={entry['n']}" if entry else "-" for entry in estimates]
             rows.append([METRICS[name].title, label, *cells])
     return ["metric", "model", *depths], rows
 
@@ -227,11 +227,14 @@ def plot(analysis: Analysis, path: Path) -> None:
 
 
 def _panel(axes: Any, analysis: Analysis, task: Task) -> None:
-    models, metrics = list(analysis.scored), [one for one in metrics_of(task) if one.bounded]
+    models, metrics = (
+        list(analysis.scored),
+        [metric for metric in metrics_of(task) if metric.bounded],
+    )
     for index, label in enumerate(models):
         means = analysis.results["models"][label]["tasks"][task]["metrics"]
         shift = 0.36 * (index / max(1, len(models) - 1) - 0.5) if len(models) > 1 else 0.0
-        points = [(at + shift, means[one.name]) for at, one in enumerate(metrics)]
+        points = [(at + shift, means[metric.name]) for at, metric in enumerate(metrics)]
         points = [(at, mean) for at, mean in points if mean]
         # Rounding may put a mean outside its interval by a hair.
         bars = [
@@ -249,7 +252,8 @@ def _panel(axes: Any, analysis: Analysis, task: Task) -> None:
             ms=5,
         )
     titles = [
-        one.title + (" (lower is better)" if one.better == "lower" else "") for one in metrics
+        metric.title + (" (lower is better)" if metric.better == "lower" else "")
+        for metric in metrics
     ]
     axes.set_yticks(range(len(metrics)), titles)
     axes.set_ylim(len(metrics) - 0.5, -0.5)

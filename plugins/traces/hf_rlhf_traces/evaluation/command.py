@@ -96,7 +96,9 @@ def models_of(options: Sequence[str]) -> dict[str, str]:
 
 
 def _label(source: str) -> str:
-    parts = [one for one in source.rstrip("/").split("/") if one not in ("", ".", "..", "merged")]
+    parts = [
+        part for part in source.rstrip("/").split("/") if part not in ("", ".", "..", "merged")
+    ]
     nested = parts and parts[-1].startswith(("checkpoint-", "adapter"))
     return "-".join(parts[-2:] if nested else parts[-1:]) or source
 

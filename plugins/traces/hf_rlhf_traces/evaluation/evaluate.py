@@ -85,15 +85,17 @@ def evaluate(
     }
     candidates = [Candidate(label, find_saved(source)) for label, source in models.items()]
     form = Format.of(store.settings("format"))
-    for one in candidates:
-        one.check(options.sampling, form)
-    if options.record and not any(one.saved.run_folder for one in candidates):
+    for candidate in candidates:
+        candidate.check(options.sampling, form)
+    if options.record and not any(candidate.saved.run_folder for candidate in candidates):
         what = "none of the models is a run folder, so there is no record to add to."
         raise ConfigError([Problem("--record", what, "Name run folders, or leave it out.")])
     with claimed(store.folder / FOLDER, store.chosen_by):
         work = {
-            (one.label, task): Replies(store.folder / FOLDER, one, data[task], options.sampling)
-            for one in candidates
+            (candidate.label, task): Replies(
+                store.folder / FOLDER, candidate, data[task], options.sampling
+            )
+            for candidate in candidates
             for task in options.tasks
         }
         _generate(candidates, work, options)
@@ -112,7 +114,7 @@ def _results(
 ) -> dict[str, Any]:
     """Score all replies, and write everything."""
     form = Format.of(store.settings("format"))
-    scored: Rows = {one.label: {} for one in candidates}
+    scored: Rows = {candidate.label: {} for candidate in candidates}
     for (label, task), replies in work.items():
         scored[label][task] = scored_replies(replies, form)
         write_scores(replies.folder / SCORES, scored[label][task])
@@ -125,7 +127,10 @@ def _results(
         "method": METHOD,
         "data": {task: _data(work[baseline, task].data, options) for task in options.tasks},
         "sampling": options.sampling.settings(),
-        "models": {one.label: _model(one, work, scored[one.label]) for one in candidates},
+        "models": {
+            candidate.label: _model(candidate, work, scored[candidate.label])
+            for candidate in candidates
+        },
         EXPECTED: {task: task_results(task, rows) for task, rows in ideal.items()},
         "baseline": baseline,
         "differences": {
@@ -177,8 +182,10 @@ def _generate(candidates: Sequence[Candidate], work: Work, options: Options) -> 
 
     device = PartialState(cpu=options.use_cpu).device
     with _progress() as progress:
-        for one in candidates:
-            generate_missing([work[one.label, task] for task in options.tasks], device, progress)
+        for candidate in candidates:
+            generate_missing(
+                [work[candidate.label, task] for task in options.tasks], device, progress
+            )
 
 
 @contextmanager

@@ -51,9 +51,9 @@ _ALL = (
     Metric("tokens", "reply: tokens", None, False),
     Metric("cut_off", "cut off", "lower"),
 )
-METRICS: Mapping[str, Metric] = MappingProxyType({one.name: one for one in _ALL})
+METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _ALL})
 
 
 def metrics_of(task: Task) -> list[Metric]:
     """Return what is measured in a task, in the order of tables."""
-    return [one for one in _ALL if task in one.tasks]
+    return [metric for metric in _ALL if task in metric.tasks]

@@ -48,8 +48,10 @@ def differences(task: Task, rows: Sequence[Scored], baseline: Sequence[Scored]) 
 
 def _as_json(intervals: Mapping[str, Interval | None]) -> Means:
     return {
-        name: {**one.as_json(), "n": one.values, "questions": one.n} if one else None
-        for name, one in intervals.items()
+        name: {**interval.as_json(), "n": interval.values, "questions": interval.n}
+        if interval
+        else None
+        for name, interval in intervals.items()
     }
 
 

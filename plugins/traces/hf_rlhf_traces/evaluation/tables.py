@@ -36,7 +36,7 @@ def task_table(results: Results, task: Task) -> Table:
     for metric in metrics_of(task):
         estimates = [column[metric.name] for column in columns.values()]
         expected = ideal[metric.name]
-        if any(one is not None for one in (*estimates, expected)):
+        if any(estimate is not None for estimate in (*estimates, expected)):
             last = number(expected["mean"]) if expected else "-"
             rows.append([metric.title, _counts(estimates), *map(cell, estimates), last])
     return ["metric", "n", *columns, "(data)"], rows
@@ -44,7 +44,7 @@ def task_table(results: Results, task: Task) -> Table:
 
 def _counts(estimates: Sequence[Estimate]) -> str:
     """Return the number of samples of a metric, or each model's where they differ."""
-    counts = [str(one["n"]) if one else "0" for one in estimates]
+    counts = [str(estimate["n"]) if estimate else "0" for estimate in estimates]
     return counts[0] if len(set(counts)) == 1 else " / ".join(counts)
 
 
@@ -55,7 +55,7 @@ def difference_table(results: Results, task: Task) -> Table:
     for metric in metrics_of(task):
         estimates = [column[metric.name] for column in columns.values()]
         if any(estimates):
-            cells = [cell(one, signed=True) for one in estimates]
+            cells = [cell(estimate, signed=True) for estimate in estimates]
             rows.append([metric.title, _counts(estimates), *cells])
     return ["metric", "n", *(f"{label} − {results['baseline']}" for label in columns)], rows
 
@@ -66,18 +66,20 @@ def verdict_lines(results: Results, model: str, base: str) -> list[str]:
     It is where every metric of `VERDICT_METRICS` that any sample has rose. Tasks in which it is
     not shown to be better stand last, where they are read. Empty where `base` is not the baseline.
     """
-    shown: list[str] = []
+    better_lines: list[str] = []
     others: list[str] = []
     if results["baseline"] != base:
         return []
     for task in results["data"]:
         differences = results["differences"].get(model, {}).get(task, {})
-        metrics = [one for one in metrics_of(task) if one.name in VERDICT_METRICS]
-        metrics = [one for one in metrics if differences.get(one.name)]
+        metrics = [metric for metric in metrics_of(task) if metric.name in VERDICT_METRICS]
+        metrics = [metric for metric in metrics if differences.get(metric.name)]
         if not metrics:
             continue
         lacking = [
-            one for one in metrics if verdict(_of_questions(differences[one.name])) != "rose"
+            metric
+            for metric in metrics
+            if verdict(_of_questions(differences[metric.name])) != "rose"
         ]
         reasons = []
         for metric in lacking or metrics:
@@ -92,8 +94,8 @@ def verdict_lines(results: Results, model: str, base: str) -> list[str]:
             )
         better = "NOT shown to be better" if lacking else "better"
         line = f"verdict, {TITLES[task]}: {model} is {better} than {base}: {'; '.join(reasons)}"
-        (others if lacking else shown).append(line)
-    return shown + others
+        (others if lacking else better_lines).append(line)
+    return better_lines + others
 
 
 def all_verdicts(results: Results) -> list[str]:
@@ -135,5 +137,7 @@ def terminal(results: Results, width: int) -> Iterator[Any]:
             tables.append(("paired differences", difference_table(results, task)))
         for title, (headings, rows) in tables:
             # An interval is not broken in the middle.
-            lines = [[one.replace(" [", "\n[") if narrow else one for one in row] for row in rows]
+            lines = [
+                [text.replace(" [", "\n[") if narrow else text for text in row] for row in rows
+            ]
             yield terminal_table(headings, lines, title)
