@@ -9,7 +9,7 @@ For a claim about a training method from few seeds, use `crossed_mean`.
 
 import math
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ RESAMPLES = 10_000
 FEW = 10
 """Clusters below which a percentile bootstrap is clearly too narrow."""
 _BLOCK = 500
+_CELLS = 2_000_000
 _SEED = 0
 _NORMAL = 10_000.0
 """Degrees of freedom from which on t differs from the normal distribution in the fifth digit."""
@@ -54,14 +55,14 @@ class Interval:
 
 
 def mean_interval(
-    values: Sequence[Score], clusters: Sequence[Hashable] | None = None
+    values: Sequence[Score], clusters: Sequence[str] | None = None
 ) -> Interval | None:
     """Return the mean of `values`, shape (rows,), with its interval; see `mean_intervals`."""
     return mean_intervals({"": values}, clusters)[""]
 
 
 def mean_intervals(
-    columns: Mapping[str, Sequence[Score]], clusters: Sequence[Hashable] | None = None
+    columns: Mapping[str, Sequence[Score]], clusters: Sequence[str] | None = None
 ) -> dict[str, Interval | None]:
     """Return the mean of each column with its interval; None for a column without values.
 
@@ -74,8 +75,8 @@ def mean_intervals(
     names, rows = list(columns), len(next(iter(columns.values()), ()))
     if rows == 0:
         return dict.fromkeys(names)
-    keys: dict[Hashable, int] = {}
-    index = [keys.setdefault(key, len(keys)) for key in clusters or range(rows)]
+    # In the order of their keys, so that the interval does not depend on the order of rows.
+    keys, index = np.unique(np.arange(rows) if clusters is None else clusters, return_inverse=True)
     values = np.array([_floats(columns[name]) for name in names])
     sums, counts = np.zeros((2, len(names), 1, len(keys)))
     for column, known in enumerate(~np.isnan(values)):
@@ -91,12 +92,13 @@ def table_interval(values: Table) -> Interval | None:
     return ratio_interval(values, [[None if v is None else 1.0 for v in row] for row in values])
 
 
-def ratio_interval(above: Table, below: Table) -> Interval | None:
+def ratio_interval(above: Table, below: Table, *, draw_seeds: bool = True) -> Interval | None:
     """Return sum(above) / sum(below) over the cells of two tables, with its interval.
 
     A cell of which either is None is left out. A row stands in a resample with the values of all
-    the seeds that were drawn, since they answered the same prompt. Returns None where nothing is
-    left, or sum(below) is 0. Raises ValueError for tables of different shapes.
+    the seeds that were drawn, since they answered the same prompt; without `draw_seeds`, with those
+    of all seeds. Returns None where nothing is left, or sum(below) is 0. Raises ValueError for
+    tables of different shapes.
     """
     tops, bottoms = (np.array([_floats(row) for row in table]) for table in (above, below))
     if tops.ndim != 2 or tops.shape != bottoms.shape:
@@ -108,7 +110,8 @@ def ratio_interval(above: Table, below: Table) -> Interval | None:
     with np.errstate(divide="ignore", invalid="ignore"):
         cells = (tops / bottoms)[~missing]
     counts = (~missing).astype(np.float64)
-    (interval,) = _ratios(tops[None], bottoms[None], [np.ptp(cells) == 0], counts[None])
+    constant = [bool(np.ptp(cells) == 0)]
+    (interval,) = _ratios(tops[None], bottoms[None], constant, counts[None], draw_seeds)
     return interval
 
 
@@ -123,12 +126,16 @@ def statistic_interval(statistic: Callable[[Array], Array], rows: int) -> Interv
     value = float(statistic(np.ones((1, rows)))[0])
     if math.isnan(value):
         return None
-    low, high = _percentiles(lambda _, weights: statistic(weights)[:, None], 1, rows)[:, 0]
+    low, high = _percentiles(lambda _, weights: statistic(weights)[:, None], 1, rows, True)[:, 0]
     return Interval(value, float(low), float(high), rows, rows)
 
 
 def _ratios(
-    tops: Array, bottoms: Array, constant: Sequence[bool], counts: Array | None = None
+    tops: Array,
+    bottoms: Array,
+    constant: Sequence[bool],
+    counts: Array | None = None,
+    draw_seeds: bool = True,
 ) -> list[Interval | None]:
     """Return sum(tops) / sum(bottoms) of each column; all shapes are (columns, seeds, clusters).
 
@@ -150,7 +157,7 @@ def _ratios(
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(top / bottom)
 
-    bounds = _percentiles(ratios, seeds, clusters)
+    bounds = _percentiles(ratios, seeds, clusters, draw_seeds)
     result: list[Interval | None] = []
     for column in range(columns):
         total = float(counts[column].sum())
@@ -164,33 +171,33 @@ def _ratios(
     return result
 
 
-def _percentiles(statistics: Callable[[Array, Array], Array], seeds: int, clusters: int) -> Array:
+def _percentiles(
+    statistics: Callable[[Array, Array], Array], seeds: int, clusters: int, draw_seeds: bool
+) -> Array:
     """Return the 2.5% and 97.5% percentiles over resamples, shape (2, columns).
 
     `statistics` takes how often each seed and each cluster was drawn, shapes (resamples, seeds)
     and (resamples, clusters), and returns shape (resamples, columns).
     """
     rng = np.random.default_rng(_SEED)
-    # Block by block, so that memory does not grow with the number of resamples.
-    drawn = np.concatenate(
-        [
-            statistics(_weights(rng, seeds), _weights(rng, clusters))
-            for _ in range(RESAMPLES // _BLOCK)
-        ]
-    )
-    drawn[~np.isfinite(drawn)] = np.nan
+    # Smaller blocks for many clusters, so that memory does not grow with their number.
+    block = min(_BLOCK, max(1, _CELLS // clusters)) if seeds == 1 else _BLOCK
+    drawn = []
+    for start in range(0, RESAMPLES, block):
+        size = min(block, RESAMPLES - start)
+        by_seed = _weights(rng, seeds, size) if draw_seeds else np.ones((size, seeds))
+        drawn.append(statistics(by_seed, _weights(rng, clusters, size)))
+    values = np.concatenate(drawn)
+    values[~np.isfinite(values)] = np.nan
     with warnings.catch_warnings():
         # A column without any value has no percentiles.
         warnings.filterwarnings("ignore", message="All-NaN slice")
-        return np.nanpercentile(drawn, [2.5, 97.5], axis=0)
+        return np.nanpercentile(values, [2.5, 97.5], axis=0)
 
 
-def _weights(rng: np.random.Generator, count: int) -> Array:
-    """Return how often each of `count` is drawn, in `_BLOCK` draws of `count` with replacement."""
-    if count == 1:
-        return np.ones((_BLOCK, 1))
-    drawn = rng.integers(0, count, (_BLOCK, count)) + np.arange(_BLOCK)[:, None] * count
-    return np.bincount(drawn.ravel(), minlength=_BLOCK * count).reshape(_BLOCK, count) * 1.0
+def _weights(rng: np.random.Generator, count: int, size: int) -> Array:
+    """Return how often each of `count` is drawn, in `size` draws of `count` with replacement."""
+    return rng.multinomial(count, [1 / count] * count, size=size).astype(np.float64)
 
 
 def _floats(values: Sequence[Score]) -> list[float]:

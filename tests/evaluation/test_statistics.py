@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from hf_rlhf.evaluation import statistics
 from hf_rlhf.evaluation.statistics import (
     crossed_mean,
     holm,
@@ -18,7 +19,8 @@ from hf_rlhf.evaluation.statistics import (
 )
 
 
-def test_the_interval_covers_the_true_mean_about_as_often_as_stated():
+def test_the_interval_covers_the_true_mean_about_as_often_as_stated(monkeypatch):
+    monkeypatch.setattr(statistics, "RESAMPLES", 500)
     rng = np.random.default_rng(1)
     covered = 0
     for _ in range(200):
@@ -39,7 +41,15 @@ def test_it_is_the_plain_bootstrap_of_rows_drawn_one_by_one():
     means = [values[rng.integers(0, 60, 60)].mean() for _ in range(10_000)]
     interval = mean_interval(values.tolist())
     assert interval.mean == pytest.approx(values.mean())
-    assert (interval.low, interval.high) == pytest.approx(tuple(np.percentile(means, [2.5, 97.5])))
+    ends = np.percentile(means, [2.5, 97.5])
+    assert (interval.low, interval.high) == pytest.approx(tuple(ends), abs=0.02)
+
+
+def test_many_clusters_are_drawn_in_smaller_blocks_with_the_same_result(monkeypatch):
+    values = np.random.default_rng(5).normal(size=40).tolist()
+    interval = mean_interval(values)
+    monkeypatch.setattr(statistics, "_CELLS", 400)
+    assert mean_interval(values) == interval
 
 
 def test_the_same_rows_give_the_same_interval_beside_any_other_column():
@@ -70,7 +80,7 @@ def test_clustered_intervals_hold_the_truth_about_as_often_as_stated():
             center = rng.normal()
             rows = int(rng.integers(1, 6))
             values += (center + rng.normal(0, 0.1, rows)).tolist()
-            clusters += [cluster] * rows
+            clusters += [str(cluster)] * rows
         interval = mean_interval(values, clusters)
         covered += interval.low <= 0 <= interval.high
     assert covered >= 51  # with these draws, intervals over rows alone cover it less often
@@ -95,6 +105,14 @@ def test_seeds_that_disagree_widen_the_interval():
     """Two seeds, 0 on every prompt and 1 on every prompt: a resample holds 0, 1 or both."""
     interval = table_interval([[0.0] * 50, [1.0] * 50])
     assert (interval.mean, interval.low, interval.high) == (0.5, 0.0, 1.0)
+
+
+def test_seeds_that_are_not_drawn_do_not_widen_it():
+    table = [[0.0, 0.1] * 25, [1.0, 1.1] * 25]
+    ones = [[1.0] * 50] * 2
+    drawn, fixed = ratio_interval(table, ones), ratio_interval(table, ones, draw_seeds=False)
+    assert fixed.mean == drawn.mean
+    assert fixed.high - fixed.low < 0.1 < drawn.high - drawn.low
 
 
 def test_a_prompt_is_in_a_resample_with_all_seeds():
