@@ -179,16 +179,18 @@ class _Work:
         metrics["completion_tokens"] = [float(len(each.ids)) for each in completions]
         metrics["truncated"] = [float(each.truncated) for each in completions]
         per_prompt = self.plan.sampling.completions_per_prompt
-        texts = [each.text for each in completions]
-        seconds = sum(each.seconds for each in completions)
         reference = self.plan.reference(checkpoint)
-        if reference is None:
-            return Measured(metrics, per_prompt, texts=texts, seconds=seconds)
-        logs = [
-            list(self._logs(checkpoint, under).read().values())
-            for under in ("policy", _key(reference))
-        ]
-        return Measured(metrics, per_prompt, *logs, texts=texts, seconds=seconds)
+        under = ("policy", _key(reference)) if reference else ()
+        logs = [list(self._logs(checkpoint, name).read().values()) for name in under]
+        log_p, log_q = logs or ([], [])
+        return Measured(
+            metrics,
+            per_prompt,
+            log_p,
+            log_q,
+            texts=[each.text for each in completions],
+            seconds=sum(each.seconds for each in completions),
+        )
 
     def compared(self, measured: Mapping[str, Measured]) -> dict[str, dict[str, Compared]]:
         """Decide all pairs by each comparison: by comparison and label."""
