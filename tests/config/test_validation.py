@@ -279,12 +279,12 @@ def test_problems_of_settings() -> None:
     (trainer, model), problems = check_settings(given, [Trainer, Model], where=place)
     assert (trainer, model) == ({}, {})
     assert [str(problem) for problem in problems] == [
+        "f.yaml stesp: `stesp` is not a setting of the trainer or model. Did you mean `steps`?",
         'f.yaml remote: should be true or false, not `"yes"` (text). Write `true`.',
         "f.yaml scheduler: should be 'linear' or 'cosine', not `\"cosin\"` (text). "
         "Did you mean `cosine`?",
-        "f.yaml stesp: `stesp` is not a setting of the trainer or model. Did you mean `steps`?",
         "f.yaml kwargs: should be a mapping or text, not `[1]`.",
-        "f.yaml output_dir: is missing.",
+        "f.yaml output_dir: is missing. It should be text.",
     ]
 
 
