@@ -193,10 +193,8 @@ class Patience:
 
         def stop(state: Any) -> bool:
             error = state.outcome.exception()
-            requested_wait = _asked_wait(error) or 0.0
-            return (
-                self.given_up.is_set() or isinstance(error, Stalled) or requested_wait >= self.left
-            )
+            pause = _asked_wait(error) or 0.0
+            return self.given_up.is_set() or isinstance(error, Stalled) or pause >= self.left
 
         def tell(state: Any) -> None:
             error, pause = state.outcome.exception(), state.next_action.sleep
