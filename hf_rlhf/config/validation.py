@@ -283,13 +283,20 @@ def _message(path: KeyPath, details: Sequence[Any], annotation: Any) -> str:
 
 def _field_names(annotation: Any) -> set[str]:
     """Return the keys that the dataclasses and models within an annotation take."""
-    names = {name for inner in get_args(annotation) for name in _field_names(inner)}
-    if is_dataclass(annotation):
-        for item in fields(annotation):
-            names |= {item.name, *_field_names(_resolved(annotation, item.name, item.type))}
-    for name, item in getattr(annotation, "model_fields", {}).items():
-        names |= {item.alias or name, *_field_names(item.annotation)}
-    return names
+    names: dict[type, set[str]] = {}
+    inner = [annotation]
+    while inner:
+        each = inner.pop()
+        inner += get_args(each)
+        if not isinstance(each, type) or each in names:
+            continue
+        models = getattr(each, "model_fields", {}).items()
+        names[each] = {item.alias or name for name, item in models}
+        inner += [item.annotation for _, item in models]
+        if is_dataclass(each):
+            names[each] |= {item.name for item in fields(each)}
+            inner += [_resolved(each, item.name, item.type) for item in fields(each)]
+    return set().union(*names.values())
 
 
 def _cure(value: Any, wanted: str) -> str:
