@@ -35,14 +35,16 @@ def apply(
     origins: Mapping[KeyPath, str],
 ) -> Overridden:
     """Return copies of the arguments with the options in `argv` applied, the last one winning."""
-    result = Overridden(copy.deepcopy(dict(values)), dict(lines), dict(origins))
+    result = Overridden(dict(values), dict(lines), dict(origins))
     for option, text in _options(argv, result.problems):
         try:
             value = True if text is None else value_of(text)
-            containers, path = _assign(result.values, option.removeprefix("--").split("."), value)
+            changed = copy.deepcopy(result.values)  # which a path that leads nowhere leaves alone
+            containers, path = _assign(changed, option.removeprefix("--").split("."), value)
         except ValueError as error:
             result.problems.append(Problem(f"{option} (command line)", str(error)))
             continue
+        result.values = changed
         _forget(result.lines, path)
         _forget(result.origins, path)
         result.origins |= dict.fromkeys((*containers, path), option)
@@ -114,28 +116,23 @@ def _assign(
     containers: list[KeyPath] = []
     node: Any = root
     path: KeyPath = ()
-    # Nothing is changed until the whole path is known to lead somewhere.
-    changes: list[tuple[Any, str | int, Any]] = []
     for segment, following in zip(segments, [*segments[1:], None], strict=True):
         if not isinstance(node, dict | list):
             raise ValueError(f"`{dotted(path)}` is a single value: it has no `{segment}`.")
-        key = segment if isinstance(node, dict) else _index(node, segment, path)
+        key: Any = segment if isinstance(node, dict) else _index(node, segment, path)
         path = (*path, key)
+        exists = key in node if isinstance(node, dict) else key < len(node)
+        inner = node[key] if exists else None
         if following is None:
-            changes.append((node, key, value))
-            break
-        exists = key in node if isinstance(node, dict) else key < len(node)  # type: ignore[operator]
-        inner = node[key] if exists else None  # type: ignore[index]
-        if inner is None:
+            inner = value
+        elif inner is None:
             inner = [] if _INDEX.fullmatch(following) else {}
             containers.append(path)
-            changes.append((node, key, inner))
-        node = inner
-    for container, key, item in changes:
-        if isinstance(container, list) and key == len(container):
-            container.append(item)
+        if exists or isinstance(node, dict):
+            node[key] = inner
         else:
-            container[key] = item
+            node.append(inner)
+        node = inner
     return containers, path
 
 

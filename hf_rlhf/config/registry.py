@@ -9,6 +9,7 @@ Names are read from package metadata, so listing them is cheap, and a broken pac
 break a run that does not use it. Code is imported by `load`, for the one name asked for.
 """
 
+import os
 import re
 import sys
 import traceback
@@ -42,15 +43,24 @@ def offered(kind: Kind) -> list[EntryPoint]:
 
 def entry_points(*, group: str) -> list[EntryPoint]:
     """Return the entry points of one group in all installed packages."""
-    return list(_installed(tuple(sys.path)).get(group, ()))
+    folders = tuple((path, _changed_at(path)) for path in sys.path)
+    return list(_installed(folders).get(group, ()))
+
+
+def _changed_at(folder: str) -> int:
+    """Return when something was last installed in a folder, or removed; 0 if there is none."""
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 @cache
-def _installed(path: tuple[str, ...]) -> Mapping[str, list[EntryPoint]]:
+def _installed(folders: tuple[tuple[str, int], ...]) -> Mapping[str, list[EntryPoint]]:
     """Read all packages once: importlib.metadata would parse each of them again for each kind."""
     groups: dict[str, list[EntryPoint]] = {}
     packages = set()
-    for package in distributions(path=list(path)):
+    for package in distributions(path=[path for path, _ in folders]):
         if _GROUP not in (package.read_text("entry_points.txt") or ""):
             continue
         name = _normalized(_name_and_version(package)[0])

@@ -8,7 +8,7 @@ docs/reference/run-files.md. Nothing here knows a plugin or imports the training
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -161,13 +161,13 @@ class RunFile:
         return result
 
     def spec(
-        self, *, known_settings: Mapping[str, Any], plugin: str | None = None
+        self, *, known_settings: Collection[str], plugin: str | None = None
     ) -> tuple[RunSpec | None, list[Problem]]:
         """Check the file's own sections and the names of its settings.
 
         Args:
-            known_settings: fields of the trainer's Config and of ModelConfig, by name. When it is
-                empty the settings' names are not checked: the trainer could not be loaded.
+            known_settings: names of the fields of the trainer's Config and of ModelConfig. With
+                none the settings' names are not checked: the trainer could not be loaded.
             plugin: the trainer, where the command line and not the file names it.
 
         Returns:
@@ -181,7 +181,7 @@ class RunFile:
 class _Checker:
     """One pass over a run file, collecting problems."""
 
-    def __init__(self, file: RunFile, known: Mapping[str, Any], plugin: str | None) -> None:
+    def __init__(self, file: RunFile, known: Collection[str], plugin: str | None) -> None:
         self.file = file
         self.known = known
         self.plugin = plugin or file.plugin

@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, InitVar, fields, is_dataclass
+from dataclasses import InitVar, fields, is_dataclass
 from typing import Any, Union, get_args, get_origin
 
 from hf_rlhf.config.values import KeyPath, dotted
@@ -59,6 +59,7 @@ def bind(
     injected: Collection[str] = (),
     beside: Collection[str] = (),
     title: str | None = None,
+    loose_text: bool = True,
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Check `arguments` against the signature of a function or class, and convert them.
 
@@ -68,7 +69,8 @@ def bind(
         where: names the place of an argument, for messages.
         injected: arguments that the run itself will add. They may not be set, nor are they missed.
         beside: keys that may stand beside the arguments; only named as what may have been meant.
-        title: what the arguments belong to, for messages; the target's name if not given.
+        title: what the arguments belong to, for messages; by default the target's name.
+        loose_text: whether `Enum | str` takes any text, and not only that of the enum's values.
 
     Returns:
         The arguments that fit, converted, and the problems with the others.
@@ -88,7 +90,10 @@ def bind(
             problems.append(Problem(where(name), "is set by the run itself.", "Remove it."))
         elif name in known:
             try:
-                bound[name] = validate(value, annotation_of(target, known[name]))
+                annotation = annotation_of(target, known[name])
+                bound[name] = validate(
+                    value, annotation if loose_text else _without_loose_text(annotation)
+                )
             except InvalidValue as error:
                 problems += error.problems(name, where)
         elif takes_any:
@@ -113,27 +118,16 @@ def check_settings(
     Returns:
         For each class, in order, the settings that fit it; and the problems with the others.
     """
-    owned = [{item.name: item for item in fields(cls) if item.init} for cls in config_classes]
-    result: list[dict[str, Any]] = [{} for _ in config_classes]
-    problems: list[Problem] = []
-    for name, value in settings.items():
-        owners = [index for index, known in enumerate(owned) if name in known]
-        if not owners:
-            everything = {field for known in owned for field in known}
-            problems.append(unknown_setting(where(name), name, everything, TRAINER_OR_MODEL))
-        for index in owners:
-            annotation = _resolved(config_classes[index], name, owned[index][name].type)
-            try:
-                valid = validate(value, _without_loose_text(annotation))
-                # The record then shows `save_steps: 10` as it was written, not 10.0.
-                result[index][name] = value if type(value) is int else valid
-            except InvalidValue as error:
-                problems += error.problems(name, where)
-    for known in owned:
-        for name, item in known.items():
-            required = item.default is MISSING and item.default_factory is MISSING
-            if required and name not in settings:
-                problems.append(Problem(where(name), "is missing."))
+    known = setting_names(config_classes)
+    unknown = [name for name in settings if name not in known]
+    problems = [unknown_setting(where(n), n, known, TRAINER_OR_MODEL) for n in unknown]
+    result: list[dict[str, Any]] = []
+    for cls in config_classes:
+        own = {name: settings[name] for name in settings if name in setting_names([cls])}
+        valid, more = bind(cls, own, where=where, loose_text=False)
+        # The record then shows `save_steps: 10` as it was written, not 10.0.
+        result.append({k: own[k] if type(own[k]) is int else v for k, v in valid.items()})
+        problems += more
     return result, list(dict.fromkeys(problems))
 
 
@@ -183,9 +177,9 @@ def annotation_of(target: Callable[..., Any], parameter: inspect.Parameter) -> A
     return _resolved(target, parameter.name, parameter.annotation)
 
 
-def annotations_of(classes: Sequence[type]) -> dict[str, Any]:
-    """Return the settings that dataclasses take, with their types; the first class counts."""
-    return {item.name: item.type for cls in reversed(classes) for item in fields(cls) if item.init}
+def setting_names(classes: Sequence[type]) -> frozenset[str]:
+    """Return the settings that dataclasses take."""
+    return frozenset(item.name for cls in classes for item in fields(cls) if item.init)
 
 
 def accepted_by(target: Callable[..., Any]) -> frozenset[str]:
@@ -289,13 +283,20 @@ def _message(path: KeyPath, details: Sequence[Any], annotation: Any) -> str:
 
 def _field_names(annotation: Any) -> set[str]:
     """Return the keys that the dataclasses and models within an annotation take."""
-    names = {name for inner in get_args(annotation) for name in _field_names(inner)}
-    if is_dataclass(annotation):
-        for item in fields(annotation):
-            names |= {item.name, *_field_names(_resolved(annotation, item.name, item.type))}
-    for name, item in getattr(annotation, "model_fields", {}).items():
-        names |= {item.alias or name, *_field_names(item.annotation)}
-    return names
+    names: dict[type, set[str]] = {}
+    inner = [annotation]
+    while inner:
+        each = inner.pop()
+        inner += get_args(each)
+        if not isinstance(each, type) or each in names:
+            continue
+        models = getattr(each, "model_fields", {}).items()
+        names[each] = {item.alias or name for name, item in models}
+        inner += [item.annotation for _, item in models]
+        if is_dataclass(each):
+            names[each] |= {item.name for item in fields(each)}
+            inner += [_resolved(each, item.name, item.type) for item in fields(each)]
+    return set().union(*names.values())
 
 
 def _cure(value: Any, wanted: str) -> str:

@@ -134,6 +134,17 @@ def test_a_mistyped_trainer_is_named_before_anything_heavy_is_imported(program, 
     assert done.stderr.splitlines()[-1] == "2"
 
 
+def test_a_package_that_is_installed_meanwhile_is_there_at_once(tmp_path, monkeypatch):
+    """In a notebook, say, where Python is not started anew."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UnknownPlugin):
+        registry.find("rewards", "late")
+    (folder := tmp_path / "acme_late-2.0.dist-info").mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-late\nVersion: 2.0\n")
+    (folder / "entry_points.txt").write_text("[hf_rlhf.rewards]\nlate = fractions:Fraction\n")
+    assert registry.provenance("rewards", "late")["package"] == "acme-late"
+
+
 def test_a_package_is_named_in_any_spelling(install):
     install(("acme-tone", "tone", "fractions:Fraction"), ("b", "tone", "decimal:Decimal"))
     assert registry.load("rewards", "Acme_Tone/tone") is Fraction

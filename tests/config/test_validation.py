@@ -62,6 +62,12 @@ def adapter(path: str, *, tokenizer: "Tokenizer", rows: int | None = None) -> No
 def open_ended(path: str, **others: Any) -> None: ...
 
 
+@dataclass
+class Tree:
+    label: str = ""
+    branches: "list[Tree]" = field(default_factory=list)
+
+
 def place(name: str) -> str:
     return f"f.yaml {name}"
 
@@ -130,6 +136,7 @@ def test_fits(annotation: Any, value: Any, result: Any) -> None:
         (dict[str, Inner], {"x": {"depth": "a"}}, "`x.depth` should be a whole number"),
         (Inner, {"dpeth": 1}, "`dpeth` is not a setting here. Did you mean `depth`?"),
         (Inner, 3, "should be a mapping, not `3`."),
+        (Tree, {"branches": [{"lable": "x"}]}, "Did you mean `label`?"),
         (tuple[float, float], [1], "`1` is missing."),
         (dict[str, int], [1], "should be a mapping, not `[1]`."),
         (Path, 3, "should be text, not `3`."),
@@ -279,12 +286,12 @@ def test_problems_of_settings() -> None:
     (trainer, model), problems = check_settings(given, [Trainer, Model], where=place)
     assert (trainer, model) == ({}, {})
     assert [str(problem) for problem in problems] == [
+        "f.yaml stesp: `stesp` is not a setting of the trainer or model. Did you mean `steps`?",
         'f.yaml remote: should be true or false, not `"yes"` (text). Write `true`.',
         "f.yaml scheduler: should be 'linear' or 'cosine', not `\"cosin\"` (text). "
         "Did you mean `cosine`?",
-        "f.yaml stesp: `stesp` is not a setting of the trainer or model. Did you mean `steps`?",
         "f.yaml kwargs: should be a mapping or text, not `[1]`.",
-        "f.yaml output_dir: is missing.",
+        "f.yaml output_dir: is missing. It should be text.",
     ]
 
 
