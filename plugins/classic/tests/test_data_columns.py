@@ -90,7 +90,7 @@ def test_other_columns_stay_as_asked(tmp_path: Path) -> None:
     assert kept.dataset["train"].column_names == ["prompt", "question", "answer"]
     with pytest.raises(DataError, match="`keep` names anwser, which no row has"):
         load(prompts, path, keep=["anwser"])
-    with pytest.raises(DataError, match="`keep` names text, to which TRL gives a meaning"):
+    with pytest.raises(DataError, match="`keep` names text, to which TRL gives its own meaning"):
         load(prompts, path, keep=["text"])
 
 

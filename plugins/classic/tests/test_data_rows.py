@@ -106,7 +106,7 @@ def test_a_bad_row_is_listed_with_place_and_reason(tmp_path: Path, name: str) ->
     assert line["reason"].startswith(reason)
     assert (line["row"], line["values"]) == (2, row)
     assert line["where"] == f"{path}:2"
-    assert line["said"].startswith(f"{path}:2: ")
+    assert line["message"].startswith(f"{path}:2: ")
     assert loaded.report["rejected"] == loaded.report["dropped"] == {line["reason"]: 1}
     assert (loaded.report["rows_read"], loaded.report["kept"]) == (2, 1)
     assert not list(tmp_path.glob("out/.*")), "nothing temporary is left"
@@ -234,7 +234,7 @@ def test_one_line_that_cannot_be_used_is_counted_like_any_bad_row(
     loaded = load(preference, str(path), rejected_rows=tmp_path / "rejected.jsonl")
     assert loaded.report["dropped"] == {reason: 1}
     assert (loaded.report["kept"], loaded.report["rows_read"]) == (30, 31)
-    assert f"{path}:31: " in listed(tmp_path / "rejected.jsonl")[0]["said"]
+    assert f"{path}:31: " in listed(tmp_path / "rejected.jsonl")[0]["message"]
     assert f"30 of 31 rows kept; left out: {reason}: 1" in capsys.readouterr().err
     with pytest.raises(DataError, match="more than `max_rejected_share`"):
         load(preference, str(path), max_rejected_share=0)

@@ -15,7 +15,6 @@ import pytest
 from hf_rlhf.errors import DataError, DiskError
 from hf_rlhf.testing.rows import TemplateOnly, write_rows
 from hf_rlhf_classic.data.sft import sft
-from hf_rlhf_classic.data.workplace import clear
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -133,48 +132,44 @@ def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: Any
         load(write_rows(tmp_path, [GOOD]))
 
 
-def held(cache: Path) -> list[Path]:
-    return [path for path in (cache / "hf_rlhf").glob(".*") if path.exists()]
-
-
 HOLDS = """
 import sys, time, datasets
 from pathlib import Path
 datasets.config.HF_DATASETS_CACHE = Path(sys.argv[1])
-from hf_rlhf_classic.data.workplace import workplace
-with workplace() as (_, folder):
-    print(folder, flush=True)
+from hf_rlhf.data.arrow_files import ArrowRows, arrow_cache
+with arrow_cache() as cache, ArrowRows(cache, frozenset()) as rows:
+    rows.add([("a.jsonl:1", {"prompt": "q" * 100_000}, (1, 2, 3))])
+    print("ready", flush=True)
     time.sleep(120)
 """
 
 
-def test_what_a_killed_process_left_is_deleted_and_a_live_ones_is_not(
-    tmp_path: Path, cache: Path
-) -> None:
-    path = write_rows(tmp_path, [GOOD])
+def test_a_killed_process_leaves_nothing(cache: Path) -> None:
+    before = set(cache.rglob("*"))
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDS, str(cache)], stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None
-        folder = Path(process.stdout.readline().strip())
-        load(path)
-        assert folder.is_dir(), "its owner lives"
+        assert process.stdout.readline() == "ready\n"
     finally:
         process.kill()
         process.wait()
-    assert folder.is_dir()
-    load(path)
-    assert not folder.exists()
-    assert not held(cache)
+    assert set(cache.rglob("*")) - before <= {cache / "hf_rlhf"}
 
 
-def test_clearing_leaves_splits_alone(cache: Path, tmp_path: Path) -> None:
-    loaded = load(write_rows(tmp_path, [GOOD]))
-    (cache / "hf_rlhf" / ".spool-old").mkdir()
-    clear(cache / "hf_rlhf")
-    assert not held(cache)
-    assert loaded.dataset["train"][0]["completion"][0]["content"] == "a"
+def test_a_split_that_was_cut_short_is_written_anew(tmp_path: Path, cache: Path) -> None:
+    path = write_rows(tmp_path, [{"prompt": "cut", "response": "short"}])
+    first = load(path).dataset["train"]
+    (file,) = (Path(one["filename"]) for one in first.cache_files)
+    whole = file.read_bytes()
+    del first
+    file.unlink()
+    file.with_suffix(".partial").write_bytes(whole[:100])  # as a killed process leaves it
+    again = load(path).dataset["train"]
+    assert again[0]["completion"][0]["content"] == "short"
+    assert file.read_bytes() == whole
+    assert not file.with_suffix(".partial").exists()
 
 
 def test_lines_that_end_as_windows_has_them(tmp_path: Path) -> None:
