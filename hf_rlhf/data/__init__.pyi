@@ -30,9 +30,8 @@ from .sources import read_rows as read_rows
 from .sources import rename as rename
 from .sources import require as require
 from .splits import Split as Split
-from .splits import held_out_mask as held_out_mask
+from .splits import hold_out as hold_out
 from .splits import normalised_text as normalised_text
-from .splits import text_hash as text_hash
 from .tool_output import CONTENTS as CONTENTS
 from .tool_output import SNIPPETS as SNIPPETS
 from .tool_output import TITLES as TITLES

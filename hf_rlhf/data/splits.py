@@ -7,7 +7,7 @@ different rows two share a hash with a probability of about 3 in a million.
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +30,9 @@ def row_hashes(example: Example) -> tuple[int, int, int]:
         text for role, text in zip(roles, plain, strict=True) if role in ("user", "assistant")
     ]
     return (
-        text_hash("\x1e".join([*roles, *texts])),
-        text_hash("\x1e".join([*roles, *plain])),
-        text_hash("\x1e".join(prompt)),
+        _hash("\x1e".join([*roles, *texts])),
+        _hash("\x1e".join([*roles, *plain])),
+        _hash("\x1e".join(prompt)),
     )
 
 
@@ -41,8 +41,7 @@ def normalised_text(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def text_hash(text: str) -> int:
-    """Return 64 bits of a hash of a text."""
+def _hash(text: str) -> int:
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -226,6 +225,19 @@ def held_out_mask(prompts: Any, kept: Any, split: Split) -> Any:
     is_held_out[held_out] = True
     mask = np.zeros(len(prompts), bool)
     mask[kept] = is_held_out[index]
+    return mask
+
+
+def hold_out(texts: Sequence[str], split: Split) -> list[bool]:
+    """Return for each row whether to hold it out, by a text such as its question.
+
+    Texts that differ in case and white space alone count as one. Raises DataError as
+    `held_out_mask` does.
+    """
+    import numpy as np
+
+    hashes = np.array([_hash(normalised_text(text)) for text in texts], np.uint64)
+    mask: list[bool] = held_out_mask(hashes, np.ones(len(texts), bool), split).tolist()
     return mask
 
 
