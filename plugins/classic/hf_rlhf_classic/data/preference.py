@@ -39,9 +39,9 @@ def preference(
 ) -> Loaded:
     """Load pairs of a chosen and a rejected answer, for DPO, iterative DPO and reward models.
 
-    Rows are `{system?, prompt, chosen, rejected}`, or have one of the forms in
-    docs/classic-data.md: `question, response_chosen, response_rejected`; hh-rlhf
-    transcripts; PKU-SafeRLHF; ShareGPT pairs; chosen and rejected as message lists.
+    Rows are `{system?, prompt, chosen, rejected}`, or have one of the forms
+    in docs/reference/classic-data-rows.md: `question, response_chosen, response_rejected`;
+    hh-rlhf transcripts; PKU-SafeRLHF; ShareGPT pairs; chosen and rejected as message lists.
 
     Args:
         label: which of PKU-SafeRLHF's labels says what is chosen.
