@@ -1,6 +1,6 @@
 """The known forms of chat rows: responses to learn, preferences, and prompts.
 
-docs/classic-data.md lists them all.
+docs/reference/classic-data.md lists them all.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ def known_schemas(
 def row_kind(values: Mapping[str, Any]) -> str:
     """Return the kind of a row: `preference`, `sft`, `prompts`, or `unknown`.
 
-    A conversation that the user ends is a prompt.
+    A conversation that does not end with the assistant's turn is a prompt.
     """
     for kind in ("preference", "sft", "prompts"):
         for schema in _KNOWN[kind]:
@@ -331,4 +331,5 @@ def _conversation_prompt(column: str) -> Make:
     return make
 
 
-_KNOWN = known_schemas()
+_KNOWN = {**known_schemas(), "preference": _preference_schemas("better")}
+_KNOWN["preference"] += _preference_schemas("safer")

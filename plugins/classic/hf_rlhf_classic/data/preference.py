@@ -40,7 +40,7 @@ def preference(
     """Load pairs of a chosen and a rejected answer, for DPO, iterative DPO and reward models.
 
     Rows are `{system?, prompt, chosen, rejected}`, or have one of the forms
-    in docs/reference/classic-data-rows.md: `question, response_chosen, response_rejected`;
+    in docs/reference/classic-data.md: `question, response_chosen, response_rejected`;
     hh-rlhf transcripts; PKU-SafeRLHF; ShareGPT pairs; chosen and rejected as message lists.
 
     Args:

@@ -39,7 +39,7 @@ def sft(
     """Load prompts and the responses to learn from a Hub dataset, a folder or a file.
 
     Rows are `{system?, prompt, response}`, or have one of the forms
-    in docs/reference/classic-data-rows.md: `instruction`, `input`, `output`; `question`,
+    in docs/reference/classic-data.md: `instruction`, `input`, `output`; `question`,
     `answer`; `messages` or `conversations` as OpenAI and ShareGPT spell them; and preference
     pairs, of which the chosen answer is learnt.
 
