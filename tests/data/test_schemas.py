@@ -13,9 +13,7 @@ from hf_rlhf.data.chat import split_transcript_pair
 from hf_rlhf.data.forms import known_schemas
 from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf.testing.rows import TemplateOnly, write_rows
-from hf_rlhf_classic.data.preference import preference
-from hf_rlhf_classic.data.prompts import prompts
-from hf_rlhf_classic.data.sft import sft
+from tests.data.chat_adapters import preference, prompts, sft
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -164,7 +162,7 @@ def shown(adapter: str, history: Turns, answers: tuple[str, ...]) -> dict[str, A
 
 
 def test_each_schema_stands_in_the_docs() -> None:
-    page = (Path(__file__).parents[3] / "docs/reference/classic-data.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs/reference/classic-data.md").read_text("utf-8")
     for adapter, name in CASES:
         part = page.split(f"\n`{adapter}`:\n")[1].split("\n\n`")[0]
         general = {"chosen": "NAME:chosen", "label": "NAME_label"}

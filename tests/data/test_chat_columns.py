@@ -9,10 +9,7 @@ import pytest
 
 from hf_rlhf.errors import DataError
 from hf_rlhf.testing.rows import TemplateOnly, WordTokenizer, write_rows
-from hf_rlhf_classic.data.preference import preference
-from hf_rlhf_classic.data.prompts import prompts
-from hf_rlhf_classic.data.sft import sft
-from hf_rlhf_classic.encoding import tokens
+from tests.data.chat_adapters import preference, prompts, sft
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -47,16 +44,6 @@ def test_tools_go_to_the_chat_template_as_json_and_count(tmp_path: Path) -> None
         load(sft, write_rows(tmp_path, rows))
     path = write_rows(tmp_path, [rows[0], rows[5]])
     assert load(prompts, path).dataset["train"]["tools"][1] == "a hammer", "a reward may know them"
-
-
-def test_what_training_measures_has_the_same_tools() -> None:
-    class Template:
-        def apply_chat_template(self, turns: Any, tools: Any, **_: Any) -> Any:
-            return tools
-
-    for tools in (json.dumps([TOOL]), [TOOL]):
-        assert tokens(Template(), [{"role": "user", "content": "q"}], {"tools": tools}) == [TOOL]
-    assert tokens(Template(), [{"role": "user", "content": "q"}], {"tools": None}) is None
 
 
 def test_margins_are_of_all_rows_or_of_none(tmp_path: Path) -> None:

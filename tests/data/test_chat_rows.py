@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from jinja2 import TemplateError
 
 from hf_rlhf.errors import DataError, ModelError
-from hf_rlhf.testing import check_dataset, make_tiny_policy
+from hf_rlhf.testing import make_tiny_policy
 from hf_rlhf.testing.rows import TemplateOnly, WordTokenizer, write_rows
-from hf_rlhf_classic.data.preference import preference
-from hf_rlhf_classic.data.prompts import prompts
-from hf_rlhf_classic.data.sft import sft
+from tests.data.chat_adapters import preference, prompts, sft
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -362,30 +360,6 @@ def test_nothing_is_silently_lost(
     if drop == "none" and cap is None:
         assert Counter(contents) == wanted
     assert len(good) >= len(rows)
-
-
-@pytest.mark.parametrize("adapter", [sft, preference, prompts])
-@pytest.mark.parametrize("format", ["conversational", "text"])
-def test_conforms(tmp_path: Path, adapter: Any, format: str) -> None:
-    rows = [
-        {"prompt": f"q{n}?", "response": "a", "chosen": "a", "rejected": "b", "score": n}
-        for n in range(20)
-    ]
-    broken = write_rows(tmp_path, [{**rows[0], "prompt": None}, *rows], "broken.jsonl")
-    schema = {"sft": "prompt_response"}.get(adapter.__name__)
-    check_dataset(
-        adapter,
-        {
-            "path": write_rows(tmp_path, rows),
-            "format": format,
-            "schema": schema,
-            "max_rejected_share": 0.0,
-            **({"max_tokens": 50} if adapter is not prompts else {"max_prompt_tokens": 50}),
-        },
-        columns=["score"],
-        bad=[({"path": broken}, "broken.jsonl:1")],
-        tokenizer=WordTokenizer(chat=True),
-    )
 
 
 def test_a_chat_template_that_refuses_is_a_model_error(tmp_path: Path) -> None:
