@@ -237,7 +237,8 @@ def _pair(row: Row, history: list[Turn], chosen: str, rejected: str) -> Example:
 
 
 def _transcript_pair(row: Row) -> Example:
-    turns, *answers = split_transcript_pair(*(row.values[name] for name in _PAIR), row.where)
+    chosen, rejected = (row.values[name] for name in _PAIR)
+    turns, *answers = split_transcript_pair(chosen, rejected, row.where)
     return Example(checked_history(row, "chosen", turns), tuple(answers))
 
 
