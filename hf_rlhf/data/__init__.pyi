@@ -1,3 +1,5 @@
+from .chat import ROLES as ROLES
+from .chat import TOOL_ROLES as TOOL_ROLES
 from .chat import raw_turns as raw_turns
 from .chat import turn_role as turn_role
 from .chat_rows import ChatRowArguments as ChatRowArguments

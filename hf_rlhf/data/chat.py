@@ -19,9 +19,16 @@ _TURN_KEYS = frozenset(key for keys in SPELLINGS for key in keys)
 ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("user", "human", "prompter"), "user"),
-    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bot", "model"), "assistant"),
+    **dict.fromkeys(("assistant", "ai", "gpt", "chatgpt", "bot", "model"), "assistant"),
 }
-TOOL_ROLES = ("tool", "function", "function_call", "tool_call", "observation", "tool_response")
+"""Spelling -> role: OpenAI's, LangChain's, ShareGPT's, LLaMA-Factory's, OpenAssistant's."""
+
+TOOL_ROLES = {
+    **dict.fromkeys(("function_call", "tool_call"), "function_call"),
+    **dict.fromkeys(("tool", "function", "observation"), "tool"),
+    **dict.fromkeys(("tool_response", "function_response"), "tool"),
+}
+"""The same of turns that are a tool call, or what a tool returned."""
 
 HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"
 _MARK = re.compile(r"\n\n(Human|Assistant):")
@@ -61,7 +68,7 @@ def parse_turn(value: Any, where: str) -> Turn:
     if keys is None:
         raise _not_a_turn(value, fields, where)
     role, content = value[keys[0]], value.get(keys[1])
-    if role in TOOL_ROLES or value.get("tool_calls") or value.get("function_call"):
+    if str(role).lower() in TOOL_ROLES or value.get("tool_calls") or value.get("function_call"):
         raise BadRow(
             "tool_turn",
             f"{where}: is a tool call or its result, which these adapters do not read. Leave such "
