@@ -62,14 +62,17 @@ def row_kind(values: Mapping[str, Any]) -> str:
     for kind in ("preference", "sft", "prompts"):
         for schema in _KNOWN[kind]:
             if schema.fits(values):
-                return "prompts" if kind == "sft" and _awaits_answer(schema, values) else kind
+                column = next(iter(schema.needs))
+                is_conversation = kind == "sft" and column in _CONVERSATIONS
+                return _conversation_kind(values[column]) if is_conversation else kind
     return "unknown"
 
 
-def _awaits_answer(schema: Schema, values: Mapping[str, Any]) -> bool:
-    column = next(iter(schema.needs))
-    turns = raw_turns(values[column]) if column in _CONVERSATIONS else []
-    return bool(turns) and turn_role(turns[-1]) != "assistant"
+def _conversation_kind(value: Any) -> str:
+    turns = raw_turns(value)
+    if not turns:
+        return "unknown"
+    return "sft" if turn_role(turns[-1]) == "assistant" else "prompts"
 
 
 def _sft_schemas(pairs: tuple[Schema, ...]) -> tuple[Schema, ...]:

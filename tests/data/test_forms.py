@@ -20,6 +20,7 @@ TURNS = [{"role": "user", "content": "Is it so?"}, {"role": "assistant", "conten
         ({"messages": json.dumps(TURNS)}, "sft"),
         ({"messages": TURNS[:1]}, "prompts"),
         ({"messages": [TURNS]}, "unknown"),
+        ({"messages": []}, "unknown"),
         ({"messages": "[cut"}, "unknown"),
         ({"conversations": [{"from": "human"}, {"from": "gpt"}]}, "sft"),
         ({"prompt": TURNS[:1]}, "prompts"),
