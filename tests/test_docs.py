@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from hf_rlhf.cli import BUILT_IN
+from hf_rlhf.config import RunFile
 from hf_rlhf.config.registry import KINDS, offered
-from hf_rlhf.config.run_file import RunFile
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -48,6 +48,12 @@ def test_files_named_in_the_docs_exist(page):
     if page.name != "CHANGELOG.md" and page.parent.name != "decisions":  # both are history
         text = page.read_text(encoding="utf-8")
         assert not [name for name in NAMED_FILE.findall(text) if not list(ROOT.glob(name))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_of_the_site_is_longer_than_200_lines(page):
+    if page.is_relative_to(ROOT / "docs"):
+        assert len(page.read_text(encoding="utf-8").splitlines()) <= 200
 
 
 def test_every_package_of_the_core_has_an_api_page():

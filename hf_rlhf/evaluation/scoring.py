@@ -10,7 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.config.run_file import EvaluationSpec
+from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.contracts import Score
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.distributed import whole_weights

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from datasets import Dataset
 
-from hf_rlhf.config.schema import EvaluationSpec
+from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.errors import BrokenPlugin, ModelError, RunFolderError
 from hf_rlhf.evaluation import held_out, measure_rows
 from hf_rlhf.evaluation.generation import generate

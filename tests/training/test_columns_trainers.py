@@ -132,7 +132,7 @@ def test_an_adapter_writes_the_rows_that_it_rejects_beside_the_run(folder, offer
     prepare(RunFile.from_mapping(run))
     assert seen == [None]
     run["dataset"]["rejected_rows"] = "mine.jsonl"
-    assert "rejected_rows: is given by the run itself" in problems(run)
+    assert "rejected_rows: is set by the run itself" in problems(run)
 
 
 def test_prompts_beyond_the_models_positions_are_the_trainers_to_cut_if_it_does(folder, offer):

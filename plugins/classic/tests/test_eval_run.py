@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, JudgeError, RunFolderError
 from hf_rlhf.evaluation import completions
 from hf_rlhf.testing.commands import check_command

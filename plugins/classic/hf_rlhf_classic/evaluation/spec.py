@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import MinLen
 
-from hf_rlhf.config import RunFile, RunSpec, Unfit, bind, fit, near, unknown
-from hf_rlhf.errors import Problem
+from hf_rlhf.config import InvalidValue, RunFile, RunSpec, bind, unknown_setting, validate
+from hf_rlhf.errors import Problem, suggest
 from hf_rlhf.rewards import TOTAL
 
 SECTION = "eval"
@@ -104,7 +104,7 @@ def _foreign(file: RunFile) -> list[Problem]:
         if key in {item.name for item in fields(EvalSpec)}:
             problems.append(Problem(where, f"`{key}` belongs under `{SECTION}:`."))
         elif file.plugin is None:
-            problems.append(unknown(where, key, [*_SECTIONS, *_SHARED], "of an evaluation"))
+            problems.append(unknown_setting(where, key, [*_SECTIONS, *_SHARED], "an evaluation"))
         elif "(command line)" in where:
             what = f"`{key}` is a setting of training, which an evaluation does not look at."
             problems.append(Problem(where, what, "Remove it."))
@@ -152,7 +152,7 @@ def _check_names(spec: EvalSpec) -> list[Problem]:
     for name, key in references.items():
         if name is None or name in spec.models or (key == "reference" and name == "none"):
             continue
-        guess = near(name, list(spec.models))
+        guess = suggest(name, list(spec.models))
         fix = f"Did you mean `{guess}`? " if guess else ""
         fix += f"Models: {', '.join(spec.models)}."
         problems.append(Problem(f"{SECTION}.{key}", f"no model is named {name!r}.", fix))
@@ -198,8 +198,8 @@ def _compare(entry: Any, where: str) -> tuple[Compare | None, list[Problem]]:
         {"by": "judge", **entry} if isinstance(entry, Mapping) and "judge" in entry else entry
     )
     try:
-        settings = fit(settings, dict[str, Any])
-    except Unfit as error:
+        settings = validate(settings, dict[str, Any])
+    except InvalidValue as error:
         return None, [Problem(where, str(error))]
     good, problems = bind(Compare, settings, where=lambda key: f"{where}.{key}", title="compare")
     return (None, problems) if problems else (Compare(**good), [])
