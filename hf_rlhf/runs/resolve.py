@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config.run_file import RunFile, RunSpec
+from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.run_files import (
     default_folder,
     is_as_shipped,
     labels_of_rewards,
     without_rewards,
 )
+from hf_rlhf.config.schema import RunSpec
 from hf_rlhf.config.settings import refusals, refused_problems, value_problems
 from hf_rlhf.config.validation import check_settings, setting_names
 from hf_rlhf.contracts import Loaded

@@ -18,7 +18,8 @@ from huggingface_hub.file_download import http_get
 from safetensors.numpy import save_file
 
 from hf_rlhf.cards.metadata import card_tags
-from hf_rlhf.config.schema import PublishSpec, RunFile
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import ModelError, PublishError
 from hf_rlhf.hub import retries as patience_module
 from hf_rlhf.hub.base_model import with_base

@@ -381,7 +381,7 @@ def test_tokenizer_that_is_damaged(tiny_run, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "pattern"),
     [
-        ({"learning_rate": -1e-3}, r"learning_rate: is -0\.001\. It should be 0 or more"),
+        ({"learning_rate": -1e-3}, r"learning_rate: should be greater than or equal to 0, not `-0"),
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps|by zero"),
         ({"per_device_train_batch_size": 0}, "per_device_train_batch_size|by zero"),
         ({"max_steps": -1, "num_train_epochs": -1}, "num_train_epochs: is -1, so nothing"),

@@ -174,7 +174,7 @@ def test_sft_is_measured_shown_and_told(folder, sft):
 
 
 @pytest.mark.slow
-def test_what_was_measured_before_is_read_back(folder, sft, monkeypatch):
+def test_what_was_measure_before_is_read_back(folder, sft, monkeypatch):
     from tests.columns_trainers import ColumnsSFT
 
     path = folder / "sft" / "run.json"
@@ -477,7 +477,7 @@ def test_the_conformance_checks_know_such_trainers(monkeypatch):
 
         @classmethod
         def held_out(cls, run, model, model_kwargs):
-            from hf_rlhf.evaluation.evaluate import Evaluation
+            from hf_rlhf.evaluation import Evaluation
 
             Vague.asked += 1
             return Evaluation([{"loss": float(Vague.asked)}] * 4)
