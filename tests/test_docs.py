@@ -11,7 +11,8 @@ from hf_rlhf.config import RunFile
 from hf_rlhf.config.registry import KINDS, offered
 
 ROOT = Path(__file__).parents[1]
-SITE = sorted(ROOT.glob("docs/**/*.md"))
+# Without the pages that `make docs` writes: they name every component.
+SITE = sorted(page for page in ROOT.glob("docs/**/*.md") if page.parent.name != "settings")
 PAGES = [*sorted(ROOT.glob("*.md")), *SITE]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
@@ -42,8 +43,6 @@ NAMED_FILE = re.compile(
     r"(?<![\w/.-])((?:benchmarks|examples|experiments|hf_rlhf|launch_configs|model_cards|plugins|tests|tools)"
     r"/[\w./*-]+\.(?:py|md|yaml|jinja|png|json))"
 )
-
-
 HISTORY = ("CHANGELOG.md", "decisions")
 
 
