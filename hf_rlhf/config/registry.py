@@ -48,15 +48,15 @@ FIRST_PARTY: dict[Kind, dict[str, str]] = {
             ),
             "hf-rlhf-refiner",
         ),
-        **dict.fromkeys(("reward_model", "arithmetic_correct", "known_utility"), "hf-rlhf-classic"),
+        "reward_model": "hf-rlhf-classic",
+        **dict.fromkeys(("arithmetic_correct", "known_utility"), "hf-rlhf-worlds"),
         "evidence_reliability": "hf-rlhf-roles",
     },
     "datasets": {
-        **dict.fromkeys(("refiner_rows", "judged_rollouts", "tiny_world"), "hf-rlhf-refiner"),
+        **dict.fromkeys(("refiner_rows", "judged_rollouts"), "hf-rlhf-refiner"),
+        **dict.fromkeys(("arithmetic", "tastes", "tiny_world"), "hf-rlhf-worlds"),
         **dict.fromkeys(("traces", "traces_multihop"), "hf-rlhf-traces"),
-        **dict.fromkeys(
-            ("sft", "preference", "prompts", "arithmetic", "tastes"), "hf-rlhf-classic"
-        ),
+        **dict.fromkeys(("sft", "preference", "prompts"), "hf-rlhf-classic"),
     },
     "commands": {
         "hub": "hf-rlhf-local-hub",

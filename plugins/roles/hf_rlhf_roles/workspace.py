@@ -12,7 +12,7 @@ Nothing in it names a place outside, except data and base where the user did, so
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, chdir
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +22,7 @@ from typing import Any
 from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.validation import bind
+from hf_rlhf.data.sources import read_file
 from hf_rlhf.errors import ConfigError, ModelError, Problem, RunFolderError
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf_roles.role import OWNED, SCHEMA, Role, read_role, shipped, unknown_role
@@ -286,9 +287,9 @@ def make_workspace(folder: Path, base: str | None, *, tiny: bool = False) -> Wor
         note = ", optional: true" if optional else ""
         steps.append(f"  - {{role: {role}, stage: {stage}, data: {data}{note}}}\n")
     if tiny:
-        from hf_rlhf_roles.tiny import make_tiny_base
+        from hf_rlhf_worlds.tiny_models import make_tiny_base
 
-        make_tiny_base(folder / "base", list((folder / "data").glob("*.jsonl")))
+        make_tiny_base(folder / "base", _texts(folder / "data"))
     text = (
         "schema: 1\n"
         "# One base for all roles: a Hub id, a folder, or package://PACKAGE/FOLDER.\n"
@@ -299,6 +300,13 @@ def make_workspace(folder: Path, base: str | None, *, tiny: bool = False) -> Wor
     )
     atomic_write_text(folder / NAME, text)
     return read_workspace(folder)
+
+
+def _texts(folder: Path) -> Iterator[str]:
+    """Yield every text of the rows in a folder, for the vocabulary of a tiny base."""
+    for path in sorted(folder.glob("*.jsonl")):
+        for row in read_file(path):
+            yield from (value for value in row.values.values() if isinstance(value, str))
 
 
 def _named(base: str) -> str:
