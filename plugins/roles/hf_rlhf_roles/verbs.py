@@ -4,7 +4,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hf_rlhf.errors import HfRlhfError
 from hf_rlhf_roles.options import positive, verb_parser
 from hf_rlhf_roles.workspace import read_workspace
 
@@ -63,38 +62,25 @@ def chat_main(argv: Sequence[str]) -> int:
 
 
 def serve_main(argv: Sequence[str]) -> int:
-    """Serve the roles of a workspace, OpenAI-compatible."""
+    """Serve the roles of a workspace on this machine, OpenAI-compatible."""
     parser = verb_parser(
         "serve",
-        "An OpenAI-compatible server of all trained roles on one loaded base: `model` is a role. "
-        "With HF_RLHF_ROLES_TOKEN set, clients must send it as their API key.",
+        "A small OpenAI-compatible server of all trained roles on one loaded base, for this "
+        "machine: `model` is a role. For many users or other machines: vLLM, see docs/roles.md.",
     )
     parser.add_argument("--role", action="append", default=[], metavar="NAME", help="only these")
-    parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
     parser.add_argument("--port", type=int, default=8000, help="default: %(default)s; 0: any")
-    parser.add_argument(
-        "--allow_remote", action="store_true", help="let other machines in; needs the token"
-    )
     parser.add_argument("--max_tokens", type=positive, default=1024, help="of one answer, at most")
-    parser.add_argument("--max_body", type=positive, default=1 << 20, help="bytes of one request")
-    parser.add_argument("--max_waiting", type=positive, default=32, help="requests in hand at once")
-    chosen = parser.parse_args(argv)
-    workspace = read_workspace(chosen.workspace)
-    try:
-        from hf_rlhf_roles.server import Limits, check_host, open_port, serve
-    except ModuleNotFoundError as error:
-        raise HfRlhfError(
-            f"serving needs {error.name}: pip install 'hf-rlhf-roles[serve]'"
-        ) from error
-    check_host(chosen.host, allow_remote=chosen.allow_remote)
-    opened = open_port(chosen.host, chosen.port)
+    options = parser.parse_args(argv)
+    workspace = read_workspace(options.workspace)
+
+    from hf_rlhf_roles.server import open_port, serve
+
+    opened = open_port(options.port)
 
     from hf_rlhf_roles.engine import Engine
 
-    limits = Limits(
-        max_tokens=chosen.max_tokens, max_body=chosen.max_body, max_waiting=chosen.max_waiting
-    )
-    serve(Engine(workspace, only=chosen.role), opened, limits)
+    serve(Engine(workspace, only=options.role), opened, options.max_tokens)
     return 0
 
 

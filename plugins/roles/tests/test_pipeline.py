@@ -289,7 +289,7 @@ def test_served_over_http_to_the_openai_client(home):
 
         def is_up():
             try:
-                return urllib.request.urlopen(f"{url}/health", timeout=2)
+                return urllib.request.urlopen(f"{url}/v1/models", timeout=2)
             except OSError:
                 return False
 
