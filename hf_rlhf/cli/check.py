@@ -297,7 +297,7 @@ def _hub(run: Run) -> Iterator[Finding]:
     if repo_id is None:
         yield Finding("hub", "note", "publish.repo_id is not set: nothing will be pushed")
         return
-    from hf_rlhf.hub.publish import check_target
+    from hf_rlhf.hub.publishing import check_target
     from hf_rlhf.training.model_record import model_section
 
     try:

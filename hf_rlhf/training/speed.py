@@ -11,8 +11,8 @@ from typing import Any
 
 from hf_rlhf.distributed import processes
 from hf_rlhf.errors import HfRlhfError
-from hf_rlhf.runs.environment import environment
 from hf_rlhf.runs.estimate import parameters_of, planned_steps
+from hf_rlhf.runs.machine import environment
 from hf_rlhf.runs.preflight import prompt_lengths
 from hf_rlhf.runs.resolve import begun_from
 from hf_rlhf.runs.run import Run

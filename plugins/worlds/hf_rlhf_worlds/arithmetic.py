@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_rlhf.contracts import Loaded, Score
-from hf_rlhf.data.messages import text_of
+from hf_rlhf.data import text_of
 from hf_rlhf.errors import DataError
 from hf_rlhf_worlds.sampling import Form, Split, build_splits, distinct, generator
 
