@@ -27,7 +27,7 @@ from hf_rlhf.hub import (
     secrets_in_use,
 )
 from hf_rlhf.models import read_header
-from hf_rlhf_roles.guard import base_folder, seal_folder
+from hf_rlhf_roles.guard import base_folder
 from hf_rlhf_roles.ledger import Ledger
 from hf_rlhf_roles.options import verb_parser
 from hf_rlhf_roles.role import Role
@@ -54,13 +54,13 @@ class Member:
 
 def members(workspace: Workspace, ledger: Ledger, prefix: str) -> list[Member]:
     """Return the adapters in use, in the order of the workspace's roles."""
-    found = []
+    found, in_use = [], ledger.in_use()
     for name in workspace.roles:
         for makes in ("policy", "reward"):
-            key = ledger.current.get(str(workspace.adapter(name, makes)))
+            key = in_use.get(str(workspace.adapter(name, makes)))
             if key is None:
                 continue
-            entry = ledger.steps[key]
+            entry = ledger.entries()[key]["result"]
             shown = name if makes == "policy" else f"{name}_{makes}"
             header = read_header(workspace.folder / entry["adapter"] / "adapter_model.safetensors")
             count = sum(_size(one.shape) for one in header.values())
@@ -78,8 +78,8 @@ def members(workspace: Workspace, ledger: Ledger, prefix: str) -> list[Member]:
 
 
 def _apart(ledger: Ledger, role: str) -> bool:
-    for key, entry in ledger.steps.items():
-        shared = entry["shared_data"]
+    for key, entry in ledger.entries().items():
+        shared = entry["result"]["shared_data"]
         if shared and (key.startswith(f"{role}/") or any(k.startswith(f"{role}/") for k in shared)):
             return False
     return True
@@ -260,7 +260,7 @@ def push_main(argv: Sequence[str]) -> int:
     parser.add_argument("--dry_run", action="store_true", help="print the index card, push nothing")
     chosen = parser.parse_args(argv)
     workspace = read_workspace(chosen.workspace)
-    ledger = Ledger.of(workspace)
+    ledger = Ledger(workspace)
     hub = connect()
     again = f"hf-rlhf roles push {shlex.join(argv)}"
     with or_finish(hub, chosen.prefix, again):
@@ -277,7 +277,7 @@ def push_main(argv: Sequence[str]) -> int:
         print(card)
         return 0
     wanted = [one for one in found if not chosen.role or one.role.name in chosen.role]
-    _check_sealed(workspace, ledger, wanted)
+    _check_unchanged(ledger, wanted)
     for one in wanted:
         done = _publish(workspace, one, base, chosen)
         new = f"{done.new_commits} new commit{'s' * (done.new_commits != 1)}"
@@ -291,15 +291,15 @@ def push_main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _check_sealed(workspace: Workspace, ledger: Ledger, found: Sequence[Member]) -> None:
+def _check_unchanged(ledger: Ledger, found: Sequence[Member]) -> None:
     """Raise PublishError for weights that are not those that the ledger knows."""
-    for one in found:
-        entry = ledger.steps[f"{one.role.name}/{one.stage}"]
-        if dict(seal_folder(workspace.folder / entry["adapter"])) != entry["seal"]:
+    for member in found:
+        key = f"{member.role.name}/{member.stage}"
+        if lines := ledger.reasons(key):
             raise PublishError(
-                f"{entry['adapter']} is not as {one.role.name}/{one.stage} left it. Nothing was "
-                f"pushed. Train it again: hf-rlhf roles train --role {one.role.name} --stage "
-                f"{one.stage}."
+                f"{member.run} is not as {key} left it ({'; '.join(lines)}). Nothing was pushed. "
+                f"Train it again: hf-rlhf roles train --role {member.role.name} --stage "
+                f"{member.stage}."
             )
 
 

@@ -76,25 +76,23 @@ def train_main(argv: Sequence[str]) -> int:
     left_out = [s for s in workspace.order if chosen.all and s not in steps]
 
     from hf_rlhf.storage import clear_unfinished
-    from hf_rlhf.training import claimed
-    from hf_rlhf_roles.guard import seal_base
     from hf_rlhf_roles.ledger import Ledger
     from hf_rlhf_roles.plan import Planner
     from hf_rlhf_roles.training import check_steps, plan_table, train_all
 
-    # A plan changes nothing, and can be looked at while something trains.
-    with nullcontext() if chosen.dry_run else claimed(workspace.folder):
+    ledger = Ledger(workspace)
+    # A plan changes nothing, so it can be printed while another process trains.
+    with nullcontext() if chosen.dry_run else ledger.locked():
         planner = Planner(
             workspace,
-            Ledger.of(workspace),
-            seal_base(workspace),
+            ledger,
             overrides=overrides,
             allow_shared_data=chosen.allow_shared_data,
         )
         plan = planner.plan(steps)
         print(plan_table(plan, left_out), flush=True)
         # One step alone is checked as its training begins.
-        if chosen.dry_run or sum(one.state != "done" for one in plan) > 1:
+        if chosen.dry_run or sum(step.state != "done" for step in plan) > 1:
             check_steps(planner, plan)
         if not chosen.dry_run:
             clear_unfinished(workspace.folder / "adapters")

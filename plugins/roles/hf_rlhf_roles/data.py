@@ -7,12 +7,10 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hf_rlhf.data import Row, read_rows
 from hf_rlhf.errors import DataError
-from hf_rlhf.storage import atomic_write_bytes
 from hf_rlhf_roles.role import Role, Stage
 
 _PREFERENCE = (
@@ -284,15 +282,3 @@ def _canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str).encode(
         "utf-8", "surrogatepass"
     )
-
-
-def write_marks(marks: "array[int]", path: Path) -> None:
-    """Keep a step's marks beside the ledger."""
-    atomic_write_bytes(path, marks.tobytes())
-
-
-def read_marks(path: Path) -> "array[int]":
-    """Read what `write_marks` wrote."""
-    result = array("Q")
-    result.frombytes(path.read_bytes())
-    return result

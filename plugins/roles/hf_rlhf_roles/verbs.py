@@ -16,7 +16,7 @@ def list_main(argv: Sequence[str]) -> int:
     from hf_rlhf_roles.inspection import listing
     from hf_rlhf_roles.ledger import Ledger
 
-    print(listing(workspace, Ledger.of(workspace)))
+    print(listing(workspace, Ledger(workspace)))
     return 0
 
 
@@ -32,7 +32,7 @@ def check_main(argv: Sequence[str]) -> int:
     from hf_rlhf_roles.inspection import check
     from hf_rlhf_roles.ledger import Ledger
 
-    good, wrong = check(workspace, Ledger.of(workspace))
+    good, wrong = check(workspace, Ledger(workspace))
     print("\n".join(f"ok     {line}" for line in good) or "nothing is trained yet")
     for line in wrong:
         print(f"WRONG  {line}")
