@@ -22,7 +22,7 @@ def command(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    lines = [f"  {verb:8} {said}" for verb, (_, _, said) in VERBS.items()]
+    lines = [f"  {verb:8} {help_text}" for verb, (_, _, help_text) in VERBS.items()]
     parser = argparse.ArgumentParser(
         prog="hf-rlhf roles",
         description="verbs:\n" + "\n".join(lines),

@@ -9,7 +9,7 @@ from hf_rlhf.models import check_base
 from hf_rlhf_roles.data import inspect_data
 from hf_rlhf_roles.guard import base_folder, changed_in_use, seal_all, seal_base
 from hf_rlhf_roles.ledger import Ledger
-from hf_rlhf_roles.training import check_made
+from hf_rlhf_roles.training import check_adapter
 from hf_rlhf_roles.workspace import Workspace
 
 
@@ -45,26 +45,26 @@ def _part(name: str) -> str:
 
 def _step(workspace: Workspace, ledger: Ledger, key: str) -> Iterator[str]:
     entry = ledger.entries()[key]
-    made = entry["result"]
+    result = entry["result"]
     if lines := ledger.reasons(key):
         yield f"its adapter is missing or was changed ({'; '.join(lines)}); train the step again"
         return
-    adapter = workspace.folder / made["adapter"]
+    adapter = workspace.folder / result["adapter"]
     try:
-        check_made(adapter, made["makes"])
+        check_adapter(adapter, result["makes"])
         check_base(adapter, base_folder(workspace), name=workspace.base)
     except ModelError as error:
         yield str(error)
     inputs = {**entry["inputs"], "base": seal_base(workspace)}
     try:
         with workspace.inside():
-            inputs["data"] = inspect_data(made["data"], made["pins"]).digest
+            inputs["data"] = inspect_data(result["data"], result["pins"]).digest
     except HfRlhfError as error:
         yield f"its data cannot be read: {error}"
     if lines := ledger.reasons(key, inputs):
         yield f"it is stale: {'; '.join(lines)}"
-    if not (workspace.folder / made["run"] / "run.json").exists():
-        yield f"{made['run']} has no run.json: the workspace is incomplete, it cannot be pushed"
+    if not (workspace.folder / result["run"] / "run.json").exists():
+        yield f"{result['run']} has no run.json: the workspace is incomplete, it cannot be pushed"
 
 
 def _shared(workspace: Workspace, ledger: Ledger) -> Iterator[str]:
@@ -98,8 +98,10 @@ def listing(workspace: Workspace, ledger: Ledger) -> str:
         for stage, spec in role.stages.items():
             key, state = f"{name}/{stage}", "not trained"
             if entry := entries.get(key):
-                made = entry["result"]
-                state = f"trained {entry['finished'][:19]} on {made['rows']} rows of {made['data']}"
+                result = entry["result"]
+                state = (
+                    f"trained {entry['finished'][:19]} on {result['rows']} rows of {result['data']}"
+                )
                 state += ", in use" if key in in_use else ""
             lines.append(f"  {stage:8} {spec.trainer} on {spec.data:10} {state}")
     return "\n".join(lines)

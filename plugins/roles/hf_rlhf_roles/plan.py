@@ -271,7 +271,8 @@ def _card(role: Role, step: Step, shared: Sequence[str]) -> dict[str, Any]:
             "is no measure of truth."
         )
     if shared:
-        note = f"Rows of its data were also used for {', '.join(shared)}, as --allow_shared_data permitted."
+        steps = ", ".join(shared)
+        note = f"Rows of its data were also used for {steps}, as --allow_shared_data permitted."
         card["known_notes"] = [*card.get("known_notes", ()), note]
     return {"title": f"{role.title} ({step.stage})", **card}
 

@@ -143,9 +143,9 @@ class _Reading:
         self.problems = list(file.problems)
 
     def role(self) -> Role:
-        given = self._bound(_RoleFile, self.file.values, (), "a role")
-        self._check_top(given)
-        stages = given.get("stages")
+        fields = self._bound(_RoleFile, self.file.values, (), "a role")
+        self._check_top(fields)
+        stages = fields.get("stages")
         read = {
             name: self._stage(name, value)
             for name, value in (stages if isinstance(stages, dict) else {}).items()
@@ -153,32 +153,32 @@ class _Reading:
         for name, stage in read.items():
             if stage is not None:
                 self._check_stage(name, stage, read)
-        card = self._bound(RoleCard, given.get("card") or {}, ("card",), "`card`")
+        card = self._bound(RoleCard, fields.get("card") or {}, ("card",), "`card`")
         if self.problems:
             raise ConfigError(list(dict.fromkeys(self.problems)))
         return Role(
-            name=given["name"],
-            title=given["title"],
-            description=given["description"].strip(),
-            system=given["system"].strip(),
+            name=fields["name"],
+            title=fields["title"],
+            description=fields["description"].strip(),
+            system=fields["system"].strip(),
             stages={name: stage for name, stage in read.items() if stage is not None},
-            isolated=given.get("isolated", False),
+            isolated=fields.get("isolated", False),
             card=RoleCard(**card),
             folder=self.path.parent,
         )
 
-    def _check_top(self, given: Mapping[str, Any]) -> None:
-        if given.get("schema", SCHEMA) != SCHEMA:
-            self._report(("schema",), f"is {given['schema']}.", f"This package reads {SCHEMA}.")
-        name = given.get("name")
+    def _check_top(self, fields: Mapping[str, Any]) -> None:
+        if fields.get("schema", SCHEMA) != SCHEMA:
+            self._report(("schema",), f"is {fields['schema']}.", f"This package reads {SCHEMA}.")
+        name = fields.get("name")
         if name is not None and not _NAME.fullmatch(name):
             self._report(("name",), f"is {name!r}.", "Use small letters, digits and `_`.")
         elif name is not None and name != self.path.stem:
             fix = f"Call the file {name}.yaml, or write `name: {self.path.stem}`."
             self._report(("name",), f"is {name!r}, but the file is {self.path.name}.", fix)
-        if "system" in given and not given["system"].strip():
+        if "system" in fields and not fields["system"].strip():
             self._report(("system",), "is empty.", "Write what the role is told.")
-        if given.get("stages") == {}:
+        if fields.get("stages") == {}:
             self._report(("stages",), "is empty.", "A role has at least one stage, such as `sft`.")
 
     def _stage(self, name: str, value: Any) -> Stage | None:
@@ -188,8 +188,8 @@ class _Reading:
             self._report(("stages", name), "should be a mapping.", "Write `trainer: sft` under it.")
             return None
         before = len(self.problems)
-        given = self._bound(Stage, value, ("stages", name), f"stage `{name}`")
-        return Stage(**given) if len(self.problems) == before else None
+        fields = self._bound(Stage, value, ("stages", name), f"stage `{name}`")
+        return Stage(**fields) if len(self.problems) == before else None
 
     def _check_stage(self, name: str, stage: Stage, stages: Mapping[str, Any]) -> None:
         at: KeyPath = ("stages", name)
@@ -197,22 +197,22 @@ class _Reading:
             self._report((*at, "run", key), "is decided by the workspace.", OWNED[key])
         for key in sorted(stage.dataset.keys() & {"path", "system"}):
             self._report((*at, "dataset", key), "is given by the workspace.", "Remove it.")
-        asked = [*((("continues",), one) for one in stage.continues)]
-        asked += [(("run",), one) for one in sorted(stage.needs())]
-        for place, other in asked:
+        references = [(("continues",), other) for other in stage.continues]
+        references += [(("run",), other) for other in sorted(stage.needs())]
+        for key, other in references:
             if other == name or other not in stages:
-                known = ", ".join(one for one in stages if one != name) or "none"
+                known = ", ".join(stage for stage in stages if stage != name) or "none"
                 what = f"names the stage {other!r}{_meant(other, stages)}."
-                self._report((*at, *place), what, f"Other stages of this role: {known}.")
+                self._report((*at, *key), what, f"Other stages of this role: {known}.")
         if stage.sample and not (self.path.parent / stage.sample).is_file():
             fix = f"It is looked for in {self.path.parent}."
             self._report((*at, "sample"), f"there is no file {stage.sample!r}.", fix)
 
     def _bound(
-        self, cls: type, given: Mapping[str, Any], path: KeyPath, title: str
+        self, cls: type, values: Mapping[str, Any], path: KeyPath, title: str
     ) -> dict[str, Any]:
         where = partial(self._inside, path)
-        good, problems = bind(cls, given, where=where, title=title)
+        good, problems = bind(cls, values, where=where, title=title)
         self.problems += problems
         return good
 

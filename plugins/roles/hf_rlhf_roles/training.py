@@ -91,9 +91,9 @@ def train_step(planner: Planner, planned: Planned) -> Path:
         if record["status"] != "finished":
             raise HfRlhfError(f"{folder} is {record['status']}: the same command continues it.")
         adapter = folder / "adapter"
-        check_made(adapter, planned.stage.makes)
+        check_adapter(adapter, planned.stage.makes)
         check_untouched(before, seal_all(workspace), planned.step.role)
-        _place(adapter, placed)
+        _install(adapter, placed)
         if not workspace.keep_merged:
             shutil.rmtree(folder / "merged", ignore_errors=True)
             tell_weights(folder)
@@ -121,7 +121,7 @@ def train_step(planner: Planner, planned: Planned) -> Path:
     return placed
 
 
-def _place(adapter: Path, placed: Path) -> None:
+def _install(adapter: Path, placed: Path) -> None:
     with whole_folder(placed, overwrite=True) as new:
         shutil.copytree(adapter, new, dirs_exist_ok=True)
 
@@ -136,7 +136,7 @@ def restore(planner: Planner, key: str) -> str | None:
     if folder is None or not changed_in_use(seal_all(workspace), ledger, folder, key):
         return None
     with workspace.inside():
-        _place(Path(ledger.adapters()[key]), Path(folder))
+        _install(Path(ledger.adapters()[key]), Path(folder))
     return folder
 
 
@@ -162,7 +162,7 @@ def _run(workspace: Workspace, file: Path) -> None:
         )
 
 
-def check_made(adapter: Path, makes: str) -> None:
+def check_adapter(adapter: Path, makes: str) -> None:
     """Raise ModelError for an incomplete adapter, or a reward adapter without its head."""
     head = check_head(read_adapter(adapter))
     if makes == "reward" and not head:

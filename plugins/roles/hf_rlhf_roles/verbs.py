@@ -98,11 +98,11 @@ def merge_main(argv: Sequence[str]) -> int:
 
     from hf_rlhf.models import check_base, merge_adapter
     from hf_rlhf_roles.guard import base_folder
-    from hf_rlhf_roles.training import check_made
+    from hf_rlhf_roles.training import check_adapter
 
     makes = "reward" if chosen.reward else "policy"
     adapter = workspace.trained(chosen.role, makes)
-    check_made(adapter, makes)
+    check_adapter(adapter, makes)
     base = base_folder(workspace)
     check_base(adapter, base, name=workspace.base)
     report = merge_adapter(

@@ -121,9 +121,9 @@ class Workspace:
             )
         return folder
 
-    def path_of(self, data: str, given_in: Path) -> str:
-        """Return what names a file given in `given_in`: relative if it is in the workspace."""
-        path = given_in / Path(data).expanduser()
+    def path_of(self, data: str, folder: Path) -> str:
+        """Return the name of a file of `folder`: relative if it is in the workspace."""
+        path = folder / Path(data).expanduser()
         if not os.path.exists(path):
             return data  # a Hub dataset, or a mistake that reading it will name
         path = path.resolve()
@@ -174,58 +174,60 @@ class _Reading:
         self.problems = list(file.problems)
 
     def workspace(self) -> Workspace:
-        given = self._bound(_File, self.file.values, ())
-        if given.get("schema", SCHEMA) != SCHEMA:
-            self._report(("schema",), f"is {given['schema']}.", f"This package reads {SCHEMA}.")
-        for key in sorted((given.get("run") or {}).keys() & OWNED.keys()):
+        fields = self._bound(_File, self.file.values, ())
+        if fields.get("schema", SCHEMA) != SCHEMA:
+            self._report(("schema",), f"is {fields['schema']}.", f"This package reads {SCHEMA}.")
+        for key in sorted((fields.get("run") or {}).keys() & OWNED.keys()):
             self._report(("run", key), "is not for every step to have.", OWNED[key])
-        roles = self._roles(given.get("roles") or [])
-        steps = [self._step(n, entry, roles) for n, entry in enumerate(given.get("order") or [])]
+        roles = self._roles(fields.get("roles") or [])
+        steps = [self._step(n, entry, roles) for n, entry in enumerate(fields.get("order") or [])]
         if self.problems:
             raise ConfigError(list(dict.fromkeys(self.problems)))
-        del given["schema"]
+        del fields["schema"]
         order = tuple(step for step in steps if step is not None)
         if repeated := {s.key for s in order if [o.key for o in order].count(s.key) > 1}:
             what = f"has {', '.join(sorted(repeated))} twice."
             raise ConfigError([Problem(self.file.where(("order",)), what, "Keep one of them.")])
-        given = {**given, "roles": roles, "order": order}
-        return Workspace(folder=self.home, **given)
+        fields = {**fields, "roles": roles, "order": order}
+        return Workspace(folder=self.home, **fields)
 
     def _roles(self, names: Sequence[str]) -> dict[str, Path]:
         known = shipped() | {path.stem: path for path in (self.home / "roles").glob("*.yaml")}
-        found = {}
-        for place, name in enumerate(names):
+        roles = {}
+        for number, name in enumerate(names):
             if name in known:
-                found[name] = known[name]
+                roles[name] = known[name]
             else:
                 (problem,) = unknown_role(name, known).problems
-                self._report(("roles", place), problem.what, problem.fix)
+                self._report(("roles", number), problem.what, problem.fix)
         if self.role_file is not None:
-            found[self.role_file.stem] = self.role_file.resolve()
-        return found
+            roles[self.role_file.stem] = self.role_file.resolve()
+        return roles
 
-    def _step(self, place: int, entry: Mapping[str, Any], roles: Mapping[str, Path]) -> Step | None:
+    def _step(
+        self, number: int, entry: Mapping[str, Any], roles: Mapping[str, Path]
+    ) -> Step | None:
         before = len(self.problems)
-        given = self._bound(Step, entry, ("order", place))
+        fields = self._bound(Step, entry, ("order", number))
         if len(self.problems) > before:
             return None
-        step = Step(**given)
+        step = Step(**fields)
         if step.role not in roles:
             (problem,) = unknown_role(step.role, roles).problems
-            self._report(("order", place, "role"), problem.what, problem.fix)
+            self._report(("order", number, "role"), problem.what, problem.fix)
             return None
         try:
             read_role(roles[step.role]).stage(step.stage)
         except ConfigError as error:
             for problem in error.problems:
-                self._report(("order", place), str(problem), "")
+                self._report(("order", number), str(problem), "")
         return step
 
     def _bound(
-        self, cls: type, given: Mapping[str, Any], path: tuple[str | int, ...]
+        self, cls: type, values: Mapping[str, Any], path: tuple[str | int, ...]
     ) -> dict[str, Any]:
         where = partial(self._inside, path)
-        good, problems = bind(cls, given, where=where, title="a step" if path else "a workspace")
+        good, problems = bind(cls, values, where=where, title="a step" if path else "a workspace")
         self.problems += problems
         return good
 
@@ -273,7 +275,7 @@ def make_workspace(folder: Path, base: str | None, *, tiny: bool = False) -> Wor
             [Problem("command line", "the base is not said.", "Give --base MODEL or --tiny.")]
         )
     if base is not None:
-        base = _named(base)
+        base = _base_name(base)
     for name in FOLDERS:
         (folder / name).mkdir(parents=True, exist_ok=True)
     roles = {name: read_role(path) for name, path in shipped().items()}
@@ -308,7 +310,7 @@ def _texts(folder: Path) -> Iterator[str]:
             yield from (value for value in row.values.values() if isinstance(value, str))
 
 
-def _named(base: str) -> str:
+def _base_name(base: str) -> str:
     """Return a base as workspace.yaml names it: a folder from the root. Raises ConfigError."""
     path = Path(base).expanduser()
     if path.is_dir():

@@ -407,10 +407,10 @@ def test_a_base_that_is_gone_is_told(home):
 def test_a_reward_adapter_without_its_head_is_refused(tmp_path, home, make_adapter):
     make_adapter(home / "base", tmp_path / "headless", "reward", 1, head=False)
     with pytest.raises(ModelError, match="without its head"):
-        training.check_made(tmp_path / "headless", "reward")
+        training.check_adapter(tmp_path / "headless", "reward")
     make_adapter(home / "base", tmp_path / "policy", "sft", 1)
     with pytest.raises(ModelError, match="no score head"):
-        training.check_made(tmp_path / "policy", "reward")
+        training.check_adapter(tmp_path / "policy", "reward")
 
 
 def test_another_launcher_is_a_command_of_the_workspace(home, monkeypatch):
