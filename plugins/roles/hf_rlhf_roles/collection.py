@@ -51,6 +51,13 @@ class Member:
     apart: bool
     """Whether no step of another role was trained on rows of this one's steps."""
 
+    @property
+    def purpose(self) -> str:
+        """What it does, as a cell of a Markdown table."""
+        if self.makes == "reward":
+            return f"Scores answers of `{self.role.name}`: its reward model."
+        return " ".join(self.role.description.split()).replace("|", "\\|")
+
 
 def members(workspace: Workspace, ledger: Ledger, prefix: str) -> list[Member]:
     """Return the adapters in use, in the order of the workspace's roles."""
@@ -101,79 +108,27 @@ def index_card(
     endpoint: str,
 ) -> str:
     """Return the index's README: what there is, how to load it together, what memory it takes."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("hf_rlhf_roles", package_path="")
+    environment = Environment(
+        loader=loader, undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True
+    )
     policies = [member for member in members if member.makes == "policy"]
-    head = (
-        "---\n"
-        f"base_model: {base}\nlibrary_name: peft\n"
-        f"tags: [{TAG}, roles, lora, {COLLECTION}]\n---\n\n"
+    return environment.get_template("index_card.md.jinja").render(
+        members=members,
+        policies=policies or members,
+        isolated=[member for member in policies if member.role.isolated and member.apart],
+        scorers=[member for member in members if member.makes == "reward"],
+        title=repo_id.rpartition("/")[2],
+        repo_id=repo_id,
+        base=base,
+        revision=f", revision={revision!r}" if revision else "",
+        base_parameters=base_parameters,
+        adapters=sum(member.parameters for member in members),
+        endpoint=endpoint,
+        tags=(TAG, "roles", "lora", COLLECTION),
     )
-    rows = "".join(
-        f"| `{member.name}` | [{member.repo_id}]({endpoint}/{member.repo_id}) | {member.stage} | "
-        f"{member.parameters:,} | {_purpose(member)} |\n"
-        for member in members
-    )
-    at = f", revision={revision!r}" if revision else ""
-    first, *rest = policies or members
-    example = policies[-1].name if policies else first.name
-    loads = "".join(
-        f'model.load_adapter("{member.repo_id}", adapter_name="{member.name}")\n' for member in rest
-    )
-    apart = "".join(
-        f"\n`{member.name}` is isolated: the rows it was trained on were used for no other role.\n"
-        for member in policies
-        if member.role.isolated and member.apart
-    )
-    adapters = sum(member.parameters for member in members)
-    return (
-        f"{head}# {repo_id.rpartition('/')[2]}: roles on one base\n\n"
-        f"One base model, [{base}]({endpoint}/{base}), and one LoRA adapter for each "
-        "role. Load the base once and switch.\n\n"
-        "| adapter | repository | last stage | parameters | what it does |\n|---|---|---|---|---|\n"
-        f"{rows}{apart}\n"
-        "## Load them together\n\n```python\n"
-        "from peft import PeftModel\n"
-        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        f'base = "{base}"\n'
-        f"tokenizer = AutoTokenizer.from_pretrained(base{at})\n"
-        f"model = AutoModelForCausalLM.from_pretrained(base{at})\n"
-        f'model = PeftModel.from_pretrained(model, "{first.repo_id}", '
-        f'adapter_name="{first.name}")\n'
-        f'{loads}model.set_adapter("{example}")\n```\n\n'
-        "Each role expects its system prompt, which is in `roles.json`:\n\n```python\n"
-        "import json\n\nfrom huggingface_hub import hf_hub_download\n\n"
-        f'with open(hf_hub_download("{repo_id}", "{INDEX}")) as file:\n'
-        '    roles = json.load(file)["roles"]\n'
-        f'system = roles["{example}"]["system"]\n'
-        'messages = [{"role": "system", "content": system}, {"role": "user", "content": "..."}]\n'
-        f"```\n\n{_reward_note(members, at)}"
-        "## Memory\n\n"
-        "| | parameters |\n|---|---|\n"
-        f"| base | {base_parameters:,} |\n"
-        f"| all {len(members)} adapters | {adapters:,} |\n"
-        f"| one base with all adapters | {base_parameters + adapters:,} |\n"
-        f"| as {len(members)} merged models | {len(members) * base_parameters:,} |\n"
-    )
-
-
-def _reward_note(members: Sequence[Member], at: str) -> str:
-    scoring = [member for member in members if member.makes == "reward"]
-    if not scoring:
-        return ""
-    names = " or ".join(f"`{member.name}`" for member in scoring)
-    return (
-        f"To score by {names}, load the base with a score head, which the adapter brings:\n\n"
-        "```python\nfrom transformers import AutoModelForSequenceClassification\n\n"
-        f"scorer = AutoModelForSequenceClassification.from_pretrained(base{at}, num_labels=1)\n"
-        "# The score is read off the last token that is not padding.\n"
-        "scorer.config.pad_token_id = tokenizer.pad_token_id\n"
-        f'scorer = PeftModel.from_pretrained(scorer, "{scoring[0].repo_id}")\n```\n\n'
-    )
-
-
-def _purpose(member: Member) -> str:
-    if member.makes == "reward":
-        return f"Scores answers of `{member.role.name}`: its reward model."
-    return " ".join(member.role.description.split()).replace("|", "\\|")
 
 
 def index_bundle(workspace: Workspace, card: str, members: Sequence[Member], base: str) -> Bundle:

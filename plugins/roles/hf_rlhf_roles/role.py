@@ -7,7 +7,6 @@ A role is a YAML file (docs/roles.md has the format). The package ships `data_in
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -131,19 +130,41 @@ def shipped() -> dict[str, Path]:
 
 def read_role(path: Path) -> Role:
     """Read a role's file. Raises ConfigError with everything that is wrong in it, by line."""
-    return _Reading(RunFile.read(path), path).role()
+    return _RoleReader(path).role()
 
 
-class _Reading:
-    """One pass over a role's file, collecting problems."""
+class FileReader:
+    """One pass over a YAML file, collecting problems with their lines."""
 
-    def __init__(self, file: RunFile, path: Path) -> None:
-        self.file = file
+    def __init__(self, path: Path) -> None:
+        """Parse the file. Raises ConfigError if it cannot be read."""
         self.path = path
-        self.problems = list(file.problems)
+        self.file = RunFile.read(path)
+        self.problems = list(self.file.problems)
 
+    def bound(
+        self, cls: type, values: Mapping[str, Any], path: KeyPath, title: str
+    ) -> dict[str, Any]:
+        """Return the values at `path` that fit the fields of a dataclass; report the others."""
+        good, problems = bind(
+            cls, values, where=lambda key: self.file.where((*path, key)), title=title
+        )
+        self.problems += problems
+        return good
+
+    def report(self, path: KeyPath, what: str, fix: str) -> None:
+        """Add a problem of the value at `path`."""
+        self.problems.append(Problem(self.file.where(path), what, fix))
+
+    def finish(self) -> None:
+        """Raise ConfigError with all problems, if there are any."""
+        if self.problems:
+            raise ConfigError(list(dict.fromkeys(self.problems)))
+
+
+class _RoleReader(FileReader):
     def role(self) -> Role:
-        fields = self._bound(_RoleFile, self.file.values, (), "a role")
+        fields = self.bound(_RoleFile, self.file.values, (), "a role")
         self._check_top(fields)
         stages = fields.get("stages")
         read = {
@@ -153,9 +174,8 @@ class _Reading:
         for name, stage in read.items():
             if stage is not None:
                 self._check_stage(name, stage, read)
-        card = self._bound(RoleCard, fields.get("card") or {}, ("card",), "`card`")
-        if self.problems:
-            raise ConfigError(list(dict.fromkeys(self.problems)))
+        card = self.bound(RoleCard, fields.get("card") or {}, ("card",), "`card`")
+        self.finish()
         return Role(
             name=fields["name"],
             title=fields["title"],
@@ -169,58 +189,44 @@ class _Reading:
 
     def _check_top(self, fields: Mapping[str, Any]) -> None:
         if fields.get("schema", SCHEMA) != SCHEMA:
-            self._report(("schema",), f"is {fields['schema']}.", f"This package reads {SCHEMA}.")
+            self.report(("schema",), f"is {fields['schema']}.", f"This package reads {SCHEMA}.")
         name = fields.get("name")
         if name is not None and not _NAME.fullmatch(name):
-            self._report(("name",), f"is {name!r}.", "Use small letters, digits and `_`.")
+            self.report(("name",), f"is {name!r}.", "Use small letters, digits and `_`.")
         elif name is not None and name != self.path.stem:
             fix = f"Call the file {name}.yaml, or write `name: {self.path.stem}`."
-            self._report(("name",), f"is {name!r}, but the file is {self.path.name}.", fix)
+            self.report(("name",), f"is {name!r}, but the file is {self.path.name}.", fix)
         if "system" in fields and not fields["system"].strip():
-            self._report(("system",), "is empty.", "Write what the role is told.")
+            self.report(("system",), "is empty.", "Write what the role is told.")
         if fields.get("stages") == {}:
-            self._report(("stages",), "is empty.", "A role has at least one stage, such as `sft`.")
+            self.report(("stages",), "is empty.", "A role has at least one stage, such as `sft`.")
 
     def _stage(self, name: str, value: Any) -> Stage | None:
         if not _NAME.fullmatch(name):
-            self._report(("stages", name), "is no name.", "Use small letters, digits and `_`.")
+            self.report(("stages", name), "is no name.", "Use small letters, digits and `_`.")
         if not isinstance(value, dict):
-            self._report(("stages", name), "should be a mapping.", "Write `trainer: sft` under it.")
+            self.report(("stages", name), "should be a mapping.", "Write `trainer: sft` under it.")
             return None
         before = len(self.problems)
-        fields = self._bound(Stage, value, ("stages", name), f"stage `{name}`")
+        fields = self.bound(Stage, value, ("stages", name), f"stage `{name}`")
         return Stage(**fields) if len(self.problems) == before else None
 
     def _check_stage(self, name: str, stage: Stage, stages: Mapping[str, Any]) -> None:
         at: KeyPath = ("stages", name)
         for key in sorted(stage.run.keys() & OWNED.keys()):
-            self._report((*at, "run", key), "is decided by the workspace.", OWNED[key])
+            self.report((*at, "run", key), "is decided by the workspace.", OWNED[key])
         for key in sorted(stage.dataset.keys() & {"path", "system"}):
-            self._report((*at, "dataset", key), "is given by the workspace.", "Remove it.")
+            self.report((*at, "dataset", key), "is given by the workspace.", "Remove it.")
         references = [(("continues",), other) for other in stage.continues]
         references += [(("run",), other) for other in sorted(stage.needs())]
         for key, other in references:
             if other == name or other not in stages:
                 known = ", ".join(stage for stage in stages if stage != name) or "none"
                 what = f"names the stage {other!r}{_meant(other, stages)}."
-                self._report((*at, *key), what, f"Other stages of this role: {known}.")
+                self.report((*at, *key), what, f"Other stages of this role: {known}.")
         if stage.sample and not (self.path.parent / stage.sample).is_file():
             fix = f"It is looked for in {self.path.parent}."
-            self._report((*at, "sample"), f"there is no file {stage.sample!r}.", fix)
-
-    def _bound(
-        self, cls: type, values: Mapping[str, Any], path: KeyPath, title: str
-    ) -> dict[str, Any]:
-        where = partial(self._inside, path)
-        good, problems = bind(cls, values, where=where, title=title)
-        self.problems += problems
-        return good
-
-    def _inside(self, path: KeyPath, key: str) -> str:
-        return self.file.where((*path, key))
-
-    def _report(self, path: KeyPath, what: str, fix: str) -> None:
-        self.problems.append(Problem(self.file.where(path), what, fix))
+            self.report((*at, "sample"), f"there is no file {stage.sample!r}.", fix)
 
 
 def unknown_role(name: str, known: Iterable[str]) -> ConfigError:

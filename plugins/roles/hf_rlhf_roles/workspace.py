@@ -15,16 +15,14 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, chdir
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config import RunFile, bind
 from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.data import read_file
 from hf_rlhf.errors import ConfigError, ModelError, Problem, RunFolderError
 from hf_rlhf.storage import atomic_write_text
-from hf_rlhf_roles.role import OWNED, SCHEMA, Role, read_role, shipped, unknown_role
+from hf_rlhf_roles.role import OWNED, SCHEMA, FileReader, Role, read_role, shipped, unknown_role
 
 NAME = "workspace.yaml"
 LEDGER = "ledger.json"
@@ -161,28 +159,24 @@ def read_workspace(folder: Path | None = None, *, role_file: Path | None = None)
             f"{home} {what}. Bring {NAME} back, or make one there: "
             f"hf-rlhf roles init {home} --base MODEL."
         )
-    return _Reading(RunFile.read(home / NAME), home, role_file).workspace()
+    return _WorkspaceReader(home, role_file).workspace()
 
 
-class _Reading:
-    """One pass over workspace.yaml, collecting problems."""
-
-    def __init__(self, file: RunFile, home: Path, role_file: Path | None) -> None:
-        self.file = file
+class _WorkspaceReader(FileReader):
+    def __init__(self, home: Path, role_file: Path | None) -> None:
+        super().__init__(home / NAME)
         self.home = home.resolve()
         self.role_file = role_file
-        self.problems = list(file.problems)
 
     def workspace(self) -> Workspace:
-        fields = self._bound(_File, self.file.values, ())
+        fields = self.bound(_File, self.file.values, (), "a workspace")
         if fields.get("schema", SCHEMA) != SCHEMA:
-            self._report(("schema",), f"is {fields['schema']}.", f"This package reads {SCHEMA}.")
+            self.report(("schema",), f"is {fields['schema']}.", f"This package reads {SCHEMA}.")
         for key in sorted((fields.get("run") or {}).keys() & OWNED.keys()):
-            self._report(("run", key), "is not for every step to have.", OWNED[key])
+            self.report(("run", key), "is not for every step to have.", OWNED[key])
         roles = self._roles(fields.get("roles") or [])
         steps = [self._step(n, entry, roles) for n, entry in enumerate(fields.get("order") or [])]
-        if self.problems:
-            raise ConfigError(list(dict.fromkeys(self.problems)))
+        self.finish()
         del fields["schema"]
         order = tuple(step for step in steps if step is not None)
         if repeated := {s.key for s in order if [o.key for o in order].count(s.key) > 1}:
@@ -199,7 +193,7 @@ class _Reading:
                 roles[name] = known[name]
             else:
                 (problem,) = unknown_role(name, known).problems
-                self._report(("roles", number), problem.what, problem.fix)
+                self.report(("roles", number), problem.what, problem.fix)
         if self.role_file is not None:
             roles[self.role_file.stem] = self.role_file.resolve()
         return roles
@@ -208,34 +202,20 @@ class _Reading:
         self, number: int, entry: Mapping[str, Any], roles: Mapping[str, Path]
     ) -> Step | None:
         before = len(self.problems)
-        fields = self._bound(Step, entry, ("order", number))
+        fields = self.bound(Step, entry, ("order", number), "a step")
         if len(self.problems) > before:
             return None
         step = Step(**fields)
         if step.role not in roles:
             (problem,) = unknown_role(step.role, roles).problems
-            self._report(("order", number, "role"), problem.what, problem.fix)
+            self.report(("order", number, "role"), problem.what, problem.fix)
             return None
         try:
             read_role(roles[step.role]).stage(step.stage)
         except ConfigError as error:
             for problem in error.problems:
-                self._report(("order", number), str(problem), "")
+                self.report(("order", number), str(problem), "")
         return step
-
-    def _bound(
-        self, cls: type, values: Mapping[str, Any], path: tuple[str | int, ...]
-    ) -> dict[str, Any]:
-        where = partial(self._inside, path)
-        good, problems = bind(cls, values, where=where, title="a step" if path else "a workspace")
-        self.problems += problems
-        return good
-
-    def _inside(self, path: tuple[str | int, ...], key: str) -> str:
-        return self.file.where((*path, key))
-
-    def _report(self, path: tuple[str | int, ...], what: str, fix: str) -> None:
-        self.problems.append(Problem(self.file.where(path), what, fix))
 
 
 _ORDER = (
