@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         help="serve a Hub from a folder",
         description="A Hugging Face Hub in a folder of your own disk. It keeps what is pushed; "
-        "Ctrl-C stops it. What it is not: docs/local_hub.md.",
+        "Ctrl-C stops it. What it is not: docs/how-to/local-hub.md.",
     )
     serve.add_argument("folder", metavar="DIR", type=Path, help="made if it is not there")
     serve.add_argument("--port", type=int, default=0, help="default: any that is free")
