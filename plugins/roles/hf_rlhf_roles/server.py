@@ -1,7 +1,7 @@
 """A small OpenAI-compatible server for trying the roles on this machine; a model is a role.
 
 It listens on 127.0.0.1 and answers one request after another. For other machines, many users, tools
-and stop sequences, serve the adapters by vLLM (docs/roles.md).
+and stop sequences, serve the adapters by vLLM (docs/how-to/roles.md).
 """
 
 import asyncio
