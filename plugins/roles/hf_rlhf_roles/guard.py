@@ -95,9 +95,9 @@ def check_as_left(now: Seal, ledger: Ledger, own: str) -> None:
         again = " and ".join(
             f"--role {role} --stage {stage}" for role, stage in (key.split("/") for key in changed)
         )
-        lines = "; ".join(line for lines in changed.values() for line in lines)
+        details = "; ".join(line for lines in changed.values() for line in lines)
         raise RunFolderError(
-            f"Adapters of other roles are not as {', '.join(changed)} left them ({lines}), so "
+            f"Adapters of other roles are not as {', '.join(changed)} left them ({details}), so "
             f"nothing could be proved of them. Restore them first: hf-rlhf roles train {again}."
         )
 

@@ -219,11 +219,11 @@ class _RoleReader(FileReader):
             self.report((*at, "dataset", key), "is given by the workspace.", "Remove it.")
         references = [(("continues",), other) for other in stage.continues]
         references += [(("run",), other) for other in sorted(stage.needs())]
-        for key, other in references:
+        for path, other in references:
             if other == name or other not in stages:
                 known = ", ".join(stage for stage in stages if stage != name) or "none"
                 what = f"names the stage {other!r}{_meant(other, stages)}."
-                self.report((*at, *key), what, f"Other stages of this role: {known}.")
+                self.report((*at, *path), what, f"Other stages of this role: {known}.")
         if stage.sample and not (self.path.parent / stage.sample).is_file():
             fix = f"It is looked for in {self.path.parent}."
             self.report((*at, "sample"), f"there is no file {stage.sample!r}.", fix)

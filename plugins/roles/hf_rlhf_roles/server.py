@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import Any, Literal
 
@@ -135,7 +135,7 @@ class _Generation:
         self.text = ""
         self.reply: Reply | None = None
 
-    async def pieces(self) -> AsyncIterator[str]:
+    async def pieces(self) -> AsyncGenerator[str]:
         """Yield the text while it is generated; closing this ends the generation."""
         loop, queue = asyncio.get_running_loop(), asyncio.Queue[str | None]()
         stop = threading.Event()

@@ -66,7 +66,8 @@ def serve_main(argv: Sequence[str]) -> int:
     parser = verb_parser(
         "serve",
         "A small OpenAI-compatible server of all trained roles on one loaded base, for this "
-        "machine: `model` is a role. For many users or other machines: vLLM, see docs/how-to/roles.md.",
+        "machine: `model` is a role. For many users or other machines use vLLM "
+        "(docs/how-to/roles.md).",
     )
     parser.add_argument("--role", action="append", default=[], metavar="NAME", help="only these")
     parser.add_argument("--port", type=int, default=8000, help="default: %(default)s; 0: any")
