@@ -201,7 +201,7 @@ def push_main(argv: Sequence[str]) -> int:
     parser = verb_parser(
         "push",
         "Push each role's adapter to PREFIX-ROLE (with - where its name has _), and an index of "
-        "them to PREFIX. It can be repeated: what is there already makes no commit.",
+        "them to PREFIX. It can be repeated: what has not changed makes no commit.",
     )
     parser.add_argument("--prefix", required=True, metavar="YOU/NAME")
     parser.add_argument(

@@ -57,8 +57,8 @@ def train_main(argv: Sequence[str]) -> int:
     """Train one stage of one role, or all that is left to do."""
     parser = verb_parser(
         "train",
-        "Train one stage of one role on a file, or with --all what the workspace's order leaves "
-        "to do. Any other option changes a key of the run file: --learning_rate 1e-5.",
+        "Train one stage of one role on a file, or with --all what is left to do of the "
+        "workspace's order. Any other option changes a key of the run file: --learning_rate 1e-5.",
     )
     parser.add_argument("--role", metavar="NAME")
     parser.add_argument("--stage", metavar="NAME")
@@ -68,7 +68,9 @@ def train_main(argv: Sequence[str]) -> int:
     parser.add_argument("--optional", action="store_true", help="optional steps too")
     parser.add_argument("--dry_run", action="store_true", help="print the plan, train nothing")
     parser.add_argument(
-        "--allow_shared_data", action="store_true", help="rows may serve an isolated role too"
+        "--allow_shared_data",
+        action="store_true",
+        help="let other roles share the rows of an isolated one",
     )
     chosen, overrides = parser.parse_known_args(argv)
     workspace = read_workspace(chosen.workspace, role_file=chosen.role_file)
@@ -103,13 +105,13 @@ def train_main(argv: Sequence[str]) -> int:
 def _steps(workspace: Workspace, chosen: argparse.Namespace) -> list[Step]:
     if chosen.all:
         if chosen.role or chosen.stage or chosen.data:
-            raise _wrong("--all", "is given beside --role, --stage or --data.", "Pick one.")
+            raise _wrong("--all", "cannot be combined with --role, --stage or --data.", "Pick one.")
         return [step for step in workspace.order if chosen.optional or not step.optional]
     role = chosen.role or (chosen.role_file.stem if chosen.role_file else None)
     if role is None or chosen.stage is None:
         raise _wrong(
             "command line",
-            "which step is not said.",
+            "names no step to train.",
             "Give --role NAME --stage NAME, with --data FILE, or --all.",
         )
     workspace.role(role).stage(chosen.stage)

@@ -14,7 +14,7 @@ For each completion, with every part in [0, 1]::
   figure needs. Half of it where it hedges and its evidence does not.
 * conclusion: judged as an insight is; 0 if it cites evidence that no supported insight cites.
 * uncertainty: where the conclusion rests on fewer than `thin_refs` pieces, or the evidence
-  conflicts, something must be said; elsewhere "none" will do. What is said must be about the
+  conflicts, a limit must be stated; elsewhere "none" will do. The statement must be about the
   evidence, in at most 60 words and 3 sentences, without figures of its own; a judge
   that is a model is asked whether it names a real limit.
 
@@ -249,7 +249,7 @@ class _Sheet:
         return math.fsum(score for score in scores if score is not None) / count
 
     def _refused(self, claim: Claim) -> bool:
-        """Tell whether a claim earns nothing whatever a judge says."""
+        """Return whether a claim earns nothing whatever a judge says."""
         ids = claim.ids
         if not 1 <= len(ids) <= self.reward.max_refs or len(claim.words) > _LONGEST:
             return True
@@ -339,7 +339,7 @@ class _Sheet:
         return 1.0 if self._limit is None else self.verdicts[self._limit].score
 
     def _says_something(self, statement: Claim) -> bool:
-        """Tell whether a statement of uncertainty is about this evidence, and short."""
+        """Return whether a statement of uncertainty is about this evidence, and short."""
         sentences = re.split(r"(?<=[.!?;])\s+", statement.text)
         if not 4 <= len(statement.words) <= _MOST_WORDS or len(sentences) > _MOST_SENTENCES:
             return False
@@ -352,7 +352,7 @@ class _Sheet:
         return len(shared) + bool(statement.ids) >= 2
 
     def _conflicting(self) -> bool:
-        """Tell whether two cited passages say the same of a thing but for a figure."""
+        """Return whether two cited passages differ only in a figure."""
         cited = [(_plain_words(text), _values(text)) for text in self._passages(self._cited())]
         return any(
             words and words == other_words and values != others

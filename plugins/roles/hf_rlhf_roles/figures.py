@@ -72,7 +72,7 @@ class Figure:
     """Whether it is written with a minus sign; `value` is without."""
 
     def is_close(self, value: float) -> bool:
-        """Tell whether `value`, rounded as this is written, is this."""
+        """Return whether `value` is this figure when rounded to its precision."""
         return abs(abs(value) - self.value) <= self.precision * (1 + 1e-9) + 1e-12
 
 
@@ -173,7 +173,7 @@ def _derived(kind: str, first: Figure, second: Figure) -> Iterator[float]:
 
 
 def wrong_date(claim: str, passages: Sequence[str]) -> bool:
-    """Tell whether a claim gives a figure to a year for which its evidence has another.
+    """Return whether a claim gives a figure to a year for which its evidence has another.
 
     "460 tonnes in 2024", where a passage has 410 in 2024 and 460 in 2025, and none has 460 in 2024.
     """
@@ -204,7 +204,7 @@ def _dated(text: str) -> list[tuple[Figure, float]]:
 
 
 def wrong_direction(claim: str, passages: Sequence[str]) -> bool:
-    """Tell whether a claim says up where its evidence says only down, or the other way round.
+    """Return whether a claim says up where its evidence says only down, or the reverse.
 
     Also where it says "rose from 9 to 4".
     """

@@ -37,7 +37,7 @@ STOP = frozenset(_STOP_WORDS.split())
 
 @dataclass(frozen=True)
 class Claim:
-    """One insight, or the conclusion: what is said, and which evidence is cited for it."""
+    """One insight, or the conclusion: its text, and the evidence cited for it."""
 
     text: str
     """Without its references."""
@@ -189,7 +189,7 @@ def runs_of(passages: Sequence[str]) -> frozenset[Run]:
 
 
 def is_copy(claim: Claim, runs: frozenset[Run]) -> bool:
-    """Tell whether a claim is put together of runs of the evidence, but for a few words.
+    """Return whether a claim consists of runs of the evidence, but for a few words.
 
     A claim of up to 4 words is never one.
     """
@@ -208,7 +208,7 @@ def _runs(words: Sequence[str]) -> list[Run]:
 
 
 def repeats(claim: Claim, earlier: Claim) -> bool:
-    """Tell whether a claim says what an earlier one says: its words, or nearly, and no new figure.
+    """Return whether a claim repeats an earlier one: nearly its words, and no new figure.
 
     A few other words make another claim only with other evidence.
     """
@@ -221,11 +221,11 @@ def repeats(claim: Claim, earlier: Claim) -> bool:
 
 
 def hedges(text: str) -> bool:
-    """Tell whether a text says that it may be otherwise."""
+    """Return whether a text hedges."""
     return bool(_HEDGES & set(words_of(text)))
 
 
 def states(claim: Claim, passages: Sequence[str]) -> bool:
-    """Tell whether a claim states something: it asks nothing, and advises nothing of its own."""
+    """Return whether a claim states something: it neither asks nor advises on its own."""
     advises = _ADVICE & set(claim.words) - set(words_of("\n".join(passages)))
     return not advises and not claim.text.endswith("?")

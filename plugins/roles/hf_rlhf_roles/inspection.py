@@ -81,7 +81,7 @@ def _shared(workspace: Workspace, ledger: Ledger) -> Iterator[str]:
 
 
 def _isolated(workspace: Workspace, key: str, when_trained: bool) -> bool:
-    """Tell whether a step's role is isolated, or was when the step was trained."""
+    """Return whether a step's role is isolated, or was when the step was trained."""
     name = key.split("/")[0]
     return when_trained or (name in workspace.roles and workspace.role(name).isolated)
 

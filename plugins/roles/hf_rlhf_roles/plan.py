@@ -34,7 +34,7 @@ class Planned:
     stage: Stage
     data: Inspected
     start: str | None
-    """The stage whose adapter it goes on from."""
+    """The stage whose adapter it continues."""
     values: Mapping[str, Any]
     """The run file, without `output_dir`."""
     inputs: Mapping[str, Any]
@@ -114,7 +114,7 @@ class Planner:
         start = self._start(step, role, changing)
         values = self._values(step, role, stage, start, shared)
         if values["dataset"].keys().isdisjoint(("columns", "schema")):
-            check_kind(data, role, step.stage, stage)  # else the adapter is told how to read it
+            check_kind(data, role, step.stage, stage)  # else the run file says how to read it
         columns = values["dataset"].get("columns")
         system = columns.get("system", "system") if isinstance(columns, Mapping) else "system"
         check_system(self.inspected(step, str(system)), role)
@@ -152,7 +152,7 @@ class Planner:
             return check_isolation(role, data, others)
 
     def _start(self, step: Step, role: Role, changing: Sequence[str]) -> str | None:
-        """Return the stage whose adapter this one goes on from: the first that is trained."""
+        """Return the stage whose adapter this one continues: the first that is trained."""
         stage = role.stage(step.stage)
         for name in stage.continues:
             key = f"{step.role}/{name}"
@@ -164,7 +164,7 @@ class Planner:
                 [
                     Problem(
                         f"{step.role}/{step.stage}",
-                        f"goes on from the adapter of {wanted}, which is not trained yet.",
+                        f"continues the adapter of {wanted}, which is not trained yet.",
                         f"First: hf-rlhf roles train --role {step.role} "
                         f"--stage {stage.continues[-1]} --data FILE.",
                     )

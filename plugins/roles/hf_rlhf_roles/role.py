@@ -1,4 +1,4 @@
-"""Roles are data: what a role is told, its stages, and what each of them runs.
+"""Roles are data: a system prompt, stages, and what each of them runs.
 
 A role is a YAML file (docs/how-to/roles.md has the format). The package ships `data_insight` and
 `writer`; a workspace's `roles/NAME.yaml`, or `--role_file`, adds others or replaces these.
@@ -31,11 +31,11 @@ OWNED = {
     "dataset": "Write the adapter's arguments under the stage's `dataset`.",
     "model_name_or_path": "The base is the workspace's, one for all roles.",
     "model_revision": "It is the workspace's `base_revision`.",
-    "adapter": "Write `continues`, with the stages whose adapter this one goes on from.",
+    "adapter": "Write `continues`, with the stages whose adapter this one continues.",
     "use_peft": "A role is always an adapter.",
     "output_dir": "A workspace keeps its runs in `runs/`.",
 }
-"""Keys of a run file that are not a role's, nor a command's, to give, and how they are said."""
+"""Keys of a run file that neither a role nor an option may set -> what decides them."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Stage:
     makes: Literal["policy", "reward"] = "policy"
     """Whose adapter this is: the role's own, or that of its reward model."""
     continues: list[str] = field(default_factory=list)
-    """Stages whose adapter it goes on from: the first of them that is trained. None: a new one."""
+    """Stages whose adapter it continues: the first of them that is trained. None: a new one."""
     sample: str | None = None
     """A file of example rows, beside the role's own file."""
     dataset: dict[str, Any] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class RoleCard:
-    """What a role says on the cards of its adapters."""
+    """What the cards of a role's adapters say."""
 
     intended_use: str | None = None
     known_notes: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ class RoleCard:
 
 @dataclass(frozen=True)
 class Role:
-    """A role, as its file says; `folder` is where that file lies."""
+    """A role, as its file says; `folder` is the file's."""
 
     name: str
     title: str
@@ -197,7 +197,7 @@ class _RoleReader(FileReader):
             fix = f"Call the file {name}.yaml, or write `name: {self.path.stem}`."
             self.report(("name",), f"is {name!r}, but the file is {self.path.name}.", fix)
         if "system" in fields and not fields["system"].strip():
-            self.report(("system",), "is empty.", "Write what the role is told.")
+            self.report(("system",), "is empty.", "Write the system prompt of the role.")
         if fields.get("stages") == {}:
             self.report(("stages",), "is empty.", "A role has at least one stage, such as `sft`.")
 
@@ -230,7 +230,7 @@ class _RoleReader(FileReader):
 
 
 def unknown_role(name: str, known: Iterable[str]) -> ConfigError:
-    """Return the error for a role that there is not."""
+    """Return the error for an unknown role."""
     names = list(known)
     return ConfigError(
         [

@@ -156,7 +156,7 @@ def read_workspace(folder: Path | None = None, *, role_file: Path | None = None)
         left = [name for name in (LEDGER, *FOLDERS) if (home / name).exists()]
         what = f"holds {', '.join(left)}, but no {NAME}: it is incomplete" if left else "is none"
         raise RunFolderError(
-            f"{home} {what}. Bring {NAME} back, or make one there: "
+            f"{home} {what}. Restore {NAME}, or make a workspace: "
             f"hf-rlhf roles init {home} --base MODEL."
         )
     return _WorkspaceReader(home, role_file).workspace()
@@ -252,7 +252,7 @@ def make_workspace(folder: Path, base: str | None, *, tiny: bool = False) -> Wor
         raise RunFolderError(f"{folder} is not empty. Choose another folder.")
     if tiny == (base is not None):
         raise ConfigError(
-            [Problem("command line", "the base is not said.", "Give --base MODEL or --tiny.")]
+            [Problem("command line", "names no base.", "Give --base MODEL or --tiny.")]
         )
     if base is not None:
         base = _base_name(base)

@@ -152,8 +152,8 @@ def test_a_later_stage_needs_the_earlier_one(home, runs):
 @pytest.mark.parametrize(
     ("argv", "error", "said"),
     [
-        (["--role", "writer"], ConfigError, "which step is not said"),
-        (["--all", "--role", "writer"], ConfigError, "beside --role"),
+        (["--role", "writer"], ConfigError, "names no step to train"),
+        (["--all", "--role", "writer"], ConfigError, "combined with --role"),
         (["--role", "writr", "--stage", "sft"], ConfigError, "did you mean 'writer'"),
         (["--role", "writer", "--stage", "sf"], ConfigError, "did you mean 'sft'"),
         (["--role", "data_insight", "--stage", "dpo"], ConfigError, "Give --data FILE"),

@@ -113,7 +113,7 @@ def _rows(
     writer, row_of = Extractive(tags), prefix_row if form == "summary_prefix" else only_row
     for trace in drawn:
         for step in step_rows(trace, tags)[0]:
-            # Cut out of the documents, so that every quote stands there.
+            # Extracted from the documents, so every quote is in them.
             yield row_of(step, writer.summarise(step), 1.0, tags)
 
 

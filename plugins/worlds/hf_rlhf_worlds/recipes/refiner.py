@@ -124,7 +124,7 @@ class Flaws:
     omitted: float = 0.05
     """Per answer: one wanted fact is left out."""
     uncited: float = 0.04
-    """Per answer: one claim stands there without a citation."""
+    """Per answer: one claim has no citation."""
     unclosed: float = 0.02
     """Per answer: the closing tag is missing."""
 
