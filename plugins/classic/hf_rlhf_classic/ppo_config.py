@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 from transformers import TrainingArguments
 
-from hf_rlhf.config import NOISE
 from hf_rlhf.distributed import processes
 
 
@@ -30,8 +29,9 @@ REFUSED = {
         (_STEP, _OUT),
     ),
     "neftune_noise_alpha": (
-        NOISE[0].format("the ratio of new and old probabilities"),
-        NOISE[1],
+        "adds noise to what the loss compares, so that the ratio of new and old probabilities "
+        "would be noise.",
+        "Leave it out: NEFTune is for supervised fine-tuning.",
     ),
     "remove_unused_columns": ("takes away the columns that prompts and rewards are in.", _OUT),
     "dataloader_drop_last": (
@@ -190,8 +190,8 @@ class PPOConfig(TrainingArguments):  # type: ignore[misc]
 
     def _check_numbers(self) -> None:
         wrong = [
-            f"{name} {getattr(self, name)} is not {said}"
-            for name, said, right in (
+            f"{name} {getattr(self, name)} is not {text}"
+            for name, text, right in (
                 ("temperature", "above 0", self.temperature > 0),
                 ("num_ppo_epochs", "at least 1", self.num_ppo_epochs >= 1),
                 ("max_completion_length", "at least 1", self.max_completion_length >= 1),
