@@ -17,9 +17,8 @@ from hf_rlhf_worlds.recipes.refiner import (
     build,
     exact_share,
     untrained,
-    world_words,
 )
-from hf_rlhf_worlds.towns import draw, stream
+from hf_rlhf_worlds.towns import ENTITIES, IDS, VALUES, draw, stream
 
 POLICY = Path(str(files("hf_rlhf_refiner"))) / "tiny_policy"
 
@@ -36,6 +35,12 @@ def policy():
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(POLICY)
+
+
+def world_words():
+    """Every piece of a problem that should be one token, as it is spelt there."""
+    spaced = [*ENTITIES, *VALUES, *(value for values in VALUES.values() for value in values)]
+    return [*(f" {word}" for word in spaced), *IDS, "The", " of", " is", ".", ">"]
 
 
 def test_every_word_of_the_world_is_one_token(tokenizer):

@@ -16,9 +16,8 @@ from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.errors import ConfigError, Problem, suggest
 
 SCHEMA = 1
-KINDS = ("sft", "preference", "prompts")
-"""Kinds of data, by the names of the dataset adapters that read them."""
 Kind = Literal["sft", "preference", "prompts"]
+"""Kinds of data, by the names of the dataset adapters that read them."""
 REFERENCE = re.compile(r"\{adapter:([a-z0-9_]+)\}")
 """In a stage's `run`: the folder of the adapter that another stage of the role has made."""
 BASE = "{base}"

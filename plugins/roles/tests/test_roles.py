@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
-from hf_rlhf_roles.data import check_kind, inspect_data, kind_of
-from hf_rlhf_roles.role import KINDS, read_role, shipped
+from hf_rlhf_roles.data import EXPECTED, check_kind, inspect_data, kind_of
+from hf_rlhf_roles.role import read_role, shipped
 from hf_rlhf_roles.workspace import find_workspace, make_workspace, read_workspace
 
 OWN = """schema: 1
@@ -161,7 +161,7 @@ def test_init_refuses_what_it_would_overwrite(home, tmp_path):
 )
 def test_kinds_of_rows(row, kind):
     assert kind_of(row) == kind
-    assert kind in (*KINDS, "unknown")
+    assert kind in (*EXPECTED, "unknown")
 
 
 def write(path: Path, rows) -> str:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from hf_rlhf_worlds.recipes.induction import plant_induction
 from hf_rlhf_worlds.tiny_models import IGNORED, Schedule, padded, sample, save_model, train, warm_up
 from hf_rlhf_worlds.tokenizers import add_plain_tokens, chat_template, small_tokenizer, trained_on
-from hf_rlhf_worlds.towns import ENTITIES, IDS, VALUES, Fact, Problem, claim, render, stream
+from hf_rlhf_worlds.towns import ENTITIES, VALUES, Fact, Problem, claim, render, stream
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,12 +58,6 @@ def build_tokenizer(seed: int, size: int = 1536) -> "PreTrainedTokenizerFast":
         template=chat_template("<|", "|>", END),
         extra_special_tokens=list(ROLES),
     )
-
-
-def world_words() -> list[str]:
-    """Return every piece of a problem that should be one token, as it is spelt there."""
-    spaced = [*ENTITIES, *VALUES, *(value for values in VALUES.values() for value in values)]
-    return [*(f" {word}" for word in spaced), *IDS, "The", " of", " is", ".", ">"]
 
 
 def _corpus(seed: int) -> Iterator[str]:
