@@ -18,8 +18,8 @@ from hf_rlhf_traces.fitting import without_held_out
 from hf_rlhf_traces.reconciliation import Line, as_markdown, check, reconciliation
 from hf_rlhf_traces.run_command import step_options
 from hf_rlhf_traces.store import Store
-from hf_rlhf_traces.world.generate import generate
-from hf_rlhf_traces.world.traces import Recipe
+from hf_rlhf_traces.synthetic import generate
+from hf_rlhf_worlds.multihop import Recipe
 
 
 def test_options_of_a_step_are_handed_to_it() -> None:
