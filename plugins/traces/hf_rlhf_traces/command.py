@@ -38,11 +38,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "read": ("read_command", "read_main", "raw files to typed traces, every row accounted for"),
     "multiturn": ("datasets_command", "multiturn_main", "build conversations, a sample each reply"),
     "steps": ("datasets_command", "steps_main", "build a sample for each result of a trace"),
-    "pipeline": (
-        "pipeline_command",
-        "pipeline_main",
-        "read and steps, as tasks on a cluster or this machine",
-    ),
+    "pipeline": ("datasets_command", "pipeline_main", "read and steps in one pass, without traces"),
     "summarize": (
         "summaries.command",
         "summarize_main",
@@ -68,7 +64,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
 _WHOLE = "Nothing is written by halves: what was there before stays."
 KEPT: dict[str, str] = {
     **dict.fromkeys(("read", "multiturn", "steps", "split_summary"), _WHOLE),
-    "pipeline": f"{_WHOLE} Of --tasks, the parts that are made are kept.",
+    "pipeline": f"{_WHOLE} Of --tasks, finished tasks are kept.",
     "summarize": "The summaries made so far are kept.",
     "eval": "The replies made so far are kept.",
     "run": "The steps that are done are kept.",

@@ -7,19 +7,32 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf.storage.files import atomic_write_text
-from hf_rlhf_traces.rows import DATASETS, FORMS, MADE_BY, Form, arrow_schema, conversation
+from hf_rlhf_traces.rows import (
+    DATASETS,
+    FORMS,
+    MADE_BY,
+    Chat,
+    Form,
+    arrow_schema,
+    conversation,
+)
+from hf_rlhf_traces.shards import shard_files, split_digest
 from hf_rlhf_traces.store import MANIFEST, Store
-from hf_rlhf_traces.tokens import Pair, lengths, rendered
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
+Pair = tuple[Sequence[Chat], Sequence[Chat]]
+"""Prompt and completion, as messages."""
+BATCH = 64
+"""Samples tokenized at once: the tokenizers library works on them in parallel."""
 _SPLITS = {"train": "train", "validation": "test"}
 _LOOKED_AT = 20
 _SHAPED = {"multiturn": ["messages"], "steps": ["answer"]}
@@ -150,42 +163,26 @@ def _here(path: Path, form: str, revision: str | None) -> _Found | None:
     if store is not None:
         Store.open(store).report(MADE_BY[form])
     folder = (path / "datasets" if store == path else path) / form
-    files = {split: folder / f"{split}.parquet" for split in _SPLITS}
-    if not files["train"].exists():
-        there = [one for one in DATASETS if (folder.parent / one / "train.parquet").exists()]
+    files = {split: shard_files(folder, split) for split in _SPLITS}
+    if not any(files.values()):
+        others = [one for one in DATASETS if shard_files(folder.parent / one, "train")]
         raise DataError(
-            f"{path}: holds no dataset {form!r} ({files['train']} is not there). It has: "
-            f"{', '.join(there) or 'none'}. {_hint(path, form)}"
+            f"{path}: holds no dataset {form!r} ({folder} has no shards). It has: "
+            f"{', '.join(others) or 'none'}. {_hint(path, form)}"
         )
     try:
         splits = {
-            split: Dataset.from_parquet(str(file))
-            for split, file in files.items()
-            if file.exists() and _rows_in(file)
+            split: Dataset.from_parquet([str(one) for one in shards])
+            for split, shards in files.items()
+            if shards
         }
     except (OSError, ValueError) as error:
-        raise DataError(f"{folder}: cannot be read: {error}. Build it anew.") from error
-    return _Found(str(path), splits, sha256=_digest(files.values()))
-
-
-def _digest(files: Iterable[Path]) -> str:
-    """Return a digest of files: rows built otherwise are other data, as many as they may be."""
-    digests = []
-    for file in files:
-        if file.exists():
-            with file.open("rb") as opened:
-                digests.append(hashlib.file_digest(opened, "sha256").hexdigest())
-    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
-
-
-def _rows_in(file: Path) -> int:
-    import pyarrow.parquet as pq
-
-    return int(pq.read_metadata(file).num_rows)
+        raise DataError(f"{folder}: cannot be read: {error}. Build it again.") from error
+    return _Found(str(path), splits, sha256=split_digest(folder, *_SPLITS))
 
 
 def _hint(path: Path, form: str) -> str:
-    if (path / "train.parquet").exists():
+    if shard_files(path, "train"):
         return f"Name the folder above: `path: {path.parent}`."
     return f"First: hf-rlhf traces {MADE_BY[form]} DIR, and then `path: DIR`."
 
@@ -325,3 +322,59 @@ def _report(
         "splits": {name: len(rows) for name, rows in made.items()},
         "held_out": "validation questions, parted from all others when the traces were read",
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """Tokens of a sample: of what is read, and of what is said to it."""
+
+    prompt: int
+    completion: int
+
+    @property
+    def whole(self) -> int:
+        """Of both."""
+        return self.prompt + self.completion
+
+
+def lengths(tokenizer: Any, samples: Iterable[Pair]) -> Iterator[Length]:
+    """Yield the length of each sample; its prompt is up to where the reply begins.
+
+    Raises ModelError for a tokenizer without a chat template, or one that refuses a conversation.
+    """
+    remaining = iter(samples)
+    while batch := list(islice(remaining, BATCH)):
+        prompts = [rendered(tokenizer, prompt, reply=True) for prompt, _ in batch]
+        wholes = [rendered(tokenizer, [*prompt, *reply]) for prompt, reply in batch]
+        counted = _count(tokenizer, [*prompts, *wholes])
+        for prompt, whole in zip(counted[: len(batch)], counted[len(batch) :], strict=True):
+            yield Length(prompt, whole - prompt)
+
+
+def rendered(tokenizer: Any, messages: Sequence[Chat], *, reply: bool = False) -> str:
+    """Return messages as the model sees them; with `reply`, up to where it begins to speak."""
+    from jinja2 import TemplateError
+
+    if not tokenizer.chat_template:
+        raise ModelError(
+            "The tokenizer has no chat template, and the rows are conversations. Use an "
+            "instruction-tuned model, or save a chat_template with the tokenizer."
+        )
+    try:
+        return str(
+            tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=reply
+            )
+        )
+    except (TemplateError, TypeError, ValueError) as error:
+        roles = ", ".join(turn["role"] for turn in messages)
+        raise ModelError(
+            f"The chat template refuses a conversation of {roles}: {error}. Use another model, or "
+            "change its template."
+        ) from error
+
+
+def _count(tokenizer: Any, texts: Sequence[str]) -> list[int]:
+    # The template has written the special tokens already.
+    ids = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+    return [len(one) for one in ids]

@@ -12,9 +12,8 @@ from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.secrets import scrub
 from hf_rlhf_traces.outcomes import NOTED, REJECTED
 from hf_rlhf_traces.rows import DATASETS, MADE_BY, ROWS, fields_of
+from hf_rlhf_traces.shards import SPLITS, row_count, shard_files
 from hf_rlhf_traces.store import Store
-from hf_rlhf_traces.token_table import NUMBERS, known, lines, share_left
-from hf_rlhf_traces.writing import SPLITS
 
 CARD = "README.md"
 _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
@@ -52,9 +51,7 @@ def present(store: Store) -> list[str]:
     made = {step for step in set(MADE_BY.values()) if store.state(step) == "done"}
     folder = store.folder / "datasets"
     return [
-        name
-        for name in DATASETS
-        if MADE_BY[name] in made and (folder / name / "train.parquet").exists()
+        name for name in DATASETS if MADE_BY[name] in made and shard_files(folder / name, "train")
     ]
 
 
@@ -77,7 +74,7 @@ def write_card(store: Store, told: Mapping[str, Any] | None = None) -> Path:
     ):
         return path  # which may lie where nothing can be written
     steps = sorted({MADE_BY[name] for name in names})
-    with store.making("card", settings, after=["read", *steps]):
+    with store.recording("card", settings, after=["read", *steps]):
         atomic_write_text(path, text)
     return path
 
@@ -104,8 +101,6 @@ def render(store: Store, names: Sequence[str], told: Mapping[str, Any]) -> str:
         *_counts(store, read, names),
         "## Split",
         _split(read, store.settings("read")),
-        "## Tokens",
-        *_tokens(store, names),
         "## Fields",
         *_fields(names),
         "## Settings",
@@ -116,16 +111,14 @@ def render(store: Store, names: Sequence[str], told: Mapping[str, Any]) -> str:
 
 
 def _rows(folder: Path) -> dict[str, int]:
-    import pyarrow.parquet as pq
-
-    return {split: int(pq.read_metadata(folder / f"{split}.parquet").num_rows) for split in SPLITS}
+    return {split: row_count(folder, split) for split in SPLITS}
 
 
 def _metadata(sizes: Mapping[str, Mapping[str, int]], told: Mapping[str, Any]) -> dict[str, Any]:
     configs = []
     for name, splits in sizes.items():
         files = [
-            {"split": split, "path": f"{name}/{split}.parquet"}
+            {"split": split, "path": f"{name}/{split}-*.parquet"}
             for split, count in splits.items()
             if count
         ]
@@ -275,18 +268,6 @@ def _split(read: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
         f"{settings['validation_ratio']:g}, seed {settings['seed']}). A question is the same "
         "however it is cased, spaced or composed."
     )
-
-
-def _tokens(store: Store, names: Sequence[str]) -> Iterator[str]:
-    found = {name: one for name in names if (one := known(store, name))}
-    if not found:
-        yield "Not measured."
-        return
-    by = ", ".join(dict.fromkeys(code(_named(one["tokenizer"])) for one in found.values()))
-    yield f"Of each sample, with the chat template, by the tokenizer of {by}."
-    yield _table(("dataset", "part", "samples", *NUMBERS), lines(found))
-    if (left := share_left(found)) is not None:
-        yield f"The prompts of `summary_only` have {left:.1%} of the tokens of the full contexts."
 
 
 def _named(model: str) -> str:

@@ -7,13 +7,17 @@ a tag is escaped, so that contents which hold tags cannot end it, and unescaped 
 The tags are those of Search-R1 (Jin et al. 2025, https://arxiv.org/abs/2503.09516).
 """
 
+import argparse
 import html
 import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_traces.trace import (
     SEARCH_TOOL,
@@ -24,6 +28,9 @@ from hf_rlhf_traces.trace import (
     SearchResult,
     Step,
 )
+
+if TYPE_CHECKING:
+    from hf_rlhf_traces.store import Store
 
 TAGS = (
     *("think", "search", "information", "answer", "summary"),
@@ -264,3 +271,63 @@ def _bad_templates(form: Format) -> Iterable[Problem]:
             )
         elif needed and needed not in used:
             yield Problem(f"format: {field}", f"it lacks {{{needed}}}.", "Say where that goes.")
+
+
+_PREFIX = "format."
+
+
+def add_format_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--format FILE` and an option for each field: `--format.think reasoning`."""
+    group = parser.add_argument_group(
+        "format",
+        "Tags and templates; a folder has one format for all that is made in it. Fields, as in the "
+        "file: " + ", ".join(one.name for one in fields(Format)) + ". Each is an option, too, as "
+        "--format.think TEXT.",
+    )
+    group.add_argument("--format", type=Path, metavar="FILE.yaml", help="fields that differ")
+    for one in fields(Format):
+        group.add_argument(f"--{_PREFIX}{one.name}", metavar="TEXT", help=argparse.SUPPRESS)
+
+
+def format_from_options(chosen: argparse.Namespace) -> Format | None:
+    """Return the format that is asked for, or None if nothing is said of it.
+
+    Raises ConfigError, with every field that is wrong.
+    """
+    options = {
+        name.removeprefix(_PREFIX): value
+        for name, value in vars(chosen).items()
+        if name.startswith(_PREFIX) and value is not None
+    }
+    if chosen.format is None and not options:
+        return None
+    return Format.of({**_in_file(chosen.format), **options}, str(chosen.format or "options"))
+
+
+def _in_file(path: Path | None) -> dict[str, object]:
+    if path is None:
+        return {}
+    document = plain_yaml.load(plain_yaml.read(path), str(path))
+    if document.problems:
+        raise ConfigError(document.problems)
+    if not isinstance(document.value, dict):
+        fix = "Write fields of the format: `think: reasoning`."
+        raise ConfigError([Problem(str(path), "holds no fields.", fix)])
+    return document.value
+
+
+def store_format(
+    store: "Store", wanted: Format | None = None, *, overwrite: bool = False
+) -> Format:
+    """Return the format of a store: `wanted`, or the default, where it has none yet.
+
+    A folder has one format for all that is made in it, which is a step of the store. Raises
+    RunFolderError, with the differences, when it has another one than `wanted` and `overwrite` is
+    not set. With it, all that was made in the other format is stale.
+    """
+    if wanted is None:
+        wanted = Format.of(store.settings("format"), f"{store.folder}: format")
+    if store.check("format", wanted.settings(), overwrite=overwrite) != "done":
+        with store.recording("format", wanted.settings()):
+            pass
+    return wanted

@@ -23,9 +23,9 @@ from hf_rlhf.storage.secrets import find_secrets, scrub
 from hf_rlhf_traces.dataset_card import CARD, check_card, present, render, write_card
 from hf_rlhf_traces.options import add_overwrite, verb_parser
 from hf_rlhf_traces.rows import DATASETS, MADE_BY
+from hf_rlhf_traces.shards import SPLITS, shard_files
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.terminal import bars
-from hf_rlhf_traces.writing import SPLITS
 
 LIST = "traces_dataset.json"
 _TOLD = ("license", "license_name", "license_link", "language", "pretty_name", "source")
@@ -98,7 +98,7 @@ def wanted(store: Store, asked: Sequence[str] | None) -> list[str]:
     """Return the datasets to push. Raises PublishError for one that is not there, or is stale."""
     there = present(store)
     folder = store.folder / "datasets"
-    built = [name for name in DATASETS if (folder / name / "train.parquet").exists()]
+    built = [name for name in DATASETS if shard_files(folder / name, "train")]
     names = [name for name in DATASETS if name in (asked or built)]
     if not names:
         raise PublishError(
@@ -121,8 +121,12 @@ def bundle_of(
     Raises PublishError for a secret in the card, or in rows that are not redacted, or cannot be.
     """
     folder = store.folder / "datasets"
-    paths = [f"{name}/{split}.parquet" for name in names for split in SPLITS]
-    files = {path: folder / path for path in paths}
+    files = {
+        f"{name}/{path.name}": path
+        for name in names
+        for split in SPLITS
+        for path in shard_files(folder / name, split)
+    }
     secrets = secrets_in_use(hub)
     bundle = Bundle(folder if scratch is None else scratch)
     bundle.add_text(CARD, card)

@@ -3,19 +3,18 @@
     read_line(raw, where, options) -> Read | Rejected      a line of JSON Lines, as bytes
     read_values(values, where, options) -> Read | Rejected a row already parsed
 
-A `Read` holds the trace as it is written to traces.jsonl. Ids that were given before are settled
-by `hf_rlhf_traces.tally.Tally.add`, in the order of the input.
+A `Read` holds the trace as it is written to traces.jsonl. Repeated rows and ids are resolved by
+`hf_rlhf_traces.tally.Tally.add`, in the order of the input.
 """
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
 from msgspec import Struct
-from msgspec.structs import replace
 from xxhash import xxh3_128_hexdigest
 
 from hf_rlhf.data.formats import repeated_key
@@ -33,16 +32,17 @@ from hf_rlhf_traces.trace import (
     Reasoning,
     Search,
     SearchResult,
-    Step,
     Trace,
     Unknown,
     body_of,
-    decoded,
 )
 
 SHOWN = 2_000
 """Characters of a rejected row that are kept."""
-_KINDS = {Reasoning: "reasoning", Search: "searches", SearchResult: "results"}
+_KINDS = {
+    **{Reasoning: "reasoning", Search: "searches", SearchResult: "results"},
+    **{Answer: "answers", Unknown: "unknown"},
+}
 PACKED = (
     *("trace", "steps", "trajectory", "messages", "conversation", "input", "output", "response"),
     *("responses_create_params", "full_traces", "fields", "conversations"),
@@ -72,8 +72,7 @@ class Options:
     """Which answers are learned from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Struct, frozen=True, tag=True):
     """A row that is no trace, and why."""
 
     where: str
@@ -81,12 +80,12 @@ class Rejected:
     """A key of `hf_rlhf_traces.outcomes.REJECTED`."""
     detail: str
     row: str = ""
-    """What stands there, as text, cut to `SHOWN` characters."""
+    """The row as text, cut to `SHOWN` characters."""
     cut: bool = False
 
 
-class Read(Struct, frozen=True, gc=False):
-    """A trace as it is written, and what is to be told of it. Small, to be sent by a worker."""
+class Read(Struct, gc=False, tag=True):
+    """A row that is a trace: the trace, and what is counted of it."""
 
     id: str
     """The row's own, or its digest."""
@@ -94,33 +93,23 @@ class Read(Struct, frozen=True, gc=False):
     form: str
     key: str
     """The question's key."""
-    body: bytes
-    """Question, steps and fields as JSON, without braces. Sent with those of its block."""
     digest: str
     """Of `body`: 32 hex digits, the same for the same row wherever it stands."""
-    steps: dict[tuple[str, str], int]
-    """Steps by kind (`reasoning`, `searches`, `results`, `answers`, `unknown`) and type."""
+    steps: dict[str, int]
+    """Steps by kind: `reasoning`, `searches`, `results`, `answers`, `unknown`."""
+    types: list[tuple[str, str]]
+    """Kind and type of each answer and each unknown step."""
     noted: dict[str, int]
-    typed: Trace | None = None
-    """What `body` says, in the process that has read it."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Send all but what is sent for the block, and the typed trace."""
-        told = (self.id, self.where, self.form, self.key, b"", self.digest)
-        return Read, (*told, self.steps, self.noted)
+    body: bytes = b""
+    """Question, steps and fields as JSON, without braces."""
+    trace: Trace | None = None
+    """Typed; without id and place."""
 
     @property
     def line(self) -> bytes:
         """The line of traces.jsonl."""
         name, where = orjson.dumps(self.id), orjson.dumps(self.where)
         return b'{"id":%b,%b,"where":%b}\n' % (name, self.body, where)
-
-    @property
-    def trace(self) -> Trace:
-        """The typed trace."""
-        if self.typed is None:
-            return decoded(self.line)
-        return replace(self.typed, id=self.id, where=self.where)
 
 
 def read_line(raw: bytes, where: str, options: Options) -> Read | Rejected:
@@ -235,9 +224,15 @@ def _read(values: Mapping[str, Any], where: str, options: Options, noted: Noted)
     except (TypeError, UnicodeEncodeError) as error:
         raise BadRow("malformed", f"cannot be written as JSON: {error}") from error
     digest = xxh3_128_hexdigest(body)
-    told = (rough.id or digest, where, name, trace.key, body, digest)
-    typed = None if unknown else trace  # unknown steps may hold what JSON does not
-    return Read(*told, _counts(steps), +noted, typed)
+    types = [
+        ("answers" if isinstance(step, Answer) else "unknown", step.kind)
+        for step in steps
+        if isinstance(step, (Answer, Unknown))
+    ]
+    counts = Counter(map(type, steps))
+    kinds = {name: counts[kind] for kind, name in _KINDS.items() if kind in counts}
+    identity = (rough.id or digest, where, name, trace.key, digest)
+    return Read(*identity, kinds, types, +noted, body, trace)
 
 
 def _as_json(fields: Mapping[str, Any]) -> Any:
@@ -245,16 +240,6 @@ def _as_json(fields: Mapping[str, Any]) -> Any:
         return orjson.loads(orjson.dumps(fields, default=str)) if fields else {}
     except orjson.JSONEncodeError as error:
         raise BadRow("malformed", f"cannot be written as JSON: {error}") from error
-
-
-def _counts(steps: Sequence[Step]) -> dict[tuple[str, str], int]:
-    types = Counter(map(type, steps))
-    counts = {(name, ""): types[kind] for kind, name in _KINDS.items() if kind in types}
-    for step in steps:
-        if isinstance(step, (Answer, Unknown)):
-            named = ("answers" if isinstance(step, Answer) else "unknown", step.kind)
-            counts[named] = counts.get(named, 0) + 1
-    return counts
 
 
 def _unpacked(values: Mapping[str, Any], noted: Noted) -> Mapping[str, Any]:

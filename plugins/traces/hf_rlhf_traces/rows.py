@@ -7,7 +7,6 @@ docs/traces-data.md follow from these types.
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 
 if TYPE_CHECKING:
@@ -61,26 +60,6 @@ class Step(Origin):
     prompt: Annotated[str, "question, and all that was said and found so far, in tags"]
     answer: Annotated[str, "what was said next, up to the next result or the end, in tags"]
     final: Annotated[bool, "whether the reply ends the trace"]
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """A text that is not joined yet: the first `count` of some lines, which may grow."""
-
-    all: list[str]
-    count: int
-
-    def __str__(self) -> str:
-        """Return the text."""
-        return "\n".join(self.all[: self.count])
-
-
-class GrowingStep(Origin):
-    """A `Step` whose prompt is not joined yet."""
-
-    prompt: Lines
-    answer: str
-    final: bool
 
 
 class Summarised(Origin):

@@ -163,8 +163,7 @@ def _arguments(
             return [folder, "--seed", str(chosen.seed), *anew]
         case "train":
             _refuse_unmeasurable(chosen.out, options.get("eval", []))
-            unmeasured = _unmeasured(chosen.out, options.get("train", []))
-            return [folder, "--seed", str(chosen.seed), *unmeasured, *anew]
+            return [folder, "--seed", str(chosen.seed), *anew]
         case "eval":
             return [folder, "--record", *_measured(chosen.out, options.get("eval", []), options)]
         case "analyze":
@@ -230,21 +229,6 @@ def _refuse_unmeasurable(folder: Path, options: Sequence[str]) -> None:
         "of more questions, or a larger --validation_ratio; or measure what is memorised: "
         "--eval.split train --eval.allow_training_questions."
     )
-
-
-def _unmeasured(folder: Path, options: Sequence[str]) -> list[str]:
-    """Leave out the held-out measures of training where a phase has no sample for them."""
-    from hf_rlhf_traces.fitting import without_held_out
-
-    if any(word.startswith("--evaluation") for word in options):
-        return []
-    if not (lacking := without_held_out(Store.open(folder), options)):
-        return []
-    print(
-        f"\nNo validation sample of {', '.join(lacking)} is short enough, so nothing is measured "
-        "during training (--evaluation null). Longer ones: --train.max_length N."
-    )
-    return ["--evaluation", "null"]
 
 
 def _published(run: Path, repo_id: str) -> list[str]:

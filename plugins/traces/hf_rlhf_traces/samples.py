@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.rows import Chat, GrowingStep, Lines, Multiturn, Origin, Step
+from hf_rlhf_traces.rows import Chat, Multiturn, Origin, Step
 from hf_rlhf_traces.trace import Answer, Reasoning, Search, Trace, Unknown, turns
 
 _WHOLE = -1
@@ -141,33 +141,23 @@ def _drawn(seed: int, trace: str, sample: int, turn: int) -> float:
 def step_rows(trace: Trace, form: Format) -> tuple[list[Step], Counter[str]]:
     """Return a sample for each group of results that has a reply, and counts.
 
-    Prompt: the question and all up to that group. Answer: what was said up to the next, or to the
-    end.
-    """
-    rows, counts = growing_step_rows(trace, form)
-    return [{**row, "prompt": str(row["prompt"])} for row in rows], counts
-
-
-def growing_step_rows(trace: Trace, form: Format) -> tuple[list[GrowingStep], Counter[str]]:
-    """Return what `step_rows` returns, with prompts that are not joined yet.
-
-    The prompts of a trace are some lines of one list each: to write them, it need not be copied for
-    each of them.
+    Prompt: the question and all up to that group. Answer: the agent's words up to the next group,
+    or to the end.
     """
     made = _Turns.of(trace, form)
-    rows: list[GrowingStep] = []
-    seen = [form.asked(trace.question)]
-    for place, (said, found) in enumerate(zip(made.said, made.found, strict=True)):
-        if place and said:
+    rows: list[Step] = []
+    prompt = form.asked(trace.question)
+    for number, (reply, results) in enumerate(zip(made.said, made.found, strict=True)):
+        if number and reply:
             rows.append(
                 {
-                    **_origin(trace, made, place),
-                    "prompt": Lines(seen, len(seen)),
-                    "answer": said,
-                    "final": place == made.groups,
+                    **_origin(trace, made, number),
+                    "prompt": prompt,
+                    "answer": reply,
+                    "final": number == made.groups,
                 }
             )
-        seen.extend(filter(None, (said, found)))
+        prompt = "\n".join(filter(None, (prompt, reply, results)))
     return rows, made.counts(trace, first=1)
 
 

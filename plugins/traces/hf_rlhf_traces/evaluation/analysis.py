@@ -1,6 +1,5 @@
 """Where models do well and badly: by depth of the trace, by length of the context, case by case."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from hf_rlhf_traces.evaluation.metrics import TASKS, Task
 from hf_rlhf_traces.evaluation.results import FOLDER as EVAL
 from hf_rlhf_traces.evaluation.results import RESULTS, Scored, means
 from hf_rlhf_traces.evaluation.scoring import SCORES
+from hf_rlhf_traces.shards import split_digest
 from hf_rlhf_traces.store import Store
 
 JUDGED_BY: Mapping[Task, Sequence[str]] = {
@@ -84,14 +84,9 @@ def load(store: Store, labels: Sequence[str] = ()) -> Analysed:
 
 
 def _check_current(store: Store, task: str, data: Mapping[str, Any], again: str) -> None:
-    path = store.folder / "datasets" / data["dataset"] / f"{data['split']}.jsonl"
-    try:
-        with path.open("rb") as file:
-            now = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be read: {error}.") from error
-    if now != data["sha256"]:
-        raise RunFolderError(f"{path} has changed since {task} was evaluated. {again}")
+    folder = store.folder / "datasets" / data["dataset"]
+    if split_digest(folder, data["split"]) != data["sha256"]:
+        raise RunFolderError(f"{folder} has changed since {task} was evaluated. {again}")
 
 
 def _read(path: Path, again: str) -> list[Scored]:

@@ -44,7 +44,7 @@ def summarize_main(argv: Sequence[str]) -> int:
     """Make a summary for each sample of `steps`."""
     chosen = asked_summaries(argv)
 
-    from hf_rlhf_traces.format_options import store_format
+    from hf_rlhf_traces.format import store_format
     from hf_rlhf_traces.store import Store
     from hf_rlhf_traces.summaries.summarize import Again, summarize
 
@@ -105,7 +105,8 @@ def split_summary_main(argv: Sequence[str]) -> int:
     """Build the datasets `summary_prefix` and `summary_only`."""
     chosen = split_parser().parse_args(argv)
 
-    from hf_rlhf_traces.format_options import store_format
+    from hf_rlhf_traces.dataset_card import write_card
+    from hf_rlhf_traces.format import store_format
     from hf_rlhf_traces.store import Store
     from hf_rlhf_traces.summaries.split_summary import ONLY, PREFIX, Filter, split_summary
 
@@ -114,22 +115,10 @@ def split_summary_main(argv: Sequence[str]) -> int:
     store.report("summarize")
     report = split_summary(store, store_format(store), chosen_rows, overwrite=chosen.overwrite)
     print(f"split_summary: {'done already. ' * ('done_before' in report)}{split_described(report)}")
-    _show_tokens(store, chosen.tokenizer)
+    write_card(store)
     for name in (PREFIX, ONLY):
         print(store.folder / "datasets" / name)
     return 0
-
-
-def _show_tokens(store: Any, tokenizer: str) -> None:
-    """Print the tokens of both datasets, and tell them to the card."""
-    from hf_rlhf_traces.dataset_card import write_card
-    from hf_rlhf_traces.summaries.split_summary import ONLY, PREFIX
-    from hf_rlhf_traces.terminal import console
-    from hf_rlhf_traces.token_table import measured, token_table
-
-    if tokenizer != "none":
-        console().print(token_table(measured(store, (PREFIX, ONLY), tokenizer)))
-    write_card(store)
 
 
 def described(report: Mapping[str, Any]) -> str:
@@ -258,7 +247,7 @@ def split_parser() -> Parser:
     parser = verb_parser(
         "split_summary",
         "The datasets summary_prefix (full context to summary and reply) and summary_only (summary "
-        "to reply), and how many tokens the one saves over the other.",
+        "to reply).",
         folder="what `summarize` wrote",
     )
     add = parser.add_argument
@@ -273,12 +262,6 @@ def split_parser() -> Parser:
         "--keep_unverbatim",
         action="store_true",
         help="keep quotes that are not word for word, and summaries that have no other",
-    )
-    add(
-        "--tokenizer",
-        default="package://hf_rlhf_traces/tiny_base",
-        metavar="MODEL",
-        help="to count tokens with; none to leave that; default: %(default)s",
     )
     add_overwrite(parser)
     return parser

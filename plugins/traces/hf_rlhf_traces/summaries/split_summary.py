@@ -4,22 +4,25 @@ Every sample of `steps` is a row of both, or is counted under the reason why not
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import ConfigError, DataError, Problem
+from hf_rlhf.storage.files import whole_folder
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.rows import Chat, Origin, Split, Summarised
+from hf_rlhf_traces.shards import ShardWriter, name_shards
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import summarize
 from hf_rlhf_traces.summaries.kept import FOLDER, content_of, failures_of, summaries_of
 from hf_rlhf_traces.summaries.summary import Quote, Summary, render
-from hf_rlhf_traces.writing import dataset_written
 
 STEP = "split_summary"
 PREFIX, ONLY = "summary_prefix", "summary_only"
+SHARD_ROWS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +52,7 @@ def split_summary(
     """
     made_by = store.settings(summarize.STEP)
     left = store.report(summarize.STEP).get("content")
-    # The last says that a folder of a version that kept them was made otherwise.
-    settings = {
-        **asdict(chosen),
-        "all_quotes_invented": "kept" if not chosen.drop_unverbatim else "left out",
-    }
+    settings = asdict(chosen)
     folders = {name: store.folder / "datasets" / name for name in (PREFIX, ONLY)}
     there = all(folder.exists() for folder in folders.values())
     if store.check(STEP, settings, overwrite=overwrite) == "done" and there:
@@ -62,12 +61,9 @@ def split_summary(
         raise _other_summaries(store)
     after = ("read", "format", "steps", summarize.STEP)
     with (
-        store.making(STEP, settings, after=after, replacing=True) as report,
-        ExitStack() as writing,
+        store.recording(STEP, settings, after=after, replaces=True) as recording,
+        _both_datasets(folders) as write,
     ):
-        prefix, only = (
-            writing.enter_context(dataset_written(folder, name)) for name, folder in folders.items()
-        )
         counts: Counter[str] = Counter()
         failed: Counter[str] = Counter()
         failures = failures_of(store.folder / FOLDER)
@@ -84,8 +80,7 @@ def split_summary(
             else:
                 kept = _summary(summary, chosen, counts)
                 counts[side] += 1
-                prefix[side].add(prefix_row(row, kept, share, form))
-                only[side].add(only_row(row, kept, share, form))
+                write(side, prefix_row(row, kept, share, form), only_row(row, kept, share, form))
         if not counts["train"] + counts["validation"]:
             raise DataError(
                 f"{store.folder}: no row is left of {counts['steps']} samples: "
@@ -94,8 +89,41 @@ def split_summary(
                 f"(--keep_unverbatim keeps them), {failed.total()} failed, "
                 f"{counts['missing']} not summarised."
             )
-        report.update(_report(counts, failed, made_by))
-    return report
+        recording.result.update(_report(counts, failed, made_by))
+    return store.report(STEP)
+
+
+@contextmanager
+def _both_datasets(
+    folders: Mapping[str, Path],
+) -> Iterator[Callable[[Split, Summarised, Summarised], None]]:
+    """Give what writes a row of each dataset; both replace the old ones in the end."""
+    with ExitStack() as closing:
+        made = {
+            name: closing.enter_context(whole_folder(folder, overwrite=True))
+            for name, folder in folders.items()
+        }
+        writers: dict[str, ShardWriter] = {}
+        count = 0
+
+        def write(side: Split, prefix: Summarised, only: Summarised) -> None:
+            nonlocal count
+            if count % SHARD_ROWS == 0:
+                close()
+                number = count // SHARD_ROWS
+                writers.update({one: ShardWriter(made[one], one, number) for one in made})
+            count += 1
+            writers[PREFIX].add(side, [prefix])
+            writers[ONLY].add(side, [only])
+
+        def close() -> None:
+            for writer in writers.values():
+                writer.close()
+
+        yield write
+        close()
+        for folder in made.values():
+            name_shards(folder)
 
 
 def _report(

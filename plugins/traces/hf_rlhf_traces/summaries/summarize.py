@@ -13,19 +13,17 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
-import orjson
-
-from hf_rlhf.errors import DataError, JudgeError
+from hf_rlhf.errors import JudgeError
 from hf_rlhf.rewards.judges.text_generation import Messages, NoText, OpenAIText, Text
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.rows import Split
+from hf_rlhf_traces.shards import SPLITS, dataset_rows
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import writer_prompt
 from hf_rlhf_traces.summaries.extractive import Extractive
 from hf_rlhf_traces.summaries.kept import FOLDER, Kept, content_of, summaries_of, written_in
 from hf_rlhf_traces.summaries.progress import shown
 from hf_rlhf_traces.summaries.summary import Malformed, Summary, are_verbatim
-from hf_rlhf_traces.writing import SPLITS, written_lines
 
 STEP = "summarize"
 Row = Mapping[str, Any]
@@ -215,7 +213,9 @@ def summarize(
         return {**store.report(STEP), "done_before": True}
     with (
         written_in(store.folder / FOLDER),
-        store.making(STEP, settings, after=("read", "format", "steps"), replacing=True) as report,
+        store.recording(
+            STEP, settings, after=("read", "format", "steps"), replaces=True
+        ) as recording,
     ):
         by = _digest(settings, form)
         kept = Kept(store.folder / FOLDER, by)
@@ -230,10 +230,11 @@ def summarize(
         finally:
             kept.close()
         kept.settle(order)
+        report = recording.result
         report.update(_report(store, samples, kept))
         report["content"] = content_of(store.folder / FOLDER)
         report["order"] = _order_of(store)
-        report["this_call"] = {"made": log.made, "failed": log.failed, **how.usage()}
+        recording.notes["this_call"] = {"made": log.made, "failed": log.failed, **how.usage()}
         if not report["summarised"]:
             raise JudgeError(
                 f"None of {samples} samples was summarised. Failed: {report['failed']}. Why: "
@@ -242,18 +243,13 @@ def summarize(
     return store.report(STEP)
 
 
-def steps_rows(store: Store) -> Iterator[tuple[Split, dict[str, Any]]]:
+def steps_rows(
+    store: Store, columns: Sequence[str] | None = None
+) -> Iterator[tuple[Split, dict[str, Any]]]:
     """Yield each sample of `steps` with its split, training first."""
     for side in SPLITS:
-        path = store.folder / "datasets" / "steps" / f"{side}.jsonl"
-        for number, line in enumerate(written_lines(path), start=1):
-            try:
-                yield side, orjson.loads(line)
-            except ValueError as error:
-                raise DataError(
-                    f"{path}:{number}: is no JSON ({error}). Make it anew: hf-rlhf traces "
-                    f"steps {store.folder} --overwrite"
-                ) from error
+        for row in dataset_rows(store.folder / "datasets" / "steps", side, columns):
+            yield side, row
 
 
 def _missing(store: Store, by: str, kept: Kept, again: Again, order: list[str]) -> Iterator[Row]:
@@ -286,13 +282,9 @@ def _due(store: Store, again: Again) -> bool:
 
 def _order_of(store: Store) -> str:
     """Return 32 hex digits of the ids of the samples in their order."""
-    import pyarrow.parquet as pq
-
     hashed = hashlib.blake2b(digest_size=16)
-    for side in SPLITS:
-        with pq.ParquetFile(store.folder / "datasets" / "steps" / f"{side}.parquet") as file:
-            for batch in file.iter_batches(columns=["id"]):
-                hashed.update("\0".join([*batch.column(0).to_pylist(), ""]).encode())
+    for _, row in steps_rows(store, ["id"]):
+        hashed.update(f"{row['id']}\0".encode())
     return hashed.hexdigest()
 
 
