@@ -94,5 +94,13 @@ def _holds_other_files(folder: Path) -> bool:
     if not folder.is_dir():
         return folder.exists()
     # A process that was killed before it wrote the ledger leaves these.
-    ours = (LOCK_NAME, OWNER_NAME, f".{MANIFEST}.", f".{TRACES}.", f".{REJECTS}.", REFUSED)
+    ours = (
+        "pipeline",
+        LOCK_NAME,
+        OWNER_NAME,
+        f".{MANIFEST}.",
+        f".{TRACES}.",
+        f".{REJECTS}.",
+        REFUSED,
+    )
     return any(not path.name.startswith(ours) for path in folder.iterdir())
