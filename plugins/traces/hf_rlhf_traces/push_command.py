@@ -1,15 +1,13 @@
 """`hf-rlhf traces push DIR --repo_id YOU/NAME`: the datasets of a store as a Hub dataset.
 
 One commit of Parquet files, the card, and a list of both with their hashes, by which a later push
-knows its own. JSON Lines have the same rows, and stay.
+recognises its own files.
 """
 
 import argparse
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,7 +26,7 @@ from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.terminal import bars
 
 LIST = "traces_dataset.json"
-_TOLD = ("license", "license_name", "license_link", "language", "pretty_name", "source")
+_FACTS = ("license", "license_name", "license_link", "language", "pretty_name", "source")
 _BATCH, _SHOWN = 64, 3
 
 
@@ -37,11 +35,11 @@ def push_main(argv: Sequence[str]) -> int:
     chosen = _parser().parse_args(argv)
     store = Store.open(chosen.folder)
     names = wanted(store, chosen.dataset)
-    told = {name: getattr(chosen, name) for name in _TOLD}
-    told["redacted"] = chosen.redact
+    facts = {name: getattr(chosen, name) for name in _FACTS}
+    facts["redacted"] = chosen.redact
     if chosen.dry_run:
-        said = {name: one for name, one in told.items() if one is not None}
-        card = render(store, names, {**store.settings("card"), **said, "repo_id": chosen.repo_id})
+        new = {name: one for name, one in facts.items() if one is not None}
+        card = render(store, names, {**store.settings("card"), **new, "repo_id": chosen.repo_id})
         check_card(card)
         print(card)
         return 0
@@ -49,7 +47,7 @@ def push_main(argv: Sequence[str]) -> int:
     again = f"hf-rlhf traces push {shlex.join(argv)}"
     with or_finish(hub, chosen.repo_id, again):
         repo_id = hub.writable_repo(chosen.repo_id)
-    write_card(store, {**told, "repo_id": repo_id})
+    write_card(store, {**facts, "repo_id": repo_id})
     card = render(store, names, store.settings("card"))
     with TemporaryDirectory() as scratch:
         bundle = bundle_of(store, names, card, hub, Path(scratch) if chosen.redact else None)
@@ -142,37 +140,29 @@ def bundle_of(
     return bundle
 
 
-@contextmanager
-def _batches(files: Mapping[str, Path], doing: str) -> Iterator[Callable[[Path], Iterator[Any]]]:
-    """Give what reads a file batch by batch, and shows how much of all files is read."""
-    import pyarrow.parquet as pq
-
-    with bars() as progress:
-        total = sum(pq.read_metadata(file).num_rows for file in files.values())
-        advance = partial(progress.advance, progress.add_task(doing, total=total))
-
-        def read(file: Path) -> Iterator[Any]:
-            for batch in pq.ParquetFile(file).iter_batches(batch_size=_BATCH):
-                yield batch
-                advance(len(batch))
-
-        yield read
-
-
 def _check_rows(files: Mapping[str, Path], secrets: Mapping[str, str]) -> None:
     found: list[str] = []
-    with _batches(files, "looking for secrets") as read:
-        for path, file in files.items():
-            for batch in read(file):
-                found += (f"{path}: {line}" for line in _secrets_of(batch.to_pylist(), secrets))
+    for path, file in files.items():
+        for batch in _batches(file, f"looking for secrets in {path}"):
+            found += (f"{path}: {line}" for line in _secrets_of(batch.to_pylist(), secrets))
     if found:
-        shown = "".join(f"\n  - {line}" for line in found[:_SHOWN])
+        first = "".join(f"\n  - {line}" for line in found[:_SHOWN])
         more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise PublishError(
-            f"{len(found)} samples hold what looks like a secret:{shown}{more}\n"
-            "Nothing was pushed. Take it out of the source, or say --redact; and replace what is a "
+            f"{len(found)} samples hold what looks like a secret:{first}{more}\n"
+            "Nothing was pushed. Remove it from the source, or add --redact; and replace what is a "
             "secret of yours."
         )
+
+
+def _batches(file: Path, title: str) -> Iterator[Any]:
+    import pyarrow.parquet as pq
+
+    with bars() as progress, pq.ParquetFile(file) as opened:
+        task = progress.add_task(title, total=opened.metadata.num_rows)
+        for batch in opened.iter_batches(batch_size=_BATCH):
+            yield batch
+            progress.advance(task, len(batch))
 
 
 def _secrets_of(rows: Sequence[Mapping[str, Any]], secrets: Mapping[str, str]) -> Iterator[str]:
@@ -190,14 +180,13 @@ def _redacted(files: Mapping[str, Path], scratch: Path) -> dict[str, Path]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with _batches(files, "taking secrets out") as read:
-        for path, file in files.items():
-            (scratch / path).parent.mkdir(parents=True, exist_ok=True)
-            schema = pq.read_schema(file)
-            with pq.ParquetWriter(scratch / path, schema, compression="zstd") as writer:
-                for batch in read(file):
-                    clean = [scrub(row) for row in batch.to_pylist()]
-                    writer.write_batch(pa.RecordBatch.from_pylist(clean, schema))
+    for path, file in files.items():
+        (scratch / path).parent.mkdir(parents=True, exist_ok=True)
+        schema = pq.read_schema(file)
+        with pq.ParquetWriter(scratch / path, schema, compression="zstd") as writer:
+            for batch in _batches(file, f"removing secrets from {path}"):
+                clean = [scrub(row) for row in batch.to_pylist()]
+                writer.write_batch(pa.RecordBatch.from_pylist(clean, schema))
     return {path: scratch / path for path in files}
 
 

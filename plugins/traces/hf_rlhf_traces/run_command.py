@@ -10,24 +10,14 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from hf_rlhf.data.sources import near
 from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, Problem
-from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.record import load_record
 from hf_rlhf_traces.options import Parser, add_model_repo, add_overwrite, real, seed, verb_parser
-from hf_rlhf_traces.reconciliation import (
-    Line,
-    as_markdown,
-    check,
-    of_evaluation,
-    of_training,
-    reconciliation,
-)
+from hf_rlhf_traces.reconciliation import accounts
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.terminal import no_bars_of_datasets
 from hf_rlhf_traces.train_command import check_overrides, train_parser
@@ -37,7 +27,6 @@ STEPS = (
     *("train", "eval", "analyze", "publish"),
 )
 """In this order; `publish` only where a repository is named."""
-TABLE = "reconciliation.md"
 BASE = "base"
 """The label of the model that training began with."""
 NEXT_STEP_METRICS = ("answer_exact", "query_f1")
@@ -45,36 +34,29 @@ NEXT_STEP_METRICS = ("answer_exact", "query_f1")
 _ratio = real("a share above 0 and below 1", lambda number: 0 < number < 1)
 
 
-@dataclass(frozen=True)
-class Made:
-    """A step that has ended."""
-
-    step: str
-    seconds: float
-
-
 def main(argv: Sequence[str]) -> int:
-    """Do every step, and say what came of them."""
+    """Do every step, and print what came of them."""
     chosen, others = _parser().parse_known_args(argv)
     options = step_options(others)
     _check_options(options, chosen.out)
     no_bars_of_datasets()
-    made: list[Made] = []
+    seconds: dict[str, float] = {}
     steps = STEPS if chosen.repo_id else STEPS[:-1]
     for number, step in enumerate(steps, start=1):
         started = time.perf_counter()
         try:
-            command = [*_arguments(step, chosen, options), *options.get(step, [])]
-            _head(f"{number}/{len(steps)}", step, command)
-            code = _verb(step, command)
+            words = [*_arguments(step, chosen, options), *options.get(step, [])]
+            verb = step if step == "publish" else f"traces {step}"
+            print(f"\n[{number}/{len(steps)}] hf-rlhf {verb} {shlex.join(words)}", flush=True)
+            code = _run_verb(step, words)
         except HfRlhfError:
-            _stopped(step, argv)
+            _report_stop(step, argv)
             raise
         if code:
-            _stopped(step, argv)
+            _report_stop(step, argv)
             return code
-        made.append(Made(step, time.perf_counter() - started))
-    _end(chosen, made, _run_folder(chosen.out, options))
+        seconds[step] = time.perf_counter() - started
+    _show_results(chosen, seconds, _run_folder(chosen.out, options))
     return 0
 
 
@@ -160,16 +142,20 @@ def _arguments(
             split = ["--validation_ratio", str(chosen.validation_ratio), "--seed", str(chosen.seed)]
             return [*files, "--out", folder, *split, *anew]
         case "multiturn":
-            return [folder, "--seed", str(chosen.seed), *anew]
+            held_out = Store.open(chosen.out).report("split_summary")["samples"]["validation"]
+            unmeasured = [] if held_out else ["--evaluation", "null"]
+            return [folder, "--seed", str(chosen.seed), *unmeasured, *anew]
         case "train":
             _refuse_unmeasurable(chosen.out, options.get("eval", []))
-            return [folder, "--seed", str(chosen.seed), *anew]
+            held_out = Store.open(chosen.out).report("split_summary")["samples"]["validation"]
+            unmeasured = [] if held_out else ["--evaluation", "null"]
+            return [folder, "--seed", str(chosen.seed), *unmeasured, *anew]
         case "eval":
-            return [folder, "--record", *_measured(chosen.out, options.get("eval", []), options)]
+            return [folder, "--record", *_eval_words(chosen.out, options.get("eval", []), options)]
         case "analyze":
             return [folder]
         case "publish":
-            return _published(_run_folder(chosen.out, options), chosen.repo_id)
+            return _publish_words(_run_folder(chosen.out, options), chosen.repo_id)
         case _:
             return [folder, *anew]
 
@@ -180,7 +166,7 @@ def _run_folder(folder: Path, options: Mapping[str, Sequence[str]]) -> Path:
     return folder / "runs" / str(chosen.strategy)
 
 
-def _measured(
+def _eval_words(
     folder: Path, asked: Sequence[str], options: Mapping[str, Sequence[str]]
 ) -> list[str]:
     """Return which models are measured, where no option says so: the base, and what became of it.
@@ -231,7 +217,7 @@ def _refuse_unmeasurable(folder: Path, options: Sequence[str]) -> None:
     )
 
 
-def _published(run: Path, repo_id: str) -> list[str]:
+def _publish_words(run: Path, repo_id: str) -> list[str]:
     """Return how a run is published; a base that is not on the Hub goes there, too."""
     base = str(load_record(run)["config"]["model_name_or_path"])
     local = base.startswith("package://") or Path(base).exists()
@@ -239,79 +225,56 @@ def _published(run: Path, repo_id: str) -> list[str]:
     return [str(run), "--repo_id", repo_id, *pushed]
 
 
-def _verb(step: str, command: Sequence[str]) -> int:
+def _run_verb(step: str, words: Sequence[str]) -> int:
     from hf_rlhf_traces.command import VERBS
 
     if step == "publish":
         from hf_rlhf.cli.publish import publish_main
 
-        return publish_main(command)
+        return publish_main(words)
     module, name, _ = VERBS[step]
-    return int(getattr(import_module(f"hf_rlhf_traces.{module}"), name)(command))
+    return int(getattr(import_module(f"hf_rlhf_traces.{module}"), name)(words))
 
 
-def _head(place: str, step: str, command: Sequence[str]) -> None:
-    verb = step if step == "publish" else f"traces {step}"
-    print(f"\n[{place}] hf-rlhf {verb} {shlex.join(command)}", flush=True)
-
-
-def _stopped(step: str, argv: Sequence[str]) -> None:
+def _report_stop(step: str, argv: Sequence[str]) -> None:
     print(
-        f"\nStopped in {step}. What is made stays; mend what is said below, and the same command "
-        f"goes on there: hf-rlhf traces run {shlex.join(argv)}",
+        f"\nStopped in {step}. Finished steps are kept: after the problem below is solved, the "
+        f"same command continues with this one: hf-rlhf traces run {shlex.join(argv)}",
         file=sys.stderr,
         flush=True,
     )
 
 
-def _end(chosen: argparse.Namespace, made: Sequence[Made], run: Path) -> None:
-    """Show how long each step took, what became of what it was given, and what was learned."""
+def _show_results(chosen: argparse.Namespace, seconds: Mapping[str, float], run: Path) -> None:
+    """Print how long each step took, what became of its input, and the verdict."""
+    from rich.table import Table
+
+    from hf_rlhf.training.progress import clock
     from hf_rlhf_traces.evaluation.tables import verdict_lines
     from hf_rlhf_traces.terminal import console
 
     store = Store.open(chosen.out)
-    lines = [*reconciliation(store), *of_training(run), *of_evaluation(store)]
-    atomic_write_text(store.folder / TABLE, as_markdown(lines))
-    shown = console()
+    counts = {one.step: one for one in accounts(store)}
+    table = Table(title="Steps", title_justify="left")
+    for name in ("step", "time", "in", "kept", "left out"):
+        table.add_column(name, justify="left" if name in ("step", "left out") else "right")
+    for step, time_s in seconds.items():
+        one = counts.get(step)
+        cells = (f"{one.taken:,} {one.unit}", f"{one.kept:,}", one.reasons) if one else ()
+        table.add_row(step, clock(time_s), *cells)
     print()
-    shown.print(_times(made))
-    shown.print(_accounts(lines))
-    check(lines)
-    print(f"accounts: {store.folder / TABLE}")
+    console().print(table)
     for plot in sorted((store.folder / "analysis").glob("*.png")):
         print(f"plot: {plot}")
     print(f"model: {run} (card: README.md, weights: merged)")
     if chosen.repo_id:
         print(f"published: {load_record(run)['publish']['url']}")
     else:
-        print(f"publish it: hf-rlhf publish {shlex.join(_published(run, 'YOU/NAME'))}")
+        words = shlex.join(_publish_words(run, "YOU/NAME"))
+        print(f"publish it: hf-rlhf publish {words}")
     results = json.loads((store.folder / "eval" / "results.json").read_text(encoding="utf-8"))
     for line in verdict_lines(results, run.name, BASE):
         print(line)
-
-
-def _times(made: Sequence[Made]) -> Any:
-    from rich.table import Table
-
-    from hf_rlhf.training.progress import clock
-
-    table = Table(title="Steps", title_justify="left")
-    table.add_column("step")
-    table.add_column("time", justify="right")
-    for one in made:
-        table.add_row(one.step, clock(one.seconds))
-    return table
-
-
-def _accounts(lines: Sequence[Line]) -> Any:
-    from rich.table import Table
-
-    table = Table(title="What became of everything", title_justify="left")
-    for name in ("step", "in", "kept", "left out"):
-        table.add_column(name, justify="right" if name in ("in", "kept") else "left")
-    for line in lines:
-        table.add_row(line.step, f"{line.given:,} {line.what}", f"{line.kept:,}", line.told)
-    return table
 
 
 def _parser() -> argparse.ArgumentParser:

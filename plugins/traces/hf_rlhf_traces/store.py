@@ -40,7 +40,11 @@ class Store(Ledger):
         if not (folder / MANIFEST).exists() and _holds_other_files(folder):
             what = f"holds other files and no {MANIFEST}" if folder.is_dir() else "is a file"
             raise RunFolderError(f"{folder} {what}. Choose another --out.")
-        return cls(folder, "--out")
+        store = cls(folder, "--out")
+        if not store.path.exists():
+            with store.locked():
+                store._write(store.entries())
+        return store
 
     @classmethod
     def open(cls, folder: Path) -> "Store":

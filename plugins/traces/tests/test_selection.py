@@ -11,7 +11,7 @@ import pytest
 from hf_rlhf.errors import ConfigError, DataError
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
-from hf_rlhf_traces.reconciliation import check, reconciliation
+from hf_rlhf_traces.reconciliation import accounts
 from hf_rlhf_traces.selection import condition
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.trace import Answer, Reasoning, SearchResult
@@ -184,7 +184,7 @@ def test_what_is_left_out_is_counted_on_the_console_and_adds_up(
     shown = capsys.readouterr().out
     assert "rejected: filtered" in shown
     assert "rejected: answer_wrong" in shown
-    check(reconciliation(chosen))
+    accounts(chosen)
     assert chosen.settings("read")["where"] == ["reward>=1"]
 
 

@@ -25,7 +25,7 @@ from hf_rlhf.rewards.judges import outage
 from hf_rlhf.testing.scripted_server import FAULTS, Asked, Reply, ScriptedServer
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.reconciliation import check, reconciliation
+from hf_rlhf_traces.reconciliation import accounts
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import writer_prompt
 from hf_rlhf_traces.summaries.kept import Kept
@@ -454,7 +454,7 @@ def test_every_sample_is_a_row_of_both_datasets_or_counted(
     assert report["steps"] == SAMPLES == sum(report["samples"].values()) + made_up + failed + 5
     assert (report["dropped_quotes"], report["without_quotes"]) == (0, 0)
     assert f"{made_up} whose quotes are all invented" in capsys.readouterr().out
-    check(reconciliation(store))
+    accounts(store)
     for side in ("train", "validation"):
         for row in rows_of(store, "summary_prefix", side):
             assert parse(row["summary"], FORM).quotes
@@ -467,7 +467,7 @@ def test_every_sample_is_a_row_of_both_datasets_or_counted(
     assert f"{made_up} under --min_verbatim" in capsys.readouterr().out
     card = (store.folder / "datasets/README.md").read_text()
     assert f"{SAMPLES} samples of `steps`" in card
-    check(reconciliation(store))
+    accounts(store)
 
 
 def test_rows_lead_from_context_to_summary_and_from_summary_to_reply(store: Store) -> None:
