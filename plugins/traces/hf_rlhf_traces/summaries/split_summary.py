@@ -17,8 +17,8 @@ from hf_rlhf_traces.rows import Chat, Origin, Split, Summarised
 from hf_rlhf_traces.shards import ShardWriter, name_shards
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import summarize
-from hf_rlhf_traces.summaries.kept import FOLDER, content_of, failures_of, summaries_of
 from hf_rlhf_traces.summaries.summary import Quote, Summary, render
+from hf_rlhf_traces.summaries.summary_log import FOLDER, failures_of, summaries_of
 
 STEP = "split_summary"
 PREFIX, ONLY = "summary_prefix", "summary_only"
@@ -51,14 +51,12 @@ def split_summary(
     not as they were left, and where no row is left.
     """
     made_by = store.settings(summarize.STEP)
-    left = store.report(summarize.STEP).get("content")
+    store.report(summarize.STEP)
     settings = asdict(chosen)
     folders = {name: store.folder / "datasets" / name for name in (PREFIX, ONLY)}
     there = all(folder.exists() for folder in folders.values())
     if store.check(STEP, settings, overwrite=overwrite) == "done" and there:
         return {**store.report(STEP), "done_before": True}
-    if content_of(store.folder / FOLDER) != left:
-        raise _other_summaries(store)
     after = ("read", "format", "steps", summarize.STEP)
     with (
         store.recording(STEP, settings, after=after, replaces=True) as recording,
@@ -154,15 +152,10 @@ def _matched(store: Store) -> Iterator[tuple[Split, dict[str, Any], Mapping[str,
         else:
             yield side, row, None
     if waiting is not None:
-        raise _other_summaries(store)
-
-
-def _other_summaries(store: Store) -> DataError:
-    return DataError(
-        f"{store.folder / FOLDER} does not hold what `summarize` left: it was stopped, or lines "
-        "were changed. Repeat the command that made them, which puts them right: hf-rlhf traces "
-        f"summarize {store.folder}"
-    )
+        raise DataError(
+            f"{store.folder / FOLDER}: the summary of {waiting['id']!r} is of no sample. Make the "
+            f"summaries again: hf-rlhf traces summarize {store.folder} --overwrite"
+        )
 
 
 def _share(summary: Mapping[str, Any]) -> float:

@@ -7,10 +7,13 @@ stopped. A failure is kept apart with its reason, and tried again by the next ca
 import asyncio
 import hashlib
 import json
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from time import monotonic
 from typing import Any, Protocol
 
 from hf_rlhf.errors import JudgeError
@@ -21,13 +24,15 @@ from hf_rlhf_traces.shards import SPLITS, dataset_rows
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import writer_prompt
 from hf_rlhf_traces.summaries.extractive import Extractive
-from hf_rlhf_traces.summaries.kept import FOLDER, Kept, content_of, summaries_of, written_in
-from hf_rlhf_traces.summaries.progress import shown
 from hf_rlhf_traces.summaries.summary import Malformed, Summary, are_verbatim
+from hf_rlhf_traces.summaries.summary_log import FOLDER, SummaryLog, disk_errors, summaries_of
+from hf_rlhf_traces.terminal import bars
 
 STEP = "summarize"
 Row = Mapping[str, Any]
 FAILURE_WINDOW = 100
+EVERY_S = 30.0
+"""Between lines of progress where there is no terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +51,10 @@ class Again:
         """Say whether what failed so is tried again."""
         return self.retry_failed and failure["tries"] < self.max_tries
 
-    def expected(self, samples: int, kept: Kept) -> int:
+    def expected(self, samples: int, kept: SummaryLog) -> int:
         """Return how many samples this call is to make, of all that there are."""
         left = sum(not self.tries(failure) for failure in kept.failures.values())
-        return min(samples - len(kept.places) - left, self.limit or samples)
+        return min(samples - len(kept.offsets) - left, self.limit or samples)
 
 
 class How(Protocol):
@@ -72,7 +77,7 @@ class How(Protocol):
 class Log:
     """Keeps what is made, and stops what fails too often."""
 
-    kept: Kept
+    kept: SummaryLog
     tell: Callable[[int, int], None]
     max_failure_rate: float
     made: int = 0
@@ -212,28 +217,27 @@ def summarize(
     if state == "done" and not _due(store, again):
         return {**store.report(STEP), "done_before": True}
     with (
-        written_in(store.folder / FOLDER),
+        disk_errors(store.folder / FOLDER),
         store.recording(
             STEP, settings, after=("read", "format", "steps"), replaces=True
         ) as recording,
     ):
         by = _digest(settings, form)
-        kept = Kept(store.folder / FOLDER, by)
+        kept = SummaryLog(store.folder / FOLDER, by)
         try:
             order: list[str] = []
             rows = _missing(store, by, kept, again, order)
-            with shown(again.expected(samples, kept), how.usage) as tell:
+            with _progress(again.expected(samples, kept), how.usage) as tell:
                 log = Log(kept, tell, again.max_failure_rate)
                 how.make(islice(rows, again.limit), log)
             for _ in rows:  # the rest has its place in the order
                 pass
         finally:
             kept.close()
-        kept.settle(order)
+        kept.sort(order)
         report = recording.result
         report.update(_report(store, samples, kept))
-        report["content"] = content_of(store.folder / FOLDER)
-        report["order"] = _order_of(store)
+        recording.outputs = [kept.path, kept.failed_path]
         recording.notes["this_call"] = {"made": log.made, "failed": log.failed, **how.usage()}
         if not report["summarised"]:
             raise JudgeError(
@@ -243,21 +247,45 @@ def summarize(
     return store.report(STEP)
 
 
-def steps_rows(
-    store: Store, columns: Sequence[str] | None = None
-) -> Iterator[tuple[Split, dict[str, Any]]]:
+@contextmanager
+def _progress(
+    total: int, usage: Callable[[], Mapping[str, float]]
+) -> Iterator[Callable[[int, int], None]]:
+    """Give a function that takes how many samples are made and failed, and shows it.
+
+    In a terminal a bar, else a line every `EVERY_S` seconds.
+    """
+    began = last = monotonic()
+    with bars() as progress:
+        task = progress.add_task("summarize", total=total or None)
+
+        def tell(made: int, failed: int) -> None:
+            nonlocal last
+            progress.update(task, completed=made + failed)
+            if progress.disable and (now := monotonic()) - last >= EVERY_S:
+                last, rate = now, (made + failed) / (now - began)
+                cost = f", cost {usage()['cost']:,.2f}" if usage().get("cost") else ""
+                text = f"{made + failed:,} of {total:,}, {failed:,} failed, {rate:,.1f}/s{cost}"
+                print(f"summarize: {text}", file=sys.stderr, flush=True)
+
+        yield tell
+
+
+def steps_rows(store: Store) -> Iterator[tuple[Split, dict[str, Any]]]:
     """Yield each sample of `steps` with its split, training first."""
     for side in SPLITS:
-        for row in dataset_rows(store.folder / "datasets" / "steps", side, columns):
+        for row in dataset_rows(store.folder / "datasets" / "steps", side):
             yield side, row
 
 
-def _missing(store: Store, by: str, kept: Kept, again: Again, order: list[str]) -> Iterator[Row]:
+def _missing(
+    store: Store, by: str, kept: SummaryLog, again: Again, order: list[str]
+) -> Iterator[Row]:
     """Yield the samples that are to be made, and note every sample's hash in `order`."""
     for _, row in steps_rows(store):
         made = _made(row, by)
         order.append(made)
-        if made in kept.places:
+        if made in kept.offsets:
             continue
         failure = kept.failures.get(made)
         if failure and not again.tries(failure):
@@ -266,26 +294,12 @@ def _missing(store: Store, by: str, kept: Kept, again: Again, order: list[str]) 
 
 
 def _due(store: Store, again: Again) -> bool:
-    """Say whether a finished step still has samples that may be tried, or its files are others.
-
-    Or the samples are in another order, as of files that were read in another way.
-    """
+    """Return whether a finished step still has samples that may be tried."""
     report = store.report(STEP)
-    now = {"content": content_of(store.folder / FOLDER), "order": _order_of(store)}
-    if any(report.get(name) != one for name, one in now.items()):
-        return True
     tries = [int(count) for count in report["tries"]]
     return bool(report["missing"]) or (
         again.retry_failed and any(count < again.max_tries for count in tries)
     )
-
-
-def _order_of(store: Store) -> str:
-    """Return 32 hex digits of the ids of the samples in their order."""
-    hashed = hashlib.blake2b(digest_size=16)
-    for _, row in steps_rows(store, ["id"]):
-        hashed.update(f"{row['id']}\0".encode())
-    return hashed.hexdigest()
 
 
 def _digest(settings: Mapping[str, Any], form: Format) -> str:
@@ -301,7 +315,7 @@ def _made(row: Row, by: str) -> str:
     return f"{by}-{hashed.hexdigest()}"
 
 
-def _report(store: Store, samples: int, kept: Kept) -> dict[str, Any]:
+def _report(store: Store, samples: int, kept: SummaryLog) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     for one in summaries_of(store.folder / FOLDER):
         counts["summarised"] += 1
