@@ -109,8 +109,7 @@ class FileShards:
                 if (side := self.split.of(row.key)) is None:
                     facts.undecided.append(line)
                 elif name is not None:
-                    trace = replace(row.trace, id=name, where=row.where)
-                    builder.add(trace, side, writer, counts)
+                    builder.add(replace(row.trace, id=name), side, writer, counts)
                 row.body, row.trace = b"", None
         writer.close()
         facts.counts = dict(counts)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import orjson
 from msgspec import Struct
+from msgspec.structs import replace
 from xxhash import xxh3_128_hexdigest
 
 from hf_rlhf.data.formats import repeated_key
@@ -103,7 +104,7 @@ class Read(Struct, gc=False, tag=True):
     body: bytes = b""
     """Question, steps and fields as JSON, without braces."""
     trace: Trace | None = None
-    """Typed; without id and place."""
+    """None in what a worker sends back."""
 
     @property
     def line(self) -> bytes:
@@ -231,8 +232,8 @@ def _read(values: Mapping[str, Any], where: str, options: Options, noted: Noted)
     ]
     counts = Counter(map(type, steps))
     kinds = {name: counts[kind] for kind, name in _KINDS.items() if kind in counts}
-    identity = (rough.id or digest, where, name, trace.key, digest)
-    return Read(*identity, kinds, types, +noted, body, trace)
+    trace = replace(trace, id=rough.id or digest, where=where)
+    return Read(trace.id, where, name, trace.key, digest, kinds, types, +noted, body, trace)
 
 
 def _as_json(fields: Mapping[str, Any]) -> Any:

@@ -134,7 +134,7 @@ def test_unknown_types_are_kept_or_the_row_is_dropped() -> None:
     row = {**SEARCH, "trace": [*SEARCH["trace"][:3], {"type": "reflection", "content": "Hm."}]}
     found = read(row)
     assert found.trace.steps[-1] == Unknown("reflection", {"type": "reflection", "content": "Hm."})
-    assert found.steps["unknown", "reflection"] == 1
+    assert found.types.count(("unknown", "reflection")) == found.steps["unknown"] == 1
     assert reasons(row, unknown="drop_row") == ("unknown_step", "reflection")
 
 
@@ -717,7 +717,7 @@ def test_no_item_of_real_rollouts_is_lost() -> None:
             items.update(item["type"] for item in json.loads(line)["response"]["output"])
             found = read_line(line, f"{file.name}:{number}", Options())
             assert isinstance(found, Read), found
-            read_.update({kind: count for (kind, _), count in found.steps.items()})
+            read_.update(found.steps)
             read_.update({name: count for name, count in found.noted.items() if count})
     assert sum(items.values()) > 100
     assert read_["searches"] + read_["answers"] == items["function_call"]

@@ -83,7 +83,7 @@ def evaluate(
     if options.record and not any(one.saved.run_folder for one in candidates):
         what = "none of the models is a run folder, so there is no record to add to."
         raise ConfigError([Problem("--record", what, "Name run folders, or leave it out.")])
-    with claimed(store.folder / FOLDER, store.chosen_by):
+    with claimed(store.folder / FOLDER, store.folder_option):
         work = {
             (one.label, task): Replies(store.folder / FOLDER, one, data[task], options.sampling)
             for one in candidates
