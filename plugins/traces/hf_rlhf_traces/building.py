@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from hf_rlhf.errors import DataError
-from hf_rlhf.storage.files import whole_folder
+from hf_rlhf.storage import whole_folder
 from hf_rlhf_traces.blocks import Block, blocks, in_order, unreadable
 from hf_rlhf_traces.rows import Split as Side
 from hf_rlhf_traces.shards import SPLITS, Row, ShardWriter, name_shards

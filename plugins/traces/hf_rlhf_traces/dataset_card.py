@@ -4,12 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.markdown import cell, code, fence, plain
-from hf_rlhf.cards.metadata import TAG, validate_card
-from hf_rlhf.config.yaml import dump
+from hf_rlhf.cards import TAG, cell, code, fence, plain, validate_card
+from hf_rlhf.config import plain_yaml
 from hf_rlhf.errors import PublishError
-from hf_rlhf.storage.files import atomic_write_text
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.storage import atomic_write_text, scrub
 from hf_rlhf_traces.outcomes import NOTED, REJECTED
 from hf_rlhf_traces.reconciliation import accounts
 from hf_rlhf_traces.rows import DATASETS, MADE_BY, ROWS, fields_of
@@ -99,9 +97,9 @@ def render(store: Store, names: Sequence[str], facts: Mapping[str, Any]) -> str:
         _split(read, store.settings("read")),
         "## Fields",
         *_fields(names),
-        _folded("Settings", fence(dump(settings).rstrip(), "yaml")),
+        _folded("Settings", fence(plain_yaml.dump(settings).rstrip(), "yaml")),
     ]
-    head = dump(_metadata(sizes, facts))
+    head = plain_yaml.dump(_metadata(sizes, facts))
     return str(scrub(f"---\n{head}---\n\n" + "\n\n".join(filter(None, parts)) + "\n"))
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from hf_rlhf.data.sources import near
+from hf_rlhf.data import near
 from hf_rlhf.errors import ConfigError, DataError, PluginError, Problem
 from hf_rlhf.steps import digest
-from hf_rlhf.storage.files import atomic_write_bytes
+from hf_rlhf.storage import atomic_write_bytes
 from hf_rlhf_traces.blocks import cores
 from hf_rlhf_traces.building import Shard
 from hf_rlhf_traces.dataset_card import write_card

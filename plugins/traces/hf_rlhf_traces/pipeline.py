@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hf_rlhf.steps import Recording
-from hf_rlhf.storage.files import whole_folder
+from hf_rlhf.storage import whole_folder
 from hf_rlhf_traces.blocks import Block, in_order
 from hf_rlhf_traces.building import (
     AFTER,

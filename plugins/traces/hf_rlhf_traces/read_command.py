@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.data.sources import near
+from hf_rlhf.data import near
 from hf_rlhf.errors import ConfigError
 from hf_rlhf_traces.blocks import add_workers_option
 from hf_rlhf_traces.options import add_overwrite, count, verb_parser

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import msgspec
 
-from hf_rlhf.data.sources import dataset_commit
+from hf_rlhf.data import dataset_commit
 from hf_rlhf.errors import ConfigError, DataError, Problem, RunFolderError
 from hf_rlhf.steps import Recording
 from hf_rlhf_traces.blocks import Block, in_order

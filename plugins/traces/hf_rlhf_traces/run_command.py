@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from hf_rlhf.data.sources import near
+from hf_rlhf.data import near
 from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, Problem
-from hf_rlhf.storage.record import load_record
+from hf_rlhf.storage import load_record
 from hf_rlhf_traces.options import Parser, add_model_repo, add_overwrite, real, seed, verb_parser
 from hf_rlhf_traces.reconciliation import accounts
 from hf_rlhf_traces.store import Store
@@ -229,7 +229,7 @@ def _run_verb(step: str, words: Sequence[str]) -> int:
     from hf_rlhf_traces.command import VERBS
 
     if step == "publish":
-        from hf_rlhf.cli.publish import publish_main
+        from hf_rlhf.cli import publish_main
 
         return publish_main(words)
     module, name, _ = VERBS[step]
@@ -249,7 +249,7 @@ def _show_results(chosen: argparse.Namespace, seconds: Mapping[str, float], run:
     """Print how long each step took, what became of its input, and the verdict."""
     from rich.table import Table
 
-    from hf_rlhf.training.progress import clock
+    from hf_rlhf.training import clock
     from hf_rlhf_traces.evaluation.tables import verdict_lines
     from hf_rlhf_traces.terminal import console
 

@@ -71,8 +71,7 @@ def _how(chosen: argparse.Namespace, form: "Format") -> "How":
         given = {name: getattr(chosen, name) for name, *_ in _WITHOUT_MODEL}
         limits = Limits(**{name: value for name, value in given.items() if value is not None})
         return Extracted(Extractive(form, limits))
-    from hf_rlhf.rewards.judges.display_name import Called
-    from hf_rlhf.rewards.judges.text_generation import OpenAIText
+    from hf_rlhf.rewards import Called, OpenAIText
 
     given = {_RENAMED.get(name, name): getattr(chosen, name) for name, *_ in _WITH_MODEL}
     fields = {name: value for name, value in given.items() if value is not None}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import ConfigError, DataError, Problem
-from hf_rlhf.storage.files import whole_folder
+from hf_rlhf.storage import whole_folder
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.rows import Chat, Origin, Split, Summarised
 from hf_rlhf_traces.shards import ShardWriter, name_shards
