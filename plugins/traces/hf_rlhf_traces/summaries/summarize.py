@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from hf_rlhf.errors import JudgeError
-from hf_rlhf.rewards.judges.text_generation import Messages, NoText, OpenAIText, Text
+from hf_rlhf.rewards import Messages, NoText, OpenAIText, Text
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.rows import Split
 from hf_rlhf_traces.shards import SPLITS, dataset_rows
