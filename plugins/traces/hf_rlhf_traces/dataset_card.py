@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.cards import TAG, cell, code, fence, plain, validate_card
-from hf_rlhf.config import plain_yaml
+from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.errors import PublishError
 from hf_rlhf.storage import atomic_write_text, scrub
 from hf_rlhf_traces.outcomes import NOTED, REJECTED

@@ -78,7 +78,7 @@ def step_options(others: Sequence[str]) -> dict[str, list[str]]:
             if known:
                 found[step].append(word)
             continue
-        what = f"is no option of `hf-rlhf traces run`{_meant(word)}."
+        what = f"is no option of `hf-rlhf traces run`{_suggestion(word)}."
         fix = f"Options of a step are written --STEP.OPTION; steps are {', '.join(STEPS)}."
         problems.append(Problem(word, what, fix))
     if problems:
@@ -86,17 +86,18 @@ def step_options(others: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _meant(word: str) -> str:
-    """Return what may have been meant by a word that is no option of a step, or nothing."""
-    step, dot, option = word.removeprefix("--").partition("=")[0].partition(".")
-    if dot:
+def _suggestion(word: str) -> str:
+    """Return which option of a step may have been meant, or ""."""
+    name = word.removeprefix("--").partition("=")[0]
+    known = [
+        f"{step}.{option.removeprefix('--')}"
+        for step, parser in _late_parsers().items()
+        for option in parser.options()
+    ]
+    if "." in name:
+        step, _, option = name.partition(".")
         return near(step, STEPS).replace("'?", f".{option}'?").replace("mean '", "mean '--")
-    names = {
-        f"--{one}.{name.removeprefix('--')}"
-        for one, parser in _late_parsers().items()
-        for name in parser.options()
-    }
-    same = sorted(one for one in names if one.endswith(f".{step}"))
+    same = sorted(f"--{one}" for one in known if one.endswith(f".{name}"))
     return f" (did you mean {' or '.join(map(repr, same))}?)" if same else ""
 
 
@@ -142,16 +143,12 @@ def _arguments(
             split = ["--validation_ratio", str(chosen.validation_ratio), "--seed", str(chosen.seed)]
             return [*files, "--out", folder, *split, *anew]
         case "multiturn":
-            held_out = Store.open(chosen.out).report("split_summary")["samples"]["validation"]
-            unmeasured = [] if held_out else ["--evaluation", "null"]
-            return [folder, "--seed", str(chosen.seed), *unmeasured, *anew]
+            return [folder, "--seed", str(chosen.seed), *anew]
         case "train":
-            _refuse_unmeasurable(chosen.out, options.get("eval", []))
-            held_out = Store.open(chosen.out).report("split_summary")["samples"]["validation"]
-            unmeasured = [] if held_out else ["--evaluation", "null"]
+            unmeasured = _without_held_out(chosen.out, options.get("eval", []))
             return [folder, "--seed", str(chosen.seed), *unmeasured, *anew]
         case "eval":
-            return [folder, "--record", *_eval_words(chosen.out, options.get("eval", []), options)]
+            return [folder, "--record", *_eval_words(chosen.out, options)]
         case "analyze":
             return [folder]
         case "publish":
@@ -166,21 +163,20 @@ def _run_folder(folder: Path, options: Mapping[str, Sequence[str]]) -> Path:
     return folder / "runs" / str(chosen.strategy)
 
 
-def _eval_words(
-    folder: Path, asked: Sequence[str], options: Mapping[str, Sequence[str]]
-) -> list[str]:
-    """Return which models are measured, where no option says so: the base, and what became of it.
+def _eval_words(folder: Path, options: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return which models are measured where no option names them: the base and the trained one.
 
-    That the one is better than the other is claimed of both tasks, as far as they are measured.
+    The claim is that the trained one is better, in each task that is measured.
     """
+    words = options.get("eval", [])
     from hf_rlhf_traces.evaluation.command import eval_parser
     from hf_rlhf_traces.evaluation.metrics import TASKS
 
-    if "--model" in _names(asked):
+    if _has_option(words, "--model"):
         return []
     run = _run_folder(folder, options)
     models = (f"{BASE}={_base(run)}", f"{run.name}={run}")
-    tasks = eval_parser().parse_args([str(folder), *asked]).task or list(TASKS)
+    tasks = eval_parser().parse_args([str(folder), *words]).task or list(TASKS)
     claims = (
         f"{task} {metric}: {run.name} > {BASE}" for task in tasks for metric in NEXT_STEP_METRICS
     )
@@ -198,16 +194,20 @@ def _base(run: Path) -> str:
     return f"{named}@{revision}" if revision and not Path(named).exists() else named
 
 
-def _names(options: Sequence[str]) -> set[str]:
-    """Return the names of options, given as `--NAME VALUE` or `--NAME=VALUE`."""
-    return {word.partition("=")[0] for word in options}
+def _has_option(words: Sequence[str], name: str) -> bool:
+    return any(word.partition("=")[0] == name for word in words)
 
 
-def _refuse_unmeasurable(folder: Path, options: Sequence[str]) -> None:
-    """Raise DataError, before anything is trained, where no sample is there to be measured."""
+def _without_held_out(folder: Path, eval_words: Sequence[str]) -> list[str]:
+    """Return what trains without measuring where no sample is held out.
+
+    Raises DataError, before anything is trained, unless the evaluation is of another split.
+    """
     store = Store.open(folder)
-    if store.report("split_summary")["samples"]["validation"] or "--split" in _names(options):
-        return
+    if store.report("split_summary")["samples"]["validation"]:
+        return []
+    if _has_option(eval_words, "--split"):
+        return ["--evaluation", "null"]
     sides = store.report("read")["questions"]
     raise DataError(
         f"{folder}: no sample is held out (questions: {sides['train']:,} for training, "
@@ -218,7 +218,7 @@ def _refuse_unmeasurable(folder: Path, options: Sequence[str]) -> None:
 
 
 def _publish_words(run: Path, repo_id: str) -> list[str]:
-    """Return how a run is published; a base that is not on the Hub goes there, too."""
+    """Return how a run is published; a base model that is not on the Hub is pushed, too."""
     base = str(load_record(run)["config"]["model_name_or_path"])
     local = base.startswith("package://") or Path(base).exists()
     pushed = ["--base_model", f"{repo_id}-base", "--push_base"] if local else []

@@ -384,26 +384,18 @@ INSPECT = {
 }
 
 
-def test_a_sample_of_an_inspect_log_is_read_and_a_whole_log_refused_by_its_name() -> None:
+def test_a_sample_of_an_inspect_log_is_read_and_a_whole_log_rejected() -> None:
     found = read(INSPECT)
     assert (found.form, found.trace.id) == ("chat", "7")
     assert found.trace.steps == (Reasoning("I look."), *FOUND)
     log = {"version": 2, "status": "success", "eval": {"task": "t"}, "samples": [INSPECT]}
-    reason, detail = reasons(log)
-    assert (reason, "a whole log of inspect_ai" in detail) == ("no_form", True)
+    assert reasons(log)[0] == "no_form"
 
 
-def test_a_trajectory_of_swe_agent_is_refused_by_its_name() -> None:
-    step = {
-        "action": "ls -F",
-        "observation": "a.py",
-        "response": "x",
-        "thought": "x",
-        "state": "{}",
-    }
+def test_a_trajectory_of_swe_agent_is_rejected() -> None:
+    step = {"action": "ls -F", "observation": "a.py", "response": "x", "thought": "x"}
     row = {"environment": "main", "trajectory": [step], "history": [], "info": {"submission": ""}}
-    reason, detail = reasons(row)
-    assert (reason, "a trajectory of SWE-agent" in detail) == ("no_form", True)
+    assert reasons(row)[0] in ("no_question", "no_trace")
 
 
 WEBDANCER = """A conversation between User and Assistant. The assistant calls these tools.

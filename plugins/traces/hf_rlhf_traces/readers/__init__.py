@@ -9,7 +9,6 @@ from typing import Any
 
 from hf_rlhf.data import near
 from hf_rlhf_traces.readers import chat, responses, search, tagged
-from hf_rlhf_traces.readers.foreign import why_refused
 from hf_rlhf_traces.readers.messages import MESSAGES
 from hf_rlhf_traces.readers.rough import (
     QUESTION_KEYS,
@@ -57,8 +56,6 @@ FORMS: dict[str, Form] = {
 def form_of(values: Mapping[str, Any]) -> str:
     """Return the one form that fits a row. Raises BadRow, naming what fits, otherwise."""
     fitting = [name for name, form in FORMS.items() if form.fits(values)]
-    if fitting in ([], ["search"]) and (why := why_refused(values)):
-        raise BadRow("no_form", why)
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
