@@ -20,11 +20,11 @@ from xxhash import xxh3_128_hexdigest
 
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.decontamination import evaluation_set
+from hf_rlhf_traces.normalize import normalize_steps
 from hf_rlhf_traces.readers import FORMS, form_of, without_question
 from hf_rlhf_traces.readers.clean import clean, json_in
 from hf_rlhf_traces.readers.rough import BadRow, Noted, kind_of
 from hf_rlhf_traces.selection import Answers, condition, selected
-from hf_rlhf_traces.settle import settle
 from hf_rlhf_traces.trace import (
     Answer,
     Reasoning,
@@ -188,7 +188,7 @@ def _read(values: Mapping[str, Any], where: str, options: Options, noted: Noted)
         raise BadRow("malformed", str(error)) from error
     if not rough.question.strip():
         raise without_question(values, name)
-    steps = settle(rough, noted, max_document_chars=options.max_document_chars)
+    steps = normalize_steps(rough, noted, max_document_chars=options.max_document_chars)
     unknown = {step.kind for step in steps if isinstance(step, Unknown)}
     if unknown and options.unknown == "drop_row":
         raise BadRow("unknown_step", ", ".join(sorted(unknown)))

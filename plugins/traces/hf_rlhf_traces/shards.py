@@ -12,7 +12,7 @@ from hf_rlhf.errors import DataError
 from hf_rlhf_traces.rows import Split, arrow_schema
 
 SPLITS: tuple[Split, ...] = ("train", "validation")
-ROW_GROUP = 32 << 20
+ROW_GROUP = 16 << 20
 """Characters of text after which a row group ends."""
 Row = Mapping[str, Any]
 

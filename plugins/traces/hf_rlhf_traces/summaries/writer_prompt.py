@@ -11,7 +11,7 @@ from typing import Any
 
 from hf_rlhf.rewards import escaped
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.summaries.context import blocks, passages
+from hf_rlhf_traces.summaries.context_blocks import blocks, passages
 from hf_rlhf_traces.summaries.language import is_foreign
 from hf_rlhf_traces.summaries.summary import Malformed, Quote, Summary, are_verbatim, parse
 

@@ -18,17 +18,17 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ContextBlock:
     """A block of the prompt, unescaped: its tag, by the field of `Format`, and its content."""
 
     kind: str
     text: str
 
 
-def blocks(prompt: str, form: Format) -> list[Seen]:
+def blocks(prompt: str, form: Format) -> list[ContextBlock]:
     """Return the blocks of a prompt in order: `think`, `search`, `information` (and `answer`)."""
     kinds = {tag: name for name, tag in form.names.items()}
-    return [Seen(kinds[tag], text) for tag, text in form.read(prompt)]
+    return [ContextBlock(kinds[tag], text) for tag, text in form.read(prompt)]
 
 
 def passages(result: str, form: Format) -> list[Passage]:
