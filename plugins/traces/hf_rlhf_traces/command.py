@@ -16,14 +16,14 @@ def command(argv: Sequence[str]) -> int:
     try:
         return int(getattr(import_module(f"hf_rlhf_traces.{module}"), name)(argv[1:]))
     except KeyboardInterrupt as stopped:
-        if kept := KEPT.get(argv[0]):
+        if state := KEPT.get(argv[0]):
             again = f"hf-rlhf traces {shlex.join(argv)}"
-            stopped.add_note(f"{kept} The same command goes on:\n  {again}")
+            stopped.add_note(f"{state} The same command goes on:\n  {again}")
         raise
 
 
 def _parser() -> Parser:
-    lines = [f"  {verb:14} {said}" for verb, (_, _, said) in VERBS.items()]
+    lines = [f"  {verb:14} {text}" for verb, (_, _, text) in VERBS.items()]
     parser = Parser(
         prog="hf-rlhf traces",
         description="verbs:\n" + "\n".join(lines),

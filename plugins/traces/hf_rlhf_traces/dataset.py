@@ -81,7 +81,9 @@ def traces(
     from datasets import DatasetDict
 
     most = {"train": max_train_rows, "test": max_test_rows}
-    _check(form, {"max_tokens": max_tokens, **{f"max_{n}_rows": one for n, one in most.items()}})
+    _check(
+        form, {"max_tokens": max_tokens, **{f"max_{n}_rows": value for n, value in most.items()}}
+    )
     source = _source(path, form, revision)
     splits: dict[str, Dataset] = {}
     too_long: list[dict[str, Any]] = []
@@ -93,11 +95,11 @@ def traces(
             _check_template(source.name, shaped, tokenizer)
         special += _with_special_tokens(shaped, tokenizer)
         short, long = _short_enough(shaped, tokenizer, max_tokens)
-        too_long += [{"where": f"{source.name} {form} ({split})", **one} for one in long]
-        kept = _fewer(short, most[_SPLITS[split]])
-        above += len(short) - len(kept)
-        if len(kept):
-            splits[_SPLITS[split]] = kept
+        too_long += [{"where": f"{source.name} {form} ({split})", **row} for row in long]
+        selected = _fewer(short, most[_SPLITS[split]])
+        above += len(short) - len(selected)
+        if len(selected):
+            splits[_SPLITS[split]] = selected
     if "train" not in splits:
         raise DataError(
             f"{source.name}: no row of {form} is left to train on ({len(too_long)} are longer than "
@@ -139,10 +141,10 @@ def _source(path: str, form: str, revision: str | None) -> _Source:
     if len(parts) == 1:
         return parts[0]
     splits = {
-        split: concatenate_datasets([one.splits[split] for one in parts])
+        split: concatenate_datasets([part.splits[split] for part in parts])
         for split in parts[0].splits
     }
-    digests = " ".join(one.sha256 or "" for one in parts).strip()
+    digests = " ".join(part.sha256 or "" for part in parts).strip()
     sha256 = hashlib.sha256(digests.encode()).hexdigest() if digests else None
     return _Source(path, splits, parts[0].commit, sha256)
 
@@ -153,13 +155,13 @@ def _in_folder(name: str, form: str, revision: str | None) -> _Source:
     path = Path(name).expanduser()
     if revision:
         raise DataError(f"{path}: `revision` is for a dataset on the Hub. Leave it out.")
-    store = next((one for one in (path, path.parent) if (one / MANIFEST).exists()), None)
+    store = next((folder for folder in (path, path.parent) if (folder / MANIFEST).exists()), None)
     if store is not None:
         Store.open(store).report(MADE_BY[form])
     folder = (path / "datasets" if store == path else path) / form
     files = {split: [str(file) for file in shard_files(folder, split)] for split in _SPLITS}
     if not any(files.values()):
-        others = [one for one in DATASETS if shard_files(folder.parent / one, "train")]
+        others = [dataset for dataset in DATASETS if shard_files(folder.parent / dataset, "train")]
         cure = f"First: hf-rlhf traces {MADE_BY[form]} DIR, and then `path: DIR`."
         if shard_files(path, "train"):
             cure = f"Name the folder above: `path: {path.parent}`."
@@ -186,7 +188,7 @@ def _on_the_hub(path: str, form: str, revision: str | None) -> _Source:
 
 def _check_columns(name: str, form: str, split: str, rows: "Dataset") -> None:
     needed = arrow_schema(FORMS[form][0]).names
-    if missing := [one for one in needed if one not in rows.column_names]:
+    if missing := [column for column in needed if column not in rows.column_names]:
         raise DataError(
             f"{name}: {form} ({split}) lacks the columns {', '.join(missing)}; it has "
             f"{', '.join(rows.column_names)}. Build it by hf-rlhf traces {MADE_BY[FORMS[form][0]]}."
@@ -199,10 +201,10 @@ def as_prompt_completion(rows: "Dataset", form: str) -> "Dataset":
         return rows
     from datasets import Features
 
-    others = [one for one in rows.column_names if one not in ("prompt", *_RESHAPED[form])]
+    others = [column for column in rows.column_names if column not in ("prompt", *_RESHAPED[form])]
     turns = Features.from_arrow_schema(arrow_schema("summary_prefix"))
-    both = {one: turns[one] for one in ("prompt", "completion")}
-    features = Features({**{one: rows.features[one] for one in others}, **both})
+    both = {column: turns[column] for column in ("prompt", "completion")}
+    features = Features({**{column: rows.features[column] for column in others}, **both})
     shape = partial(_reply_apart, form)
     return rows.map(shape, remove_columns=_RESHAPED[form], features=features)
 
@@ -217,7 +219,7 @@ def _check_template(name: str, rows: "Dataset", tokenizer: Any) -> None:
     for row in rows.select(range(min(len(rows), _CHECKED))):
         turns = [*row["prompt"], *row["completion"]]
         text = rendered(tokenizer, turns)
-        lost = [one["content"] for one in turns if one["content"].strip() not in text]
+        lost = [turn["content"] for turn in turns if turn["content"].strip() not in text]
         if lost:
             raise ModelError(
                 f"{name}: the tokenizer's chat template changes the text of {row['id']}: it "
@@ -231,7 +233,7 @@ def _with_special_tokens(rows: "Dataset", tokenizer: Any) -> int:
     """Count rows whose text holds a special token: the model reads it as one, not as text."""
     import pyarrow.compute as pc
 
-    special = "|".join(re.escape(one) for one in tokenizer.all_special_tokens if one)
+    special = "|".join(re.escape(token) for token in tokenizer.all_special_tokens if token)
     if not special:
         return 0
     columns = ["prompt", "completion"]
@@ -241,8 +243,8 @@ def _with_special_tokens(rows: "Dataset", tokenizer: Any) -> int:
         hit: set[int] = set()
         for turns in (table[name].combine_chunks() for name in columns):
             content = pc.struct_field(pc.list_flatten(turns), "content")
-            found = pc.match_substring_regex(content, special)
-            hit.update(pc.list_parent_indices(turns).filter(found).to_pylist())
+            matches = pc.match_substring_regex(content, special)
+            hit.update(pc.list_parent_indices(turns).filter(matches).to_pylist())
         count += len(hit)
     return count
 
@@ -253,15 +255,15 @@ def _short_enough(
     """Return the rows of at most so many tokens, and the others as they are reported."""
     if most is None:
         return rows, []
-    kept: list[int] = []
+    short: list[int] = []
     long: list[dict[str, Any]] = []
     for number, tokens in enumerate(_token_counts(rows, tokenizer)):
         if tokens <= most:
-            kept.append(number)
+            short.append(number)
         else:
             values = {"id": rows[number]["id"], "tokens": tokens}
             long.append({"row": number + 1, "reason": "too_long", "values": values})
-    return (rows.select(kept) if long else rows), long
+    return (rows.select(short) if long else rows), long
 
 
 def _token_counts(rows: "Dataset", tokenizer: Any) -> Iterator[int]:
@@ -299,7 +301,7 @@ def _fewer(rows: "Dataset", most: int | None) -> "Dataset":
     """Return at most so many rows: those whose ids have the lowest hashes."""
     if most is None or len(rows) <= most:
         return rows
-    ranks = [hashlib.blake2b(one.encode(), digest_size=8).digest() for one in rows["id"]]
+    ranks = [hashlib.blake2b(row_id.encode(), digest_size=8).digest() for row_id in rows["id"]]
     return rows.select(sorted(sorted(range(len(rows)), key=ranks.__getitem__)[:most]))
 
 

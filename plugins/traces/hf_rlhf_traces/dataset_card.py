@@ -52,8 +52,8 @@ def write_card(store: Store, user_facts: Mapping[str, Any] | None = None) -> Pat
     `user_facts` are what only the user knows: `license`, `language`, `pretty_name`, `source`; those
     of earlier calls stay. Raises PublishError for values that the Hub does not take.
     """
-    new = {name: one for name, one in (user_facts or {}).items() if one is not None}
-    facts = {name: one for name, one in {**store.settings("card"), **new}.items() if one}
+    new = {name: value for name, value in (user_facts or {}).items() if value is not None}
+    facts = {name: value for name, value in {**store.settings("card"), **new}.items() if value}
     names = present(store)
     text = render(store, names, facts)
     check_card(text)
@@ -76,10 +76,14 @@ def check_card(text: str) -> None:
 def render(store: Store, names: Sequence[str], facts: Mapping[str, Any]) -> str:
     """Return the card. The same reports give the same card."""
     folder = store.folder / "datasets"
-    sizes = {name: {split: row_count(folder / name, split) for split in SPLITS} for name in names}
+    sizes: dict[str, dict[str, int]] = {
+        name: {split: row_count(folder / name, split) for split in SPLITS} for name in names
+    }
     read = store.report("read")
     steps = ["read", *dict.fromkeys(MADE_BY[name] for name in names)]
-    settings = {one: _file_names(store.settings(one)) for one in ["format", *steps, *_used(steps)]}
+    settings = {
+        step: _file_names(store.settings(step)) for step in ["format", *steps, *_used(steps)]
+    }
     parts = [
         f"# {plain(facts.get('pretty_name') or 'Agent search traces')}",
         "Supervised fine-tuning data made from agents' search traces (reasoning, searches, "
@@ -123,7 +127,7 @@ def _metadata(sizes: Mapping[str, Mapping[str, int]], facts: Mapping[str, Any]) 
     other = ("license_name", "license_link") if facts.get("license") == "other" else ()
     data = {
         **{name: facts.get(name) for name in ("pretty_name", "license", *other, "language")},
-        "size_categories": [_size(sum(sum(one.values()) for one in sizes.values()))],
+        "size_categories": [_size(sum(sum(counts.values()) for counts in sizes.values()))],
         "task_categories": ["text-generation", "question-answering"],
         "tags": [TAG, "agent-traces", "search", "summarization"],
         "configs": configs,
@@ -156,9 +160,12 @@ def _source(read: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[str]:
     yield _table(
         ("file", "bytes"),
         [
-            (code(_file_names(one["path"])), f"{one['bytes']:,}" if "bytes" in one else "Hub")
-            for one in read["sources"]
-            if _file_names(one["path"]) != evaluation_file
+            (
+                code(_file_names(source["path"])),
+                f"{source['bytes']:,}" if "bytes" in source else "Hub",
+            )
+            for source in read["sources"]
+            if _file_names(source["path"]) != evaluation_file
         ],
     )
     if facts.get("redacted"):
@@ -173,9 +180,14 @@ def _counts(store: Store, steps: Sequence[str], read: Mapping[str, Any]) -> Iter
     yield _table(
         ("step", "in", "out", "left out"),
         [
-            (code(one.step), f"{one.taken:,} {one.unit}", f"{one.kept:,}", cell(plain(one.reasons)))
-            for one in accounts(store)
-            if one.step in steps
+            (
+                code(account.step),
+                f"{account.taken:,} {account.unit}",
+                f"{account.kept:,}",
+                cell(plain(account.reasons)),
+            )
+            for account in accounts(store)
+            if account.step in steps
         ],
     )
     if "decontaminated" in read:
@@ -190,9 +202,11 @@ def _counts(store: Store, steps: Sequence[str], read: Mapping[str, Any]) -> Iter
             f"Of {quotes:,} quotes in the summaries, {last['verbatim']:,} "
             f"({last['verbatim'] / quotes:.1%}) stand in the context word for word."
         )
-    notes = [(f"rejected: {one}", n, REJECTED[one]) for one, n in read["rejected"].items()]
-    notes += [(f"unknown steps: {one}", n, "not trained on") for one, n in read["unknown"].items()]
-    notes += [(one, n, _NOTES.get(one.split(".")[0], "")) for one, n in read["noted"].items()]
+    notes = [(f"rejected: {name}", n, REJECTED[name]) for name, n in read["rejected"].items()]
+    notes += [
+        (f"unknown steps: {name}", n, "not trained on") for name, n in read["unknown"].items()
+    ]
+    notes += [(name, n, _NOTES.get(name.split(".")[0], "")) for name, n in read["noted"].items()]
     notes += [
         (f"{step}: {name}", count, _NOTES[name])
         for step in steps[1:]
@@ -231,9 +245,9 @@ def fields_table(dataset: str) -> str:
 def _file_names(value: Any) -> Any:
     """Return a value in which files have their names only: folders are of this machine."""
     if isinstance(value, Mapping):
-        return {name: _file_names(one) for name, one in value.items()}
+        return {name: _file_names(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_file_names(one) for one in value]
+        return [_file_names(item) for item in value]
     return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 

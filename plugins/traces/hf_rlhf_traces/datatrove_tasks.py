@@ -129,5 +129,5 @@ def _slurm_arguments(text: str, known: Sequence[str]) -> dict[str, Any]:
         values["venv_path"] = str(Path(sys.prefix) / "bin" / "activate")
     return {
         "qos": "",
-        **{name: int(one) if one.isdecimal() else one for name, one in values.items()},
+        **{name: int(value) if value.isdecimal() else value for name, value in values.items()},
     }

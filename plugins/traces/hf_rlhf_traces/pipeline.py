@@ -70,10 +70,10 @@ class Band:
 
     def of(self, key: str) -> Side | None:
         """Return the side of a question, or None where it is not known yet."""
-        place = rank(key, self.seed)
-        if place < self.low:
+        position = rank(key, self.seed)
+        if position < self.low:
             return "validation"
-        return None if place < self.high else "train"
+        return None if position < self.high else "train"
 
 
 class ShardFacts(Struct):
@@ -264,6 +264,6 @@ def _complete(
     ):
         counts[shard.number] = facts.counts
     total: Counter[str] = Counter()
-    for one in counts.values():
-        total.update(one)
+    for shard_counts in counts.values():
+        total.update(shard_counts)
     return total

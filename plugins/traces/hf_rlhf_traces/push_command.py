@@ -45,7 +45,7 @@ def push_main(argv: Sequence[str]) -> int:
     facts = {name: getattr(chosen, name) for name in _FACTS}
     facts["redacted"] = chosen.redact
     if chosen.dry_run:
-        new = {name: one for name, one in facts.items() if one is not None}
+        new = {name: value for name, value in facts.items() if value is not None}
         card = render(store, names, {**store.settings("card"), **new, "repo_id": chosen.repo_id})
         check_card(card)
         print(card)
@@ -99,12 +99,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def wanted(store: Store, asked: Sequence[str] | None) -> list[str]:
+def wanted(store: Store, requested: Sequence[str] | None) -> list[str]:
     """Return the datasets to push. Raises PublishError for one that is not there, or is stale."""
     there = present(store)
     folder = store.folder / "datasets"
     built = [name for name in DATASETS if shard_files(folder / name, "train")]
-    names = [name for name in DATASETS if name in (asked or built)]
+    names = [name for name in DATASETS if name in (requested or built)]
     if not names:
         raise PublishError(
             f"{store.folder} has no dataset yet. First: hf-rlhf traces multiturn {store.folder}"
@@ -148,15 +148,15 @@ def bundle_of(
 
 
 def _check_rows(files: Mapping[str, Path], secrets: Mapping[str, str]) -> None:
-    found: list[str] = []
+    problems: list[str] = []
     for path, file in files.items():
         for batch in _batches(file, f"looking for secrets in {path}"):
-            found += (f"{path}: {line}" for line in _secrets_of(batch.to_pylist(), secrets))
-    if found:
-        first = "".join(f"\n  - {line}" for line in found[:_SHOWN])
-        more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            problems += (f"{path}: {line}" for line in _secrets_of(batch.to_pylist(), secrets))
+    if problems:
+        first = "".join(f"\n  - {line}" for line in problems[:_SHOWN])
+        more = f"\n  and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise PublishError(
-            f"{len(found)} samples hold what looks like a secret:{first}{more}\n"
+            f"{len(problems)} samples hold what looks like a secret:{first}{more}\n"
             "Nothing was pushed. Remove it from the source, or add --redact; and replace what is a "
             "secret of yours."
         )
@@ -205,12 +205,12 @@ def push_bundle(
     Raises PublishError for a repository that has other content, unless `overwrite`.
     """
     hub.prepare_repo(repo_id, "main", private=private, gated=None)
-    found = hub.state(repo_id, "main")
-    if found is None:
+    state = hub.state(repo_id, "main")
+    if state is None:
         raise PublishError(f"{repo_id} has no branch main.")
-    mine = _pushed_before(hub, repo_id, found)
-    others = set() if LIST in found.files else set(found.files) - set(NOT_CONTENT)
-    changed = set(found.lacks(bundle)) & set(found.files) - mine
+    mine = _pushed_before(hub, repo_id, state)
+    others = set() if LIST in state.files else set(state.files) - set(NOT_CONTENT)
+    changed = set(state.lacks(bundle)) & set(state.files) - mine
     if (foreign := others | changed) and not overwrite:
         raise PublishError(
             f"{repo_id} has content that was not pushed from here, or was changed since: "
@@ -219,20 +219,20 @@ def push_bundle(
         )
     gone = mine - set(bundle.files)
     message = "Datasets of agent search traces"
-    after = push(hub, repo_id, "main", bundle, found=found, delete=gone, message=message)
-    return found.commit, after
+    after = push(hub, repo_id, "main", bundle, found=state, delete=gone, message=message)
+    return state.commit, after
 
 
-def _pushed_before(hub: Hub, repo_id: str, found: RemoteState) -> set[str]:
+def _pushed_before(hub: Hub, repo_id: str, state: RemoteState) -> set[str]:
     """Return the files that an earlier push listed, and that are as it left them."""
-    if LIST not in found.files:
+    if LIST not in state.files:
         return set()
     try:
-        listed = dict(json.loads(hub.read(repo_id, LIST, found))["files"])
+        listed = dict(json.loads(hub.read(repo_id, LIST, state))["files"])
         return {LIST} | {
             path
-            for path, one in listed.items()
-            if path in found.files and found.files[path].holds(one["sha256"], one["git"])
+            for path, file in listed.items()
+            if path in state.files and state.files[path].holds(file["sha256"], file["git"])
         }
     except (ValueError, KeyError, TypeError):
         return set()

@@ -160,7 +160,7 @@ def show_read(report: Mapping[str, Any], out: Path) -> None:
     console = Console()
     console.print(table)
     notes = [
-        f"Part of the input is lost: {one}" for one in report["places"].get("file_damaged", [])
+        f"Part of the input is lost: {row}" for row in report["places"].get("file_damaged", [])
     ]
     if report["rejected"]:
         notes.append(f"Rejected rows, with places and reasons: {out / REJECTS}")

@@ -194,7 +194,7 @@ def write_reject(file: IO[bytes], row: Rejected) -> None:
 
 
 @contextmanager
-def replaced(out: Path, *names: str) -> Iterator[list[IO[bytes]]]:
+def replaced(out: Path, *names: str) -> Iterator[Sequence[IO[bytes]]]:
     """Give files that replace those of these names when the block ends without an error.
 
     The rejects of a reading that fails are written beside those of the last one.

@@ -131,8 +131,8 @@ def read_values(values: Mapping[str, Any], where: str, options: Options) -> Read
     try:
         return _read(clean(dict(values), noted), where, options, noted)
     except BadRow as error:
-        shown = json.dumps(values, default=str, ensure_ascii=False)[: SHOWN + 1]
-        return rejected(where, error.reason, error.detail, shown.encode("utf-8", "replace"))
+        text = json.dumps(values, default=str, ensure_ascii=False)[: SHOWN + 1]
+        return rejected(where, error.reason, error.detail, text.encode("utf-8", "replace"))
     except RecursionError:
         return rejected(where, "malformed", "it is nested too deep")
 
@@ -158,8 +158,8 @@ def _parsed(raw: bytes) -> tuple[Any, bool]:
         raise BadRow("not_utf8", at) from error
     except json.JSONDecodeError as error:
         cut = "" if raw.endswith(b"\n") else ". The line has no end: was the file cut off?"
-        said = f"{error.msg.removesuffix(' at')} at character {error.pos + 1}{cut}"
-        raise BadRow("not_json", said) from error
+        problem = f"{error.msg.removesuffix(' at')} at character {error.pos + 1}{cut}"
+        raise BadRow("not_json", problem) from error
     except (ValueError, RecursionError) as error:
         raise BadRow("not_json", str(error)) from error
 

@@ -33,17 +33,20 @@ def accounts(store: Store) -> list[Account]:
     Raises DataError, with the numbers, where those of a step do not add up.
     """
     steps = ("read", "multiturn", "steps", "summarize", "split_summary")
-    found = [
-        one
+    all_accounts = [
+        account
         for step in steps
         if store.state(step) == "done"
-        for one in _accounts(step, store.report(step))
+        for account in _accounts(step, store.report(step))
     ]
-    if odd := [one for one in found if one.taken != one.kept + sum(one.left_out.values())]:
-        lines = (f"{one.step}: {one.taken:,} {one.unit}, {one.kept:,} kept, left out: {one.reasons}"
-                 for one in odd)  # fmt: skip
+    odd = [step for step in all_accounts if step.taken != step.kept + sum(step.left_out.values())]
+    if odd:
+        lines = [
+            f"{step.step}: {step.taken:,} {step.unit}, {step.kept:,} kept, left out: {step.reasons}"
+            for step in odd
+        ]
         raise DataError("The counts of these steps do not add up:\n" + "\n".join(lines))
-    return found
+    return all_accounts
 
 
 def _accounts(step: str, report: Mapping[str, Any]) -> Iterator[Account]:

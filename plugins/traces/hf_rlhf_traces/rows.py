@@ -106,16 +106,18 @@ def _arrow(hint: Any) -> "pa.DataType":
         inner = pa.field("element", _arrow(typing.get_args(hint)[0]), nullable=False)
         return pa.list_(inner)
     inside = typing.get_type_hints(hint).items()
-    return pa.struct([pa.field(name, _arrow(one), nullable=False) for name, one in inside])
+    return pa.struct([pa.field(name, _arrow(inner), nullable=False) for name, inner in inside])
 
 
 def fields_of(dataset: str) -> list[tuple[str, str, str]]:
     """Return each field of a dataset's rows: its name, its type, and what it is."""
     hints = typing.get_type_hints(ROWS[dataset], include_extras=True)
-    return [(name, _shown(hint.__origin__), hint.__metadata__[0]) for name, hint in hints.items()]
+    return [
+        (name, _type_name(hint.__origin__), hint.__metadata__[0]) for name, hint in hints.items()
+    ]
 
 
-def _shown(hint: Any) -> str:
+def _type_name(hint: Any) -> str:
     if typing.get_origin(hint) is list:
         inside = typing.get_type_hints(typing.get_args(hint)[0])
         return "list of {" + ", ".join(inside) + "}"

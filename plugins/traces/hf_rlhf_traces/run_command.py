@@ -65,25 +65,25 @@ def step_options(others: Sequence[str]) -> dict[str, list[str]]:
 
     Raises ConfigError, with every word that is none.
     """
-    found: dict[str, list[str]] = {}
+    parsed: dict[str, list[str]] = {}
     problems, step, known = [], "", True
     for word in others:
         if word.startswith("--"):
             step, dot, option = word.removeprefix("--").partition(".")
             known = bool(dot) and step in STEPS
             if known:
-                found.setdefault(step, []).append(f"--{option}")
+                parsed.setdefault(step, []).append(f"--{option}")
                 continue
         elif step:
             if known:
-                found[step].append(word)
+                parsed[step].append(word)
             continue
         what = f"is no option of `hf-rlhf traces run`{_suggestion(word)}."
         fix = f"Options of a step are written --STEP.OPTION; steps are {', '.join(STEPS)}."
         problems.append(Problem(word, what, fix))
     if problems:
         raise ConfigError(problems)
-    return found
+    return parsed
 
 
 def _suggestion(word: str) -> str:
@@ -97,7 +97,7 @@ def _suggestion(word: str) -> str:
     if "." in name:
         step, _, option = name.partition(".")
         return near(step, STEPS).replace("'?", f".{option}'?").replace("mean '", "mean '--")
-    same = sorted(f"--{one}" for one in known if one.endswith(f".{name}"))
+    same = sorted(f"--{option_name}" for option_name in known if option_name.endswith(f".{name}"))
     return f" (did you mean {' or '.join(map(repr, same))}?)" if same else ""
 
 
@@ -120,9 +120,9 @@ def _check_options(options: Mapping[str, Sequence[str]], out: Path) -> None:
 
     Raises ConfigError, or ends as argparse does.
     """
-    from hf_rlhf_traces.summaries.command import asked_summaries
+    from hf_rlhf_traces.summaries.command import summarize_options
 
-    asked_summaries(["DIR", *options.get("summarize", [])])
+    summarize_options(["DIR", *options.get("summarize", [])])
     for step, parser in _late_parsers().items():
         words = [str(out), *options.get(step, [])]
         if step != "train":
@@ -181,8 +181,8 @@ def _eval_words(folder: Path, options: Mapping[str, Sequence[str]]) -> list[str]
         f"{task} {metric}: {run.name} > {BASE}" for task in tasks for metric in NEXT_STEP_METRICS
     )
     return [
-        *(word for one in models for word in ("--model", one)),
-        *(word for one in claims for word in ("--claim", one)),
+        *(word for item in models for word in ("--model", item)),
+        *(word for item in claims for word in ("--claim", item)),
     ]
 
 
@@ -190,8 +190,8 @@ def _base(run: Path) -> str:
     """Return the model that a run began with."""
     config = load_record(run)["config"]
     revision = config.get("model_revision")
-    named = str(config["model_name_or_path"])
-    return f"{named}@{revision}" if revision and not Path(named).exists() else named
+    model = str(config["model_name_or_path"])
+    return f"{model}@{revision}" if revision and not Path(model).exists() else model
 
 
 def _has_option(words: Sequence[str], name: str) -> bool:
@@ -254,13 +254,17 @@ def _show_results(chosen: argparse.Namespace, seconds: Mapping[str, float], run:
     from hf_rlhf_traces.terminal import console
 
     store = Store.open(chosen.out)
-    counts = {one.step: one for one in accounts(store)}
+    counts = {account.step: account for account in accounts(store)}
     table = Table(title="Steps", title_justify="left")
     for name in ("step", "time", "in", "kept", "left out"):
         table.add_column(name, justify="left" if name in ("step", "left out") else "right")
     for step, time_s in seconds.items():
-        one = counts.get(step)
-        cells = (f"{one.taken:,} {one.unit}", f"{one.kept:,}", one.reasons) if one else ()
+        account = counts.get(step)
+        cells = (
+            (f"{account.taken:,} {account.unit}", f"{account.kept:,}", account.reasons)
+            if account
+            else ()
+        )
         table.add_row(step, clock(time_s), *cells)
     print()
     console().print(table)

@@ -101,7 +101,9 @@ def shard_files(folder: Path, split: str) -> list[Path]:
 
 def split_digest(folder: Path, *splits: str) -> str:
     """Return the sha256 of the contents of splits, in 64 hex digits."""
-    digests = b"".join(_file_digest(path) for one in splits for path in shard_files(folder, one))
+    digests = b"".join(
+        _file_digest(path) for split in splits for path in shard_files(folder, split)
+    )
     return hashlib.sha256(digests).hexdigest()
 
 

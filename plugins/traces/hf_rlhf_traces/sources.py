@@ -28,7 +28,7 @@ def files_of(sources: Sequence[str], out: Path, options: Options) -> list[str]:
     What is no path stays as it is, for the Hub. Raises DataError where nothing is to be read, and
     where the next reading would read what this one writes to `out`.
     """
-    found: list[str] = []
+    files: list[str] = []
     for source in sources:
         path = Path(source).expanduser()
         if path.is_dir():
@@ -39,7 +39,7 @@ def files_of(sources: Sequence[str], out: Path, options: Options) -> list[str]:
                 raise DataError(
                     f"{source}: this folder holds no data files ({', '.join(READERS)})."
                 )
-            found += map(str, inside)
+            files += map(str, inside)
         elif path.exists() and _suffix(path) not in READERS:
             raise DataError(
                 f"{source}: {_suffix(path) or 'a name without suffix'} is not read here. Expected "
@@ -47,13 +47,13 @@ def files_of(sources: Sequence[str], out: Path, options: Options) -> list[str]:
                 f"{FOREIGN.get(_suffix(path), '')}"
             )
         elif path.exists():
-            found.append(str(path))
+            files.append(str(path))
         else:
             # No file: a dataset of the Hub, or an error with near names.
             read_rows(source, revision=options.revision, subset=options.subset)
-            found.append(source)
-    _check(found, options)
-    return found
+            files.append(source)
+    _check(files, options)
+    return files
 
 
 def _check(files: Sequence[str], options: Options) -> None:
@@ -170,6 +170,7 @@ def _lines(
 ) -> Iterator[tuple[Block, Item]]:
     """Yield the lines from where a file stands to the end of the block, each as its own block."""
     line = Block(block.path, block.start, 0, block.line)
+    item: Item
     end = block.start + block.size if block.size else None
     try:
         while (end is None or line.start < end) and (content := file.readline(max_bytes + 1)):

@@ -124,15 +124,15 @@ class Tally:
             return
         lines = [
             f"  {count:,} {reason} ({REJECTED[reason]})"
-            + "".join(f"\n    {place}" for place in self.places[reason])
+            + "".join(f"\n    {where}" for where in self.places[reason])
             for reason, count in self.rejected.most_common()
         ]
         allowed = f", more than --max_rejected_share {share:g}" if self.traces else ""
-        said = f"{bad:,} of {self.rows:,} rows are no traces{allowed}"
+        text = f"{bad:,} of {self.rows:,} rows are no traces{allowed}"
         if not bad:
-            said = f"None of {self.rows:,} rows is left"
+            text = f"None of {self.rows:,} rows is left"
         raise DataError(
-            f"{said}:\n" + "\n".join(lines) + "\n"
+            f"{text}:\n" + "\n".join(lines) + "\n"
             f"All are in {self.folder / REFUSED}. {self._cure()}"
         )
 
@@ -186,7 +186,7 @@ def _hash(name: str) -> int:
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:
     """Return counts by name; of names that the data chooses, the many that are rare are one."""
-    kept = dict(counts.most_common(NAMES))
-    if rare := counts.total() - sum(kept.values()):
-        kept["others"] = rare
-    return {name: count for name, count in sorted(kept.items()) if count}
+    frequent = dict(counts.most_common(NAMES))
+    if rare := counts.total() - sum(frequent.values()):
+        frequent["others"] = rare
+    return {name: count for name, count in sorted(frequent.items()) if count}

@@ -71,13 +71,13 @@ def run_values(
     values = {key: value for key, value in file.values.items() if key != "card"}
     shipped = values["dataset"]
     # Of another adapter only the form means something here.
-    kept = shipped if shipped["name"] == "traces" else {"form": shipped.get("form")}
-    kept = {key: value for key, value in kept.items() if value is not None}
+    arguments = shipped if shipped["name"] == "traces" else {"form": shipped.get("form")}
+    arguments = {key: value for key, value in arguments.items() if value is not None}
     # What is longer would be cut off at its end, which is the reply: it is left out, and counted.
     length = file.override(overrides).values.get("max_length")
-    if length != values["max_length"] or "max_tokens" not in kept:
-        kept["max_tokens"] = length
-    values["dataset"] = {**kept, "name": "traces", "path": str(store.folder)}
+    if length != values["max_length"] or "max_tokens" not in arguments:
+        arguments["max_tokens"] = length
+    values["dataset"] = {**arguments, "name": "traces", "path": str(store.folder)}
     values["output_dir"] = str(store.folder / "runs" / chosen.strategy)
     if chosen.model is not None:
         values["model_name_or_path"] = chosen.model
@@ -101,9 +101,9 @@ def _check_options(overrides: Sequence[str]) -> None:
         "--output_dir": "The run lies in DIR/runs/STRATEGY, where the other verbs look for it.",
     }
     names = [word.partition("=")[0] for word in overrides]
-    if found := [name for name in names if name in wrong]:
+    if refused := [name for name in names if name in wrong]:
         problems = [
-            Problem(name, "is not for `hf-rlhf traces train`.", wrong[name]) for name in found
+            Problem(name, "is not for `hf-rlhf traces train`.", wrong[name]) for name in refused
         ]
         raise ConfigError(problems)
 
@@ -132,7 +132,7 @@ def check_overrides(chosen: argparse.Namespace, overrides: Sequence[str]) -> Non
         prepare_all(RunFile.from_mapping(values).override(overrides), None)
     except ConfigError as error:
         # What else there is is of the datasets.
-        if problems := [one for one in error.problems if "(command line)" in one.where]:
+        if problems := [problem for problem in error.problems if "(command line)" in problem.where]:
             raise ConfigError(problems) from error
 
 
@@ -143,11 +143,11 @@ def _identity(
     from hf_rlhf.config import RunFile
     from hf_rlhf.storage import scrub
 
-    made_by = [MADE_BY[one] for one in STRATEGIES[strategy]]
+    steps = [MADE_BY[step] for step in STRATEGIES[strategy]]
     wanted = RunFile.from_mapping(values).override(overrides).values
     return {
         "run": scrub(as_json(wanted)[0]),
-        "data": {one: store.entry(one)["digest"] for one in made_by},
+        "data": {step: store.entry(step)["digest"] for step in steps},
     }
 
 
@@ -206,9 +206,9 @@ def _differs(
     if overwrite:
         return True
     if changed:
-        shown = "".join(f"\n  - {line}" for line in changed)
+        lines = "".join(f"\n  - {line}" for line in changed)
         raise RunFolderError(
-            f"{out} holds a run of other settings (there -> here):{shown}\nNothing was deleted. "
+            f"{out} holds a run of other settings (there -> here):{lines}\nNothing was deleted. "
             "Move it away to keep it, or say --overwrite, which deletes it and trains anew."
         )
     raise RunFolderError(

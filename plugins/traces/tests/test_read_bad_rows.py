@@ -69,8 +69,8 @@ BAD = {
     "no type at all": (
         row({"kind": "search", "query": "a"}, {"kind": "answer", "content": "b"}),
         "no_trace",
-        "2 steps, none with a text of a known type: there is no `type`, which distinguishes reasoning, "
-        "thought, search, search_result, observation, answer apart. A step has: kind, query",
+        "2 steps, none with a text of a known type: there is no `type`, which distinguishes "
+        "reasoning, thought, search, search_result, observation, answer. A step has: kind, query",
     ),
     "empty contents": (
         row({"type": "reasoning", "content": " "}),

@@ -177,9 +177,11 @@ def _question(values: Mapping[str, Any], noted: Noted) -> str:
         questions = [turn["content"] for turn in _turns(prompt) if turn["role"] == "user"]
         return _unframed(questions[-1] if questions else _MARK.sub("", prompt))
     if isinstance(prompt, list):
-        questions = [m for m in prompt if isinstance(m, Mapping) and m.get("role") == "user"]
+        turns_of_user = [m for m in prompt if isinstance(m, Mapping) and m.get("role") == "user"]
         return (
-            _unframed(text_of(questions[-1].get("content"), "prompt", noted)) if questions else ""
+            _unframed(text_of(turns_of_user[-1].get("content"), "prompt", noted))
+            if turns_of_user
+            else ""
         )
     return text_of(prompt, "prompt", noted)
 

@@ -36,7 +36,7 @@ _RENAMED = {
 
 def summarize_main(argv: Sequence[str]) -> int:
     """Make a summary for each sample of `steps`."""
-    chosen = asked_summaries(argv)
+    chosen = summarize_options(argv)
 
     from hf_rlhf_traces.format import store_format
     from hf_rlhf_traces.store import Store
@@ -52,7 +52,7 @@ def summarize_main(argv: Sequence[str]) -> int:
     return 0
 
 
-def asked_summaries(argv: Sequence[str]) -> argparse.Namespace:
+def summarize_options(argv: Sequence[str]) -> argparse.Namespace:
     """Return what is asked of `summarize`.
 
     Raises ConfigError for options of the summariser that was not chosen.
@@ -68,21 +68,21 @@ def _how(chosen: argparse.Namespace, form: "Format") -> "How":
     if chosen.model is None:
         from hf_rlhf_traces.summaries.extractive import Extractive, Limits
 
-        given = {name: getattr(chosen, name) for name, *_ in _WITHOUT_MODEL}
-        limits = Limits(**{name: value for name, value in given.items() if value is not None})
+        values = {name: getattr(chosen, name) for name, *_ in _WITHOUT_MODEL}
+        limits = Limits(**{name: value for name, value in values.items() if value is not None})
         return Extracted(Extractive(form, limits))
     from hf_rlhf.rewards import Called, OpenAIText
 
-    given = {_RENAMED.get(name, name): getattr(chosen, name) for name, *_ in _WITH_MODEL}
-    fields = {name: value for name, value in given.items() if value is not None}
+    values = {_RENAMED.get(name, name): getattr(chosen, name) for name, *_ in _WITH_MODEL}
+    fields = {name: value for name, value in values.items() if value is not None}
     if fields.get("temperature") == "none":
         fields["temperature"] = None
     spelled = {
         _RENAMED.get(name, name): f"--{name}"
         for name in ("model", *(name for name, *_ in _WITH_MODEL))
     }
-    called = Called("summariser", spelled)
-    writer = OpenAIText(chosen.model, cache=not chosen.no_cache, called=called, **fields)
+    display_name = Called("summariser", spelled)
+    writer = OpenAIText(chosen.model, cache=not chosen.no_cache, called=display_name, **fields)
     return Written(writer, form)
 
 
@@ -92,9 +92,9 @@ def _refuse_mixed(chosen: argparse.Namespace) -> None:
         who = "the extractive summariser; leave --model out"
     others = [name for name, *_ in (_WITH_MODEL if chosen.model is None else _WITHOUT_MODEL)]
     others += ["no_cache"] if chosen.model is None else []
-    given = [name for name in others if getattr(chosen, name) is not None]
-    if given:
-        raise ConfigError([Problem(f"--{name}", f"is an option of {who}.") for name in given])
+    values = [name for name in others if getattr(chosen, name) is not None]
+    if values:
+        raise ConfigError([Problem(f"--{name}", f"is an option of {who}.") for name in values])
 
 
 def split_summary_main(argv: Sequence[str]) -> int:

@@ -76,9 +76,13 @@ def split_summary(
             elif chosen.drop_unverbatim and share == 0:
                 counts["all_quotes_invented"] += 1
             else:
-                kept = _summary(summary, chosen, counts)
+                summary_kept = _summary(summary, chosen, counts)
                 counts[side] += 1
-                write(side, prefix_row(row, kept, share, form), only_row(row, kept, share, form))
+                write(
+                    side,
+                    prefix_row(row, summary_kept, share, form),
+                    only_row(row, summary_kept, share, form),
+                )
         if not counts["train"] + counts["validation"]:
             raise DataError(
                 f"{store.folder}: no row is left of {counts['steps']} samples: "
@@ -97,7 +101,7 @@ def _both_datasets(
 ) -> Iterator[Callable[[Split, Summarised, Summarised], None]]:
     """Give what writes a row of each dataset; both replace the old ones in the end."""
     with ExitStack() as closing:
-        made = {
+        temporary = {
             name: closing.enter_context(whole_folder(folder, overwrite=True))
             for name, folder in folders.items()
         }
@@ -109,7 +113,9 @@ def _both_datasets(
             if count % SHARD_ROWS == 0:
                 close()
                 number = count // SHARD_ROWS
-                writers.update({one: ShardWriter(made[one], one, number) for one in made})
+                writers.update(
+                    {name: ShardWriter(temporary[name], name, number) for name in temporary}
+                )
             count += 1
             writers[PREFIX].add(side, [prefix])
             writers[ONLY].add(side, [only])
@@ -120,7 +126,7 @@ def _both_datasets(
 
         yield write
         close()
-        for folder in made.values():
+        for folder in temporary.values():
             name_shards(folder)
 
 
@@ -159,19 +165,19 @@ def _matched(store: Store) -> Iterator[tuple[Split, dict[str, Any], Mapping[str,
 
 
 def _share(summary: Mapping[str, Any]) -> float:
-    found = [quote["verbatim"] for quote in summary["quotes"]]
-    return sum(found) / len(found) if found else 1.0
+    verbatim = [quote["verbatim"] for quote in summary["quotes"]]
+    return sum(verbatim) / len(verbatim) if verbatim else 1.0
 
 
 def _summary(line: Mapping[str, Any], chosen: Filter, counts: Counter[str]) -> Summary:
     quotes = line["quotes"]
-    kept = [one for one in quotes if one["verbatim"] or not chosen.drop_unverbatim]
+    remaining = [quote for quote in quotes if quote["verbatim"] or not chosen.drop_unverbatim]
     counts["quotes"] += len(quotes)
-    counts["verbatim"] += sum(one["verbatim"] for one in quotes)
-    counts["dropped_quotes"] += len(quotes) - len(kept)
-    counts["without_quotes"] += not kept
-    found = tuple(Quote(one["text"], one["title"]) for one in kept)
-    return Summary(line["question"], line["reasoning"], found)
+    counts["verbatim"] += sum(quote["verbatim"] for quote in quotes)
+    counts["dropped_quotes"] += len(quotes) - len(remaining)
+    counts["without_quotes"] += not remaining
+    texts = tuple(Quote(quote["text"], quote["title"]) for quote in remaining)
+    return Summary(line["question"], line["reasoning"], texts)
 
 
 def prefix_row(row: Mapping[str, Any], summary: Summary, share: float, form: Format) -> Summarised:
