@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from hf_rlhf.cli import BUILT_IN
+from hf_rlhf.config import RunFile
 from hf_rlhf.config.registry import KINDS, offered
-from hf_rlhf.config.run_file import RunFile
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

@@ -29,8 +29,6 @@ STEPS = (
 """In this order; `publish` only where a repository is named."""
 BASE = "base"
 """The label of the model that training began with."""
-NEXT_STEP_METRICS = ("answer_exact", "query_f1")
-"""What the verdict is of: whether the next step, an answer or a search, is that of the data."""
 _ratio = real("a share above 0 and below 1", lambda number: 0 < number < 1)
 
 
@@ -164,26 +162,12 @@ def _run_folder(folder: Path, options: Mapping[str, Sequence[str]]) -> Path:
 
 
 def _eval_words(folder: Path, options: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return which models are measured where no option names them: the base and the trained one.
-
-    The claim is that the trained one is better, in each task that is measured.
-    """
-    words = options.get("eval", [])
-    from hf_rlhf_traces.evaluation.command import eval_parser
-    from hf_rlhf_traces.evaluation.metrics import TASKS
-
-    if _has_option(words, "--model"):
+    """Return which models are measured by default: the base, and what became of it."""
+    if _has_option(options.get("eval", []), "--model"):
         return []
     run = _run_folder(folder, options)
     models = (f"{BASE}={_base(run)}", f"{run.name}={run}")
-    tasks = eval_parser().parse_args([str(folder), *words]).task or list(TASKS)
-    claims = (
-        f"{task} {metric}: {run.name} > {BASE}" for task in tasks for metric in NEXT_STEP_METRICS
-    )
-    return [
-        *(word for item in models for word in ("--model", item)),
-        *(word for item in claims for word in ("--claim", item)),
-    ]
+    return [word for model in models for word in ("--model", model)]
 
 
 def _base(run: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hf_rlhf_traces import settle
+from hf_rlhf_traces import normalize
 from hf_rlhf_traces.outcomes import REJECTED
 from hf_rlhf_traces.readers import FORMS, search
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values

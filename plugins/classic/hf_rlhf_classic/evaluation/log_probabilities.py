@@ -38,12 +38,12 @@ def log_probabilities(
         extra["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
     with torch.inference_mode():
         logits = model(input_ids=ids, attention_mask=mask, **extra).logits
-        found = []
+        result = []
         for row, completion in enumerate(completions):
             count = len(completion)
             # The last position predicts what would come after the end.
             predicted = logits[row, -count - 1 : -1].float() / temperature
             tokens = torch.tensor(completion, device=predicted.device)[:, None]
             chosen = torch.log_softmax(predicted, dim=-1).gather(-1, tokens)[:, 0]
-            found.append([float(one) for one in chosen])
-    return found
+            result.append([float(value) for value in chosen])
+    return result

@@ -7,8 +7,13 @@ import pytest
 
 from hf_rlhf import dry_run, train
 from hf_rlhf.cli.check import check_main
-from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.shipped import kept_settings, labels_of_rewards, own_card, without_rewards
+from hf_rlhf.config import RunFile
+from hf_rlhf.config.run_files import (
+    inherited_settings,
+    labels_of_rewards,
+    without_rewards,
+    without_shipped_card,
+)
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.train import main
 
@@ -24,7 +29,7 @@ card: {title: Tiny tastes, intended_use: Showing DPO., license: apache-2.0}
 def card(*argv, given=(), varied=()):
     """Return the card section that is left when a shipped file is run with `argv`, and the note."""
     file = RunFile.parse(SHIPPED, "tiny.yaml")
-    found, said = own_card(file.override(argv), file.values, given, varied)
+    found, said = without_shipped_card(file.override(argv), file.values, given, varied)
     return found.values.get("card"), said
 
 
@@ -127,7 +132,7 @@ ALL = [
 def still_apply(*argv):
     """Return which settings of a shipped file are listed when it is run with `argv`."""
     file = RunFile.parse(FITTED, "tiny.yaml")
-    said = kept_settings(replace(file, shipped=file.values).override(argv))
+    said = inherited_settings(replace(file, shipped=file.values).override(argv))
     if not said:
         return []
     assert said.endswith("To change one: --KEY VALUE")
@@ -161,7 +166,7 @@ def test_the_numbers_of_a_shipped_file_that_still_apply_to_another_run_are_liste
 
 def test_of_a_file_of_ones_own_nothing_is_said():
     file = RunFile.parse(FITTED, "mine.yaml")
-    assert kept_settings(file.override(["--model_name_or_path", "me/model"])) == ""
+    assert inherited_settings(file.override(["--model_name_or_path", "me/model"])) == ""
 
 
 @pytest.fixture

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 import pytest
 from datasets import Dataset
 
-from hf_rlhf.config.schema import EvaluationSpec
+from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.errors import BrokenPlugin, ModelError, RunFolderError
-from hf_rlhf.evaluation import held_out as measuring
-from hf_rlhf.evaluation.evaluate import measure_rows
+from hf_rlhf.evaluation import held_out, measure_rows
 from hf_rlhf.evaluation.generation import generate
 from hf_rlhf.evaluation.results import Evaluation, paired_difference
 
@@ -72,8 +71,8 @@ def test_a_run_that_goes_on_does_not_merge_again_where_its_trainer_measures_noth
         begun.append(run.folder)
         yield "model", {}
 
-    monkeypatch.setattr(measuring, "_start", start)
-    monkeypatch.setattr(measuring, "_text", lambda *_: Evaluation(rows(1.0)))
+    monkeypatch.setattr(held_out, "_start", start)
+    monkeypatch.setattr(held_out, "_text", lambda *_: Evaluation(rows(1.0)))
     run = SimpleNamespace(
         folder=tmp_path,
         task="text-generation",
@@ -83,12 +82,12 @@ def test_a_run_that_goes_on_does_not_merge_again_where_its_trainer_measures_noth
         dataset={"test": Dataset.from_list([{"prompt": "a"}])},
     )
     lines = []
-    first, again = (measuring.measured_before(run, lines.append) for _ in range(2))
+    first, again = (held_out.measure_before(run, lines.append) for _ in range(2))
     assert begun == [tmp_path]
     assert first.means() == again.means() == Evaluation(rows(1.0)).means()
     # What was measured on other rows is no pair of what will be measured on these.
     run.dataset = {"test": Dataset.from_list([{"prompt": "b"}])}
-    other = measuring.measured_before(run, lines.append)
+    other = held_out.measure_before(run, lines.append)
     assert begun == [tmp_path] * 2
     assert "before.json was measured on other rows than 'test': ignored" in "".join(lines)
     with pytest.raises(RunFolderError, match="rows differ"):
@@ -98,7 +97,7 @@ def test_a_run_that_goes_on_does_not_merge_again_where_its_trainer_measures_noth
 def test_a_metric_that_no_held_out_row_has_is_told(tmp_path, monkeypatch):
     found = Evaluation([{"total": None, "words": 1.0}, {"total": None, "words": None}])
     assert found.without_values() == ["total"]
-    monkeypatch.setattr(measuring, "_text", lambda *_: found)
+    monkeypatch.setattr(held_out, "_text", lambda *_: found)
     run = SimpleNamespace(
         folder=tmp_path,
         task="text-generation",
@@ -108,7 +107,7 @@ def test_a_metric_that_no_held_out_row_has_is_told(tmp_path, monkeypatch):
         trainer_class=SimpleNamespace(),
     )
     said = []
-    measuring.measure(run, "after", "model", {}, said.append)
+    held_out.measure(run, "after", "model", {}, said.append)
     assert said[-1] == "note: no row of 'test' has a value for total"
 
 

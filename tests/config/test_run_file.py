@@ -4,25 +4,24 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, Field
 
+from hf_rlhf.config import EvaluationSpec, RunFile, RunSpec
 from hf_rlhf.config import yaml as plain_yaml
-from hf_rlhf.config.run_file import (
+from hf_rlhf.config.schema import (
     CardSpec,
     DatasetSpec,
-    EvaluationSpec,
     GateSpec,
     JudgeSpec,
     PublishSpec,
     RewardSpec,
-    RunFile,
-    RunSpec,
     keys_of,
 )
 from hf_rlhf.errors import ConfigError
@@ -203,12 +202,11 @@ expect_world_size: two
         "t.yaml:11 rewards.4.label: 'a.b' is not a label. "
         "Use letters, digits, `_` and `-`, and begin with a letter.",
         "t.yaml:2 dataset: should be a mapping. Write `name: refiner_rows` under it.",
-        "t.yaml:18 evaluation.rows: is `0`: it should be greater than or equal to 1.",
+        "t.yaml:18 evaluation.rows: should be greater than or equal to 1, not `0`.",
         "t.yaml:18 evaluation.splt: `splt` is not a setting of `evaluation`. Did you mean `split`?",
         "t.yaml:19 publish.learning_rate: `learning_rate` is not a setting of `publish`. "
         "It belongs at the top level.",
-        't.yaml:19 publish.private: should be true or false or null, not `"yes"` (text). '
-        "Write `true`.",
+        't.yaml:19 publish.private: should be true or false, not `"yes"` (text). Write `true`.',
         "t.yaml:20 card.repo_id: `repo_id` is not a setting of `card`. "
         "It belongs under `publish:`.",
         't.yaml:27 expect_world_size: should be a whole number, not `"two"` (text).',
@@ -229,15 +227,15 @@ expect_world_size: two
         (["--rewards", "{a: {}}"], "should be a list. Write `- name: ...` under it."),
         (["--rewards.0", "x"], "should be a mapping. Write `name: x` under it."),
         (["--rewards.0.on_none", "viod"], "Did you mean `void`?"),
-        (["--rewards.0.clip", "[1]"], "should be a list of 2: a number, a number or null"),
+        (["--rewards.0.clip", "[1]"], "rewards.0.clip.1: is missing."),
         (["--rewards.0.label", ""], "'' is not a label."),
         (["--rewards.0.label", "9"], "should be text, not `9`."),
         (["--rewards.1.label", "truncated"], "is measured by every run."),
         (["--gates.0.label", "refiner"], "already the label of tiny.yaml:9 rewards.0"),
         (["--judges.a b.name", "lexical"], "'a b' is not a label."),
         (["--evaluation.top_p", "1.5"], "less than or equal to 1"),
-        (["--publish.gated", "yes"], "should be one of `auto`, `manual` or null"),
-        (["--card.tags", "[1]"], "should be a list, each item text"),
+        (["--publish.gated", "yes"], "should be 'auto' or 'manual', not"),
+        (["--card.tags", "[1]"], "card.tags.0: should be text, not `1`."),
         (["--reward", "x"], "Did you mean `rewards`?"),
         (["--learning-rate", "3"], "Did you mean `learning_rate`?"),
         (["--learning_rat", "3"], "Did you mean `learning_rate`?"),
@@ -435,8 +433,10 @@ def test_where_key() -> None:
         ('a: "\\UFFFFFFFF"', "t.yaml: it is not YAML"),
         ("a: " + "[" * 30, "nested more than 20 deep"),
         ("a: " + "[" * 100_000, "nested more than 20 deep"),
-        ("a: &x [*x]", "nested more than 20 deep"),
-        ("a: &x {b: *x}", "nested more than 20 deep"),
+        ("a: &x [*x]", "undefined alias 'x'. Write `&x` at an earlier value that does not contain"),
+        ("a: &x {b: *x}", "undefined alias 'x'"),
+        ("a: &x 1\nb: &x [*x]", "t.yaml:2: undefined alias 'x'"),
+        ("a: " + "{[b]: " * 30, "nested more than 20 deep"),
         ("a: " + "x" * 1_000_001, "it has 1,000,004 characters."),
     ],
 )
@@ -554,7 +554,7 @@ def test_files_that_cannot_be_read(folder: Path) -> None:
     assert unreadable(folder / "tny.yaml").endswith(f"Did you mean `{folder}/tiny.yaml`?")
     assert unreadable(folder / "other.txt").endswith(f"Run files in {folder}: tiny.yaml.")
     assert unreadable(folder / "a" / "b").endswith("does not exist, nor does its folder.")
-    assert unreadable(folder).endswith("is a folder, not a run file. Name a YAML file.")
+    assert unreadable(folder).endswith("is a folder, not a file. Name a YAML file.")
     assert "cannot be read" in unreadable(folder / "a\0b")
     assert "cannot be read" in unreadable(folder / "tiny.yaml" / "x")
     (folder / "latin.yaml").write_bytes("a: 1\nb: é".encode("latin-1"))
@@ -577,6 +577,66 @@ def test_a_pipe_can_be_read(tmp_path: Path) -> None:
     writer.start()
     assert RunFile.read(pipe).values == small().values
     writer.join()
+
+
+# Files of other formats
+
+
+@dataclass(frozen=True)
+class Arm:
+    trainer: str
+    seeds: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Plan:
+    title: str
+    arms: dict[str, Arm]
+
+    def __post_init__(self) -> None:
+        if not self.arms:
+            raise ValueError("has no arms.")
+
+
+class PlanModel(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    title: str
+    arms: dict[str, Arm]
+    start: str | None = Field(None, alias="from")
+
+
+PLAN = """\
+title: Which is better
+arms:
+  sft: {trainer: sft, seeds: [1, 2]}
+"""
+
+
+@pytest.mark.parametrize("cls", [Plan, PlanModel])
+def test_a_file_becomes_a_typed_value(cls: Any) -> None:
+    plan = RunFile.parse(PLAN, "plan.yaml").typed(cls)
+    assert plan.arms == {"sft": Arm("sft", [1, 2])}
+
+
+@pytest.mark.parametrize("cls", [Plan, PlanModel])
+def test_every_problem_of_a_typed_file_has_its_line(cls: Any) -> None:
+    text = "titel: x\narms:\n  sft:\n    trainer: 3\n    seeds: [1, two]\n    sedes: 1\n  dpo: {}\n"
+    with pytest.raises(ConfigError) as error:
+        RunFile.parse(f"{text}arms: 1\n", "plan.yaml").typed(cls)
+    assert {str(problem) for problem in error.value.problems} == {
+        "plan.yaml:8 arms: `arms` is written twice, first on line 2. Keep one of them.",
+        "plan.yaml:1 titel: is not a setting here. Did you mean `title`?",
+        "plan.yaml:1 title: is missing.",
+        "plan.yaml:4 arms.sft.trainer: should be text, not `3`.",
+        'plan.yaml:5 arms.sft.seeds.1: should be a whole number, not `"two"` (text).',
+        "plan.yaml:6 arms.sft.sedes: is not a setting here. Did you mean `seeds`?",
+        "plan.yaml:7 arms.dpo.trainer: is missing.",
+    }
+
+
+def test_what_a_class_refuses_itself_is_a_problem_of_the_file() -> None:
+    with pytest.raises(ConfigError, match=r"plan.yaml:1: has no arms\."):
+        RunFile.parse("title: x\narms: {}", "plan.yaml").typed(Plan)
 
 
 # Python
@@ -608,9 +668,11 @@ def test_from_python_takes_only_what_a_file_can_hold() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(ConfigError) as error:
-        RunFile.from_mapping({"a": [object], "b": float("nan"), "c": {1: 2}, "d": endless, "e": 1})
+        RunFile.from_mapping(
+            {"a": [object, "\ud800"], "b": float("nan"), "c": {1: 2}, "d": endless, "e": 1}
+        )
     assert [problem.where for problem in error.value.problems] == [
-        "python a.0", "python b", "python c", "python",
+        "python a.0", "python a.1", "python b", "python c", "python",
     ]  # fmt: skip
 
 
@@ -634,7 +696,18 @@ YAMLISH = st.text(
 
 
 @given(PLAIN)
-@example({"a": "1e-5", "b": "0o17", "c": "no", "d": "y\nz", "e": "\x85", "f": "<<", "g": " x "})
+@example(
+    {
+        "<<": "<<",
+        "a": "1e-5",
+        "b": "0o17",
+        "c": "no",
+        "d": "y\nz",
+        "e": "\x85",
+        "f": "<<",
+        "g": " x ",
+    }
+)
 def test_what_is_dumped_is_read_back(value: Any) -> None:
     document = plain_yaml.load(plain_yaml.dump({"key": value}), "t")
     assert document.problems == []
