@@ -50,6 +50,12 @@ def test_files_named_in_the_docs_exist(page):
         assert not [name for name in NAMED_FILE.findall(text) if not list(ROOT.glob(name))]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_of_the_site_is_longer_than_200_lines(page):
+    if page.is_relative_to(ROOT / "docs"):
+        assert len(page.read_text(encoding="utf-8").splitlines()) <= 200
+
+
 def test_every_package_of_the_core_has_an_api_page():
     packages = {stub.parent.name for stub in ROOT.glob("hf_rlhf/*/__init__.pyi")}
     pages = {page.stem for page in ROOT.glob("docs/reference/api/*.md")}

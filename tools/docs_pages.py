@@ -168,23 +168,26 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def code(text: str) -> str:
-    """Return text as a code span that may stand in a table."""
-    return "`" + text.replace("|", "\\|") + "`"
+    """Return text as a code span that may stand in a table, where even code must not have a bar."""
+    if "|" not in text:
+        return f"`{text}`"
+    return f"<code>{html.escape(text, quote=False).replace('|', '&#124;')}</code>"
 
 
 def escape(text: str) -> str:
     """Return plain text, with code spans, so that Markdown and a table leave it as it is."""
-    pieces = text.replace("|", "\\|").split("`")
-    if len(pieces) % 2:  # the odd pieces are code
-        pieces[::2] = [markdown_free(piece) for piece in pieces[::2]]
-        return "`".join(pieces)
-    return markdown_free(text)
+    pieces = text.split("`")
+    if len(pieces) % 2 == 0:  # a backtick that opens nothing
+        return markdown_free(text)
+    pieces[::2] = [markdown_free(piece) for piece in pieces[::2]]
+    pieces[1::2] = [code(piece) for piece in pieces[1::2]]
+    return "".join(pieces)
 
 
 def markdown_free(text: str) -> str:
     """Return text whose characters mean nothing to Markdown."""
     text = html.escape(text, quote=False)
-    return text.translate({ord(letter): f"\\{letter}" for letter in "*_[]"})
+    return text.translate({ord(letter): f"\\{letter}" for letter in "*_[]|"})
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 
 import jinja2
 
+from hf_rlhf.data import BadRow
 from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf_refiner.answer import Source
 from hf_rlhf_refiner.relevance import bm25, most_relevant_first, passages
@@ -37,14 +38,6 @@ PASSAGE_CHARS = 240
 
 ELLIPSIS = " […] "
 """Stands in a cut snippet where passages are missing."""
-
-
-class BadRow(DataError):
-    """A row that cannot be used. `reason` is the short name under which drops are counted."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ from typing import Any
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.data import (
+    BadRow,
     Output,
     Rollout,
     Row,
+    Split,
     parse_rollout,
     read_rows,
     result_items,
@@ -23,10 +25,9 @@ from hf_rlhf_refiner.assemble import (
     OnBad,
     RefinerRow,
     Rubric,
-    Splitting,
     assemble,
 )
-from hf_rlhf_refiner.prompt import SYSTEM_PROMPT, BadRow, PromptMaker, Result
+from hf_rlhf_refiner.prompt import SYSTEM_PROMPT, PromptMaker, Result
 from hf_rlhf_refiner.relevance import passages
 
 _BOOKKEEPING = ("id", "score")
@@ -107,7 +108,7 @@ def judged_rollouts(
     return assemble(
         source,
         lambda row, row_id: _converted(row, row_id, maker, max_snippet_chars),
-        Splitting(split, test_rows, test_share, seed),
+        Split(split=split, test_rows=test_rows, test_share=test_share, seed=seed),
         on_bad_row=on_bad_row,
         on_long_prompt=on_long_prompt,
     )

@@ -41,7 +41,6 @@ ASKED = {
         NOT_NEGATIVE: ("temperature",),
         SEED: ("seed",),
     },
-    "analyze": {COUNT: ("worst", "bins")},
     "run": {SEED: ("seed",)},
     "generate": {COUNT: ("traces",)},
 }

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from hf_rlhf.errors import DataError
-from hf_rlhf_classic.data.preference import preference
-from hf_rlhf_classic.data.prompts import prompts
-from hf_rlhf_classic.data.sft import sft
+from tests.data.chat_adapters import preference, prompts, sft
 
 DATA = Path(
-    os.environ.get("HF_RLHF_DATA") or Path(__file__).resolve().parents[3] / "../shared/data"
+    os.environ.get("HF_RLHF_DATA") or Path(__file__).resolve().parents[2] / "../shared/data"
 )
 pytestmark = [
     pytest.mark.usefixtures("cache"),

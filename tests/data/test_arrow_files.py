@@ -14,8 +14,7 @@ import pytest
 
 from hf_rlhf.errors import DataError, DiskError
 from hf_rlhf.testing.rows import TemplateOnly, write_rows
-from hf_rlhf_classic.data.sft import sft
-from hf_rlhf_classic.data.workplace import clear
+from tests.data.chat_adapters import sft
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -65,7 +64,7 @@ def test_a_file_that_cannot_be_read_stops(
     (tmp_path / name).write_bytes(data)
     with pytest.raises(DataError, match=said):
         load(str(tmp_path / name), max_rejected_share=1)
-    assert not list(cache.rglob(".*")), "nothing temporary is left"
+    assert not list(cache.rglob("*.partial")), "nothing temporary is left"
 
 
 def test_which_split_to_train_on_is_asked_for(tmp_path: Path) -> None:
@@ -79,6 +78,7 @@ def test_which_split_to_train_on_is_asked_for(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.smoke
 def test_a_dataset_of_the_hub(tmp_path: Path) -> None:
+    pytest.importorskip("hf_rlhf_classic")
     serve = pytest.importorskip("hf_rlhf_local_hub").serve
     lines = [{"chosen": f"\n\nHuman: q{n}\n\nAssistant: a"} for n in range(30)]
     rows = [{**line, "rejected": line["chosen"] + "b"} for line in lines]
@@ -133,48 +133,44 @@ def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: Any
         load(write_rows(tmp_path, [GOOD]))
 
 
-def held(cache: Path) -> list[Path]:
-    return [path for path in (cache / "hf_rlhf").glob(".*") if path.exists()]
-
-
 HOLDS = """
 import sys, time, datasets
 from pathlib import Path
 datasets.config.HF_DATASETS_CACHE = Path(sys.argv[1])
-from hf_rlhf_classic.data.workplace import workplace
-with workplace() as (_, folder):
-    print(folder, flush=True)
+from hf_rlhf.data.arrow_files import ArrowRows, arrow_cache
+with arrow_cache() as cache, ArrowRows(cache, frozenset()) as rows:
+    rows.add([("a.jsonl:1", {"prompt": "q" * 100_000}, (1, 2, 3))])
+    print("ready", flush=True)
     time.sleep(120)
 """
 
 
-def test_what_a_killed_process_left_is_deleted_and_a_live_ones_is_not(
-    tmp_path: Path, cache: Path
-) -> None:
-    path = write_rows(tmp_path, [GOOD])
+def test_a_killed_process_leaves_nothing(cache: Path) -> None:
+    before = set(cache.rglob("*"))
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDS, str(cache)], stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None
-        folder = Path(process.stdout.readline().strip())
-        load(path)
-        assert folder.is_dir(), "its owner lives"
+        assert process.stdout.readline() == "ready\n"
     finally:
         process.kill()
         process.wait()
-    assert folder.is_dir()
-    load(path)
-    assert not folder.exists()
-    assert not held(cache)
+    assert set(cache.rglob("*")) - before <= {cache / "hf_rlhf"}
 
 
-def test_clearing_leaves_splits_alone(cache: Path, tmp_path: Path) -> None:
-    loaded = load(write_rows(tmp_path, [GOOD]))
-    (cache / "hf_rlhf" / ".spool-old").mkdir()
-    clear(cache / "hf_rlhf")
-    assert not held(cache)
-    assert loaded.dataset["train"][0]["completion"][0]["content"] == "a"
+def test_a_split_that_was_cut_short_is_written_anew(tmp_path: Path, cache: Path) -> None:
+    path = write_rows(tmp_path, [{"prompt": "cut", "response": "short"}])
+    first = load(path).dataset["train"]
+    (file,) = (Path(one["filename"]) for one in first.cache_files)
+    whole = file.read_bytes()
+    del first
+    file.unlink()
+    file.with_suffix(".partial").write_bytes(whole[:100])  # as a killed process leaves it
+    again = load(path).dataset["train"]
+    assert again[0]["completion"][0]["content"] == "short"
+    assert file.read_bytes() == whole
+    assert not file.with_suffix(".partial").exists()
 
 
 def test_lines_that_end_as_windows_has_them(tmp_path: Path) -> None:

@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_rlhf.data.chat import split_transcript_pair
+from hf_rlhf.data.forms import known_schemas
 from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf.testing.rows import TemplateOnly, write_rows
-from hf_rlhf_classic.data.preference import preference
-from hf_rlhf_classic.data.prompts import prompts
-from hf_rlhf_classic.data.sft import sft
-from hf_rlhf_classic.data.tables import tables
-from hf_rlhf_classic.data.turns import split_pair
+from tests.data.chat_adapters import preference, prompts, sft
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -164,7 +162,7 @@ def shown(adapter: str, history: Turns, answers: tuple[str, ...]) -> dict[str, A
 
 
 def test_each_schema_stands_in_the_docs() -> None:
-    page = (Path(__file__).parents[3] / "docs/reference/classic-data.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs/reference/classic-data.md").read_text("utf-8")
     for adapter, name in CASES:
         part = page.split(f"\n`{adapter}`:\n")[1].split("\n\n`")[0]
         general = {"chosen": "NAME:chosen", "label": "NAME_label"}
@@ -173,7 +171,7 @@ def test_each_schema_stands_in_the_docs() -> None:
 
 
 def test_every_schema_of_the_tables_is_tested_here() -> None:
-    assert {name: {one.name for one in table} for name, table in tables().items()} == {
+    assert {name: {one.name for one in table} for name, table in known_schemas().items()} == {
         name: set(forms) for name, forms in WRITTEN.items()
     }
 
@@ -314,7 +312,7 @@ def test_the_shape_follows_the_tokenizer_and_contradictions_are_errors(tmp_path:
     assert isinstance(load("sft", path, tokenizer=bare).dataset["train"][0]["prompt"], str)
     with pytest.raises(ModelError, match="needs a tokenizer with a chat template"):
         load("sft", path, tokenizer=bare, format="conversational")
-    with pytest.raises(DataError, match="`template` is of no use for messages"):
+    with pytest.raises(DataError, match="`template` has no effect on messages"):
         load("sft", path, template="{prompt}")
     with pytest.raises(DataError, match="expected a text that holds {prompt} once"):
         load("sft", path, format="text", template="Human:")
@@ -347,5 +345,5 @@ def test_transcripts_part_exactly_where_the_answers_begin(
 ) -> None:
     _, history, _ = talk
     chosen, rejected = (transcript([*history, assistant(text)]) for text in (first, second))
-    turns, *answers = split_pair(chosen, rejected, "here")
+    turns, *answers = split_transcript_pair(chosen, rejected, "here")
     assert (turns, answers) == (history, [first, second])

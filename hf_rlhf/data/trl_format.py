@@ -1,15 +1,16 @@
-"""What comes out: message lists, or plain text made by templates; and how long it is in tokens."""
+"""Chat examples as TRL's columns: messages, or text made by templates; and their token counts."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import TemplateError
-
+from hf_rlhf.data.chat import Turn
+from hf_rlhf.data.examples import Example
 from hf_rlhf.errors import DataError, ModelError
-from hf_rlhf_classic.data.schemas import Example
-from hf_rlhf_classic.data.turns import Turn
+
+if TYPE_CHECKING:
+    from hf_rlhf.data.chat_rows import ChatRowArguments
 
 COLUMNS = {
     "sft": ("prompt", "completion"),
@@ -19,55 +20,62 @@ COLUMNS = {
 }
 """TRL's formats: https://huggingface.co/docs/trl/dataset_formats."""
 
-TEMPLATE, RESPONSE, SYSTEM = "\n\nHuman: {prompt}\n\nAssistant:", " {response}", "{system}"
-"""Of text, where nothing else is said: transcripts as in hh-rlhf (Bai et al. 2022)."""
+_PLACEHOLDERS = {
+    "template": "{prompt}",
+    "response_template": "{response}",
+    "system_template": "{system}",
+}
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Makes the columns of a row from an Example."""
+class TrlFormat:
+    """Makes the columns of a row from an Example.
+
+    By default the templates of text are those of transcripts as in hh-rlhf (Bai et al. 2022).
+    """
 
     form: str
     """A key of `COLUMNS`."""
     conversational: bool
     tokenizer: Any
-    template: str = TEMPLATE
-    response_template: str = RESPONSE
-    system_template: str = SYSTEM
+    template: str = "\n\nHuman: {prompt}\n\nAssistant:"
+    response_template: str = " {response}"
+    system_template: str = "{system}"
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, hole in (
-            ("template", "{prompt}"),
-            ("response_template", "{response}"),
-            ("system_template", "{system}"),
-        ):
-            if getattr(self, name).count(hole) != 1:
+        for name, placeholder in _PLACEHOLDERS.items():
+            if getattr(self, name).count(placeholder) != 1:
                 raise DataError(
-                    f"`{name}` is {getattr(self, name)!r}, expected a text that holds {hole} once."
+                    f"`{name}` is {getattr(self, name)!r}, expected a text that holds "
+                    f"{placeholder} once."
                 )
 
     @classmethod
-    def of(cls, form: str, format: str, tokenizer: Any, given: Mapping[str, Any]) -> "Shape":
-        """Decide between messages and text.
+    def of(cls, form: str, arguments: "ChatRowArguments") -> "TrlFormat":
+        """Choose between messages and text.
 
         Raises:
-            ModelError: messages are asked for, and the tokenizer has no chat template.
-            DataError: settings that contradict each other.
+            ModelError: messages are wanted, and the tokenizer has no chat template.
+            DataError: arguments that contradict each other.
         """
-        has_template = bool(getattr(tokenizer, "chat_template", None))
-        if format == "conversational" and not has_template:
+        has_template = bool(getattr(arguments.tokenizer, "chat_template", None))
+        if arguments.format == "conversational" and not has_template:
             raise ModelError(
                 "`format: conversational` needs a tokenizer with a chat template, and this one has "
                 "none. Use an instruction-tuned model, save a chat template with the tokenizer, or "
                 "write `format: text`."
             )
-        conversational = format == "conversational" or (format == "auto" and has_template)
-        texts = {k: v for k, v in given.items() if k != "chat_template_kwargs" and v is not None}
-        if conversational and texts:
+        conversational = has_template and arguments.format in ("auto", "conversational")
+        templates = {
+            name: getattr(arguments, name)
+            for name in _PLACEHOLDERS
+            if getattr(arguments, name) is not None
+        }
+        if conversational and templates:
             raise DataError(
-                f"`{next(iter(texts))}` is of no use for messages, which the tokenizer's chat "
-                "template puts into words. Remove it, or write `format: text`."
+                f"`{next(iter(templates))}` has no effect on messages, which the tokenizer's chat "
+                "template formats. Remove it, or write `format: text`."
             )
         if form == "messages" and not conversational:
             raise DataError(
@@ -78,12 +86,12 @@ class Shape:
         return cls(
             form,
             conversational,
-            tokenizer,
-            **texts,
-            chat_template_kwargs=dict(given.get("chat_template_kwargs") or {}),
+            arguments.tokenizer,
+            **templates,
+            chat_template_kwargs=dict(arguments.chat_template_kwargs or {}),
         )
 
-    def row(self, example: Example) -> dict[str, Any]:
+    def columns(self, example: Example) -> dict[str, Any]:
         """Return the columns of TRL's format."""
         if self.form == "messages":
             return {"messages": [*example.history, *self.answer(example.answers[0])]}
@@ -91,18 +99,18 @@ class Shape:
         return dict(zip(COLUMNS[self.form], parts, strict=True))
 
     def prompt(self, history: Sequence[Turn]) -> Any:
-        """Return the turns, or their text, up to where the answer begins."""
+        """Return the turns before the answer, or their text."""
         if self.conversational:
             return list(history)
-        holes = {
+        templates = {
             "system": (self.system_template, "{system}"),
             "user": (self.template, "{prompt}"),
             "assistant": (self.response_template, "{response}"),
         }
         texts = []
         for turn in history:
-            template, hole = holes[turn["role"]]
-            texts.append(template.replace(hole, turn["content"]))
+            template, placeholder = templates[turn["role"]]
+            texts.append(template.replace(placeholder, turn["content"]))
         return "".join(texts)
 
     def answer(self, text: str) -> Any:
@@ -114,16 +122,16 @@ class Shape:
     def lengths(
         self, examples: Sequence[Example], tools: Sequence[str | None]
     ) -> list[tuple[int, int]]:
-        """Return the tokens of each prompt, and of it with its longest answer.
+        """Return the number of tokens of each prompt, and of it with its longest answer.
 
-        `tools` are those that the chat template is given with each, as JSON. Special tokens that a
-        tokenizer adds to text are counted; an EOS that TRL adds is not.
+        `tools` are those that the chat template gets with each, as JSON text. Special tokens that
+        the tokenizer adds to text are counted; an EOS that TRL adds is not.
         """
         pairs = list(zip(examples, tools, strict=True))
-        prompts = [self._said(example.history, None, given) for example, given in pairs]
+        prompts = [self._text(example.history, None, row_tools) for example, row_tools in pairs]
         wholes = [
-            self._said(example.history, answer, given)
-            for example, given in pairs
+            self._text(example.history, answer, row_tools)
+            for example, row_tools in pairs
             for answer in example.answers
         ]
         longest = iter(self._count(wholes))
@@ -132,12 +140,14 @@ class Shape:
             for length, example in zip(self._count(prompts), examples, strict=True)
         ]
 
-    def _said(self, history: Sequence[Turn], answer: str | None, tools: str | None) -> str:
+    def _text(self, history: Sequence[Turn], answer: str | None, tools: str | None) -> str:
         whole = self.prompt(history)
         if answer is not None:
             whole += self.answer(answer)
         if not self.conversational:
             return str(whole)
+        from jinja2 import TemplateError
+
         try:
             return str(
                 self.tokenizer.apply_chat_template(
@@ -160,7 +170,7 @@ class Shape:
             return []
         special = not self.conversational
         ids = self.tokenizer(list(texts), add_special_tokens=special, verbose=False)["input_ids"]
-        return [len(one) for one in ids]
+        return [len(tokens) for tokens in ids]
 
     def __str__(self) -> str:
         if self.conversational:

@@ -9,10 +9,7 @@ import pytest
 
 from hf_rlhf.errors import DataError
 from hf_rlhf.testing.rows import TemplateOnly, WordTokenizer, write_rows
-from hf_rlhf_classic.data.preference import preference
-from hf_rlhf_classic.data.prompts import prompts
-from hf_rlhf_classic.data.sft import sft
-from hf_rlhf_classic.encoding import tokens
+from tests.data.chat_adapters import preference, prompts, sft
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -49,16 +46,6 @@ def test_tools_go_to_the_chat_template_as_json_and_count(tmp_path: Path) -> None
     assert load(prompts, path).dataset["train"]["tools"][1] == "a hammer", "a reward may know them"
 
 
-def test_what_training_measures_has_the_same_tools() -> None:
-    class Template:
-        def apply_chat_template(self, turns: Any, tools: Any, **_: Any) -> Any:
-            return tools
-
-    for tools in (json.dumps([TOOL]), [TOOL]):
-        assert tokens(Template(), [{"role": "user", "content": "q"}], {"tools": tools}) == [TOOL]
-    assert tokens(Template(), [{"role": "user", "content": "q"}], {"tools": None}) is None
-
-
 def test_margins_are_of_all_rows_or_of_none(tmp_path: Path) -> None:
     row = {"prompt": "q", "chosen": "a", "rejected": "b"}
     rows = [{**row, "margin": 0.5}, {**row, "margin": 2}]
@@ -90,7 +77,7 @@ def test_other_columns_stay_as_asked(tmp_path: Path) -> None:
     assert kept.dataset["train"].column_names == ["prompt", "question", "answer"]
     with pytest.raises(DataError, match="`keep` names anwser, which no row has"):
         load(prompts, path, keep=["anwser"])
-    with pytest.raises(DataError, match="`keep` names text, to which TRL gives a meaning"):
+    with pytest.raises(DataError, match="`keep` names text, to which TRL gives its own meaning"):
         load(prompts, path, keep=["text"])
 
 

@@ -8,9 +8,7 @@ import pytest
 
 from hf_rlhf.errors import DataError
 from hf_rlhf.testing.rows import TemplateOnly, write_rows
-from hf_rlhf_classic.data.preference import preference
-from hf_rlhf_classic.data.prompts import prompts
-from hf_rlhf_classic.data.sft import sft
+from tests.data.chat_adapters import preference, prompts, sft
 
 pytestmark = pytest.mark.usefixtures("cache")
 

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from jinja2 import TemplateError
 
 from hf_rlhf.errors import DataError, ModelError
-from hf_rlhf.testing import check_dataset, make_tiny_policy
+from hf_rlhf.testing import make_tiny_policy
 from hf_rlhf.testing.rows import TemplateOnly, WordTokenizer, write_rows
-from hf_rlhf_classic.data.preference import preference
-from hf_rlhf_classic.data.prompts import prompts
-from hf_rlhf_classic.data.sft import sft
+from tests.data.chat_adapters import preference, prompts, sft
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -106,7 +104,7 @@ def test_a_bad_row_is_listed_with_place_and_reason(tmp_path: Path, name: str) ->
     assert line["reason"].startswith(reason)
     assert (line["row"], line["values"]) == (2, row)
     assert line["where"] == f"{path}:2"
-    assert line["said"].startswith(f"{path}:2: ")
+    assert line["message"].startswith(f"{path}:2: ")
     assert loaded.report["rejected"] == loaded.report["dropped"] == {line["reason"]: 1}
     assert (loaded.report["rows_read"], loaded.report["kept"]) == (2, 1)
     assert not list(tmp_path.glob("out/.*")), "nothing temporary is left"
@@ -234,7 +232,7 @@ def test_one_line_that_cannot_be_used_is_counted_like_any_bad_row(
     loaded = load(preference, str(path), rejected_rows=tmp_path / "rejected.jsonl")
     assert loaded.report["dropped"] == {reason: 1}
     assert (loaded.report["kept"], loaded.report["rows_read"]) == (30, 31)
-    assert f"{path}:31: " in listed(tmp_path / "rejected.jsonl")[0]["said"]
+    assert f"{path}:31: " in listed(tmp_path / "rejected.jsonl")[0]["message"]
     assert f"30 of 31 rows kept; left out: {reason}: 1" in capsys.readouterr().err
     with pytest.raises(DataError, match="more than `max_rejected_share`"):
         load(preference, str(path), max_rejected_share=0)
@@ -362,30 +360,6 @@ def test_nothing_is_silently_lost(
     if drop == "none" and cap is None:
         assert Counter(contents) == wanted
     assert len(good) >= len(rows)
-
-
-@pytest.mark.parametrize("adapter", [sft, preference, prompts])
-@pytest.mark.parametrize("format", ["conversational", "text"])
-def test_conforms(tmp_path: Path, adapter: Any, format: str) -> None:
-    rows = [
-        {"prompt": f"q{n}?", "response": "a", "chosen": "a", "rejected": "b", "score": n}
-        for n in range(20)
-    ]
-    broken = write_rows(tmp_path, [{**rows[0], "prompt": None}, *rows], "broken.jsonl")
-    schema = {"sft": "prompt_response"}.get(adapter.__name__)
-    check_dataset(
-        adapter,
-        {
-            "path": write_rows(tmp_path, rows),
-            "format": format,
-            "schema": schema,
-            "max_rejected_share": 0.0,
-            **({"max_tokens": 50} if adapter is not prompts else {"max_prompt_tokens": 50}),
-        },
-        columns=["score"],
-        bad=[({"path": broken}, "broken.jsonl:1")],
-        tokenizer=WordTokenizer(chat=True),
-    )
 
 
 def test_a_chat_template_that_refuses_is_a_model_error(tmp_path: Path) -> None:
