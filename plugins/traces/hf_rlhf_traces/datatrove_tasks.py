@@ -6,6 +6,7 @@ settings. Tasks that were finished are not run again by the same command.
 """
 
 import inspect
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -79,7 +80,9 @@ def run_tasks(
     count = tasks or cores()
     key = digest([reading.settings(), reading.sources(), form.settings(), count])
     home = reading.out.absolute() / "pipeline" / key
-    (home / "shards").mkdir(parents=True, exist_ok=True)
+    if not (home / "shards").exists():  # tasks that ended there are to run again
+        shutil.rmtree(home, ignore_errors=True)
+        (home / "shards").mkdir(parents=True)
     plan = msgspec.msgpack.encode(input_shards(reading))
     atomic_write_bytes(home / "shards" / PLAN, plan)
     job = first_job(reading, form, home / "shards")

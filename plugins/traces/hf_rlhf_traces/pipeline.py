@@ -183,12 +183,15 @@ def run_pipeline(
 @contextmanager
 def _scratch_folder(out: Path, folder: Path | None) -> Iterator[Path]:
     # Such a name is removed by the next command if this process is killed.
-    folder = folder or out / f".pipeline.{uuid.uuid4().hex}.tmp"
-    folder.mkdir(parents=True, exist_ok=True)
+    scratch = folder or out / f".pipeline.{uuid.uuid4().hex}.tmp"
+    scratch.mkdir(parents=True, exist_ok=True)
     try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        yield scratch
+    except BaseException:
+        if folder is None:  # or what other processes built would be lost
+            shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 @dataclass

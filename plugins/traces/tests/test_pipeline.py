@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
 from hf_rlhf_traces import building, pipeline
 from hf_rlhf_traces.command import command
+from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.shards import dataset_rows, shard_files
 
 LAX = ("--max_rejected_share", "0.5")
@@ -180,6 +182,32 @@ def test_datatrove_tasks_make_what_the_verbs_make(
     out = tmp_path / "store"
     run(files, out, "--tasks", "2")
     check_same(out, verbs)
+    run(files, out, "--tasks", "2", "--overwrite", "--seed", "3")
+    run(files, out, "--tasks", "2", "--overwrite")  # which had finished before
+    check_same(out, verbs)
+
+
+def test_what_tasks_built_is_kept_until_it_is_complete(
+    files: list[Path], verbs: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("datatrove")
+    from hf_rlhf_traces import datatrove_tasks as tasks
+    from hf_rlhf_traces.read_files import Reading
+    from hf_rlhf_traces.reading import Options
+
+    out, folder = tmp_path / "store", tmp_path / "store" / "pipeline" / "key"
+    folder.mkdir(parents=True)
+    reading = Reading.of([*map(str, files)], out, Options(max_row_mb=64), max_rejected_share=0.5)
+    job = pipeline.first_job(reading, Format(), folder)
+    shards = pipeline.input_shards(reading)
+    (folder / tasks.PLAN).write_bytes(msgspec.msgpack.encode(shards))
+    with pytest.raises(DataError, match="is missing: a task failed"):
+        list(tasks.complete(None, reading=reading, form=Format(), folder=folder))
+    for rank in (1, 0):
+        list(tasks.build_shards(None, rank, 2, job=job))
+    list(tasks.complete(None, reading=reading, form=Format(), folder=folder))
+    check_same(out, verbs)
+    assert not folder.exists()
 
 
 SBATCH = """#!{python}
