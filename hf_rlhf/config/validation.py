@@ -278,6 +278,9 @@ def _message(path: KeyPath, details: Sequence[Any], annotation: Any) -> str:
     if reason == wanted[0]:
         return f"is {_quoted(value)}: {reason}."
     words = " or ".join(_WORDS.get(each, each) for each in dict.fromkeys(wanted))
+    choices = re.findall(r"'([^']*)'", words)
+    if isinstance(value, str) and (close := suggest(value, choices)):
+        return f"is {_quoted(value)}, which is not a choice. Did you mean `{close}`?"
     return f"should be {words}, not {_quoted(value)}.{_cure(value, words)}"
 
 
@@ -305,8 +308,6 @@ def _cure(value: Any, wanted: str) -> str:
         return " An option without a value means true."
     if not isinstance(value, str):
         return ""
-    if close := suggest(value, re.findall(r"'([^']*)'", wanted)):
-        return f" Did you mean `{close}`?"
     if "true or false" in wanted and (meant := _BOOLEANS_OF_YAML_1_1.get(value.lower())):
         return f" Write `{meant}`."
     if "number" in wanted:

@@ -69,8 +69,8 @@ class ArrowRows:
 
         if not rows:
             return
-        for place, known in enumerate(self._hashes):
-            known.extend(hashes[place] for _, _, hashes in rows)
+        for index, column in enumerate(self._hashes):
+            column.extend(hashes[index] for _, _, hashes in rows)
         names = list(dict.fromkeys(name for _, columns, _ in rows for name in columns))
         table = pa.table({name: self._array(name, rows) for name in names})
         try:
@@ -93,7 +93,7 @@ class ArrowRows:
         try:
             return pa.array(values, _turns_type() if is_conversation else None)
         except (pa.ArrowException, OverflowError) as error:
-            wrong = next(n for n in range(len(rows)) if not _has_one_type(values[: n + 1]))
+            wrong = next(n for n in range(len(rows)) if not _is_uniform(values[: n + 1]))
             where = f"first at {rows[wrong][0]}"
             raise _two_types(f"column {name!r}: {error}", where) from error
 
@@ -101,7 +101,7 @@ class ArrowRows:
         """Return each of `HASHES` as numpy uint64, shape (rows,)."""
         import numpy as np
 
-        columns = (np.frombuffer(known, np.uint64) for known in self._hashes)  # no copies
+        columns = (np.frombuffer(column, np.uint64) for column in self._hashes)  # no copies
         return dict(zip(HASHES, columns, strict=True))
 
     def write(self, mask: Any, schema: "pa.Schema", cache: Path) -> "Dataset":
@@ -152,7 +152,7 @@ class ArrowRows:
         self._file.close()
 
 
-def _has_one_type(values: Sequence[Any]) -> bool:
+def _is_uniform(values: Sequence[Any]) -> bool:
     import pyarrow as pa
 
     try:

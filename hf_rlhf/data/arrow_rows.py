@@ -33,11 +33,11 @@ def _decoder(kind: "pa.DataType") -> Decode | None:
     if isinstance(kind, pa.JsonType):
         return _parsed
     if pa.types.is_struct(kind):
-        inside = {field.name: made for field in kind if (made := _decoder(field.type))}
+        inside = {field.name: decode for field in kind if (decode := _decoder(field.type))}
         return (lambda value: _fields(value, inside)) if inside else None
     lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     if (lists or pa.types.is_fixed_size_list(kind)) and (inner := _decoder(kind.value_type)):
-        return lambda value: None if value is None else [inner(one) for one in value]
+        return lambda value: None if value is None else [inner(item) for item in value]
     return None
 
 
@@ -117,7 +117,7 @@ def _add_values(digest: Any, values: "pa.Array") -> None:
     digest.update(np.packbits(values.is_valid().to_numpy(zero_copy_only=False)))
     values, kind = values.drop_null(), values.type  # what lies under a null is undefined
     if types.is_struct(kind):
-        for name, field in sorted(zip((one.name for one in kind), values.flatten(), strict=True)):
+        for name, field in sorted(zip((item.name for item in kind), values.flatten(), strict=True)):
             digest.update(name.encode())
             _add_values(digest, field)
     elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):

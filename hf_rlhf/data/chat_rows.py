@@ -249,7 +249,7 @@ class _Conversion:
         if self._uses_tools and row.values.get("tools") is not None:
             row = replace(row, values={**row.values, "tools": tools_json(row.values, row.where)})
         example = self._checked(row, self.schema.example(row))
-        self._check_kept(row)
+        self._check_extra_columns(row)
         self.rows_read += 1
         return row, example
 
@@ -274,12 +274,12 @@ class _Conversion:
             return replace(example, history=[turn, *example.history])
         return example
 
-    def _check_kept(self, row: Row) -> None:
+    def _check_extra_columns(self, row: Row) -> None:
         """Raise BadRow for a value of a column to keep that does not fit into a table."""
-        kept = row.values.keys() - self.schema.schema.columns
+        names = row.values.keys() - self.schema.schema.columns
         if self.arguments.keep is not None:
-            kept &= set(self.arguments.keep)
-        for name in kept:
+            names &= set(self.arguments.keep)
+        for name in names:
             if problem := arrow_problem(row.values[name]):
                 raise BadRow(
                     f"unfit:{name}",
@@ -294,7 +294,7 @@ class _Conversion:
             if example.margin is not None:
                 columns["margin"] = example.margin
                 self.margins += 1
-            columns |= self._kept(row)
+            columns |= self._extra_columns(row)
             for name in self.schema.schema.needs:
                 if keys := unread_turn_keys(row.values.get(name)):
                     self.turn_keys.update(keys)
@@ -317,7 +317,7 @@ class _Conversion:
             else:
                 yield pair
 
-    def _kept(self, row: Row) -> dict[str, Any]:
+    def _extra_columns(self, row: Row) -> dict[str, Any]:
         keep, used = self.arguments.keep, self.schema.schema.columns
         if keep is not None:
             self.present.update(row.values.keys() & set(keep))

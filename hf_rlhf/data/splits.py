@@ -137,20 +137,20 @@ def select(train: Mapping[str, Any], test: Mapping[str, Any] | None, split: Spli
     report: dict[str, Any] = {
         "duplicates": {kind: int(sum(side[kind].sum() for side in repeats)) for kind in HASHES[:2]}
     }
-    kept = [np.ones(len(side["exact"]), bool) for side in sides]
+    usable = [np.ones(len(side["exact"]), bool) for side in sides]
     dropped: Counter[str] = Counter()
     if split.drop_duplicates != "none":
-        for mask, repeat in zip(kept, repeats, strict=True):
+        for mask, repeat in zip(usable, repeats, strict=True):
             dropped["duplicate"] += _clear(mask, repeat[split.drop_duplicates])
     if test is None:
-        held_out = held_out_mask(train["prompt"], kept[0], split)
-        masks = [kept[0] & ~held_out, kept[0] & held_out]
+        held_out = held_out_mask(train["prompt"], usable[0], split)
+        masks = [usable[0] & ~held_out, usable[0] & held_out]
     else:
-        shared = np.isin(train["prompt"], test["prompt"][kept[1]])
-        report["train_rows_whose_prompt_is_held_out"] = int((shared & kept[0]).sum())
+        shared = np.isin(train["prompt"], test["prompt"][usable[1]])
+        report["train_rows_whose_prompt_is_held_out"] = int((shared & usable[0]).sum())
         if split.drop_overlap:
-            dropped["prompt_is_held_out"] += _clear(kept[0], shared)
-        masks = kept
+            dropped["prompt_is_held_out"] += _clear(usable[0], shared)
+        masks = usable
     if not masks[0].any():
         raise DataError(
             "no row is left to train on: all are duplicates, or their prompts are held out "
@@ -188,7 +188,7 @@ def _thin(mask: Any, max_rows: int | None, seed: int) -> int:
     return len(removed)
 
 
-def held_out_mask(prompts: Any, kept: Any, split: Split) -> Any:
+def held_out_mask(prompts: Any, usable: Any, split: Split) -> Any:
     """Return a mask of the rows to hold out: whole prompts, in an order that `seed` decides.
 
     The order is by a hash of the prompt, so that adding rows moves no prompt to another place in
@@ -196,7 +196,7 @@ def held_out_mask(prompts: Any, kept: Any, split: Split) -> Any:
 
     Args:
         prompts: numpy uint64, shape (rows,): a hash of each row's prompt.
-        kept: numpy bool, shape (rows,): the rows to choose from.
+        usable: numpy bool, shape (rows,): the rows to choose from.
         split: how many, and the seed.
 
     Raises:
@@ -204,11 +204,11 @@ def held_out_mask(prompts: Any, kept: Any, split: Split) -> Any:
     """
     import numpy as np
 
-    if not kept.any():
+    if not usable.any():
         return np.zeros(len(prompts), bool)
-    unique, index, sizes = np.unique(prompts[kept], return_inverse=True, return_counts=True)
+    unique, index, sizes = np.unique(prompts[usable], return_inverse=True, return_counts=True)
     share = DEFAULT_TEST_SHARE if split.test_share is None else split.test_share
-    total = int(kept.sum())
+    total = int(usable.sum())
     wanted = max(1, round(total * share)) if split.test_rows is None else split.test_rows
     # A prompt with more rows than are wanted comes after those with fewer, the largest last.
     order = np.lexsort((_mixed(unique, split.seed), np.where(sizes > wanted, sizes, 0)))
@@ -224,7 +224,7 @@ def held_out_mask(prompts: Any, kept: Any, split: Split) -> Any:
     is_held_out = np.zeros(len(unique), bool)
     is_held_out[held_out] = True
     mask = np.zeros(len(prompts), bool)
-    mask[kept] = is_held_out[index]
+    mask[usable] = is_held_out[index]
     return mask
 
 

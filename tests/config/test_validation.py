@@ -140,7 +140,7 @@ def test_fits(annotation: Any, value: Any, result: Any) -> None:
         (tuple[float, float], [1], "`1` is missing."),
         (dict[str, int], [1], "should be a mapping, not `[1]`."),
         (Path, 3, "should be text, not `3`."),
-        (Literal["fast", "slow"], "slwo", "(text). Did you mean `slow`?"),
+        (Literal["fast", "slow"], "slwo", "which is not a choice. Did you mean `slow`?"),
         (Literal["fast", "slow"], "x", "should be 'fast' or 'slow', not"),
         (Scheduler, "cosin", "Did you mean `cosine`?"),
         (Scheduler, 3, "should be 'linear' or 'cosine', not `3`."),
@@ -288,8 +288,7 @@ def test_problems_of_settings() -> None:
     assert [str(problem) for problem in problems] == [
         "f.yaml stesp: `stesp` is not a setting of the trainer or model. Did you mean `steps`?",
         'f.yaml remote: should be true or false, not `"yes"` (text). Write `true`.',
-        "f.yaml scheduler: should be 'linear' or 'cosine', not `\"cosin\"` (text). "
-        "Did you mean `cosine`?",
+        'f.yaml scheduler: is `"cosin"` (text), which is not a choice. Did you mean `cosine`?',
         "f.yaml kwargs: should be a mapping or text, not `[1]`.",
         "f.yaml output_dir: is missing. It should be text.",
     ]

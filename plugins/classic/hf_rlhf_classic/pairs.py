@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hf_rlhf.evaluation import FEW, mean_interval, statistic_interval
 from hf_rlhf_classic.encoding import encode_response
+from hf_rlhf_classic.evaluation.estimators import calibration_gap
 from hf_rlhf_classic.likelihood import Metrics, padded
 
 Array = NDArray[np.float64]
@@ -54,7 +55,7 @@ class Pair:
     @property
     def right(self) -> float:
         """1 if the chosen response has the higher score, 1/2 if both have the same."""
-        return _credit(self.margin)
+        return float(1 + np.sign(self.margin)) / 2
 
     @property
     def longer(self) -> int:
@@ -159,7 +160,7 @@ def length_bias(pairs: Sequence[Pair]) -> dict[str, Any]:
     tokens = np.array([(pair.chosen_tokens, pair.rejected_tokens) for pair in pairs], dtype=float)
     margins, differences = np.diff(scores, axis=1), np.diff(tokens, axis=1)
     return {
-        '"the longer is better" is right': float(np.mean([_credit(value) for value in longer])),
+        '"the longer is better" is right': float(1 + longer.mean()) / 2,
         "accuracy, longer one chosen": _mean(right[longer > 0]),
         "accuracy, longer one rejected": _mean(right[longer < 0]),
         **_with_interval("delta", delta, len(pairs)),
@@ -182,11 +183,8 @@ def calibration(pairs: Sequence[Pair]) -> dict[str, float]:
     """
     sure = 1 / (1 + np.exp(-np.abs([pair.margin for pair in pairs])))
     right = np.array([pair.right for pair in pairs])
-    bins = np.minimum(((sure - 0.5) * 2 * BINS).astype(int), BINS - 1)
-    error = sum(
-        abs(float((right[bins == value] - sure[bins == value]).sum())) / len(pairs)
-        for value in np.unique(bins)
-    )
+    # The upper half of twice as many bins.
+    error = calibration_gap(sure, right, 2 * BINS)
     confidence = float(sure.mean())
     return {"pairs": len(pairs), "expected calibration error": error, "mean confidence": confidence}
 
@@ -226,7 +224,3 @@ def _correlation(x: Array, y: Array) -> Callable[[Array], Array]:
 
 def _mean(values: NDArray[Any]) -> float | None:
     return float(values.mean()) if len(values) else None
-
-
-def _credit(difference: float) -> float:
-    return 0.5 if difference == 0 else float(difference > 0)

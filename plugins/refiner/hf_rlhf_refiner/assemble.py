@@ -77,17 +77,17 @@ class _Conversion:
 
     def run(self, rows: Rows, prefix: str) -> list[Converted]:
         before = self.dropped.total()
-        kept = list(
+        usable = list(
             convert_rows(
                 rows, lambda row, number: self.convert(row, f"{prefix}-{number}"), self._drop
             )
         )
-        if not kept:
+        if not usable:
             raise DataError(
                 f"{rows.name}: all {self.dropped.total() - before} rows were dropped "
                 f"({format_counts(self.dropped)}). The last one: {self.last}"
             ) from self.last
-        return kept
+        return usable
 
     def _drop(self, row: Row, number: int, error: BadRow) -> None:
         is_long = error.reason == "prompt_too_long"
@@ -119,13 +119,13 @@ def assemble(
         held_out = hold_out([_question(row) for row in train], split)
         test = [row for row, held in zip(train, held_out, strict=True) if held]
         train = [row for row, held in zip(train, held_out, strict=True) if not held]
-    kept, dropped = len(train) + len(test), conversion.dropped
+    usable, dropped = len(train) + len(test), conversion.dropped
     questions = [{normalised_text(_question(row)) for row in rows} for rows in (train, test)]
     report: dict[str, Any] = {
         "source": source.name,
         "commit": source.commit,
-        "rows_read": kept + dropped.total(),
-        "kept": kept,
+        "rows_read": usable + dropped.total(),
+        "kept": usable,
         "dropped": dict(dropped),
         **_prompt_report([*train, *test]),
         "splits": {"train": len(train), "test": len(test)},

@@ -110,7 +110,7 @@ def _converted(row: Row, row_id: str, maker: PromptMaker) -> Converted:
             "Expected at least one rubric, or the row has nothing to be rewarded for.",
         )
     prompt = maker.make(row.where, question, reasoning, results)
-    given = row.values.get("row_id")
+    own_id = row.values.get("row_id")
     return Converted(
         RefinerRow(
             prompt=prompt.messages,
@@ -118,7 +118,7 @@ def _converted(row: Row, row_id: str, maker: PromptMaker) -> Converted:
             sources=prompt.sources,
             positive_rubrics=positive,
             negative_rubrics=negative,
-            row_id=row_id if given in (None, "") else str(given),
+            row_id=row_id if own_id in (None, "") else str(own_id),
         ),
         prompt,
     )
@@ -149,11 +149,13 @@ def split_results(tool_output: Any, where: str) -> list[Result]:
         parse_sources("\n".join(texts))
     except DataError as error:
         raise BadRow("bad_snippets", f"{where}: {error}") from error
-    seen: set[str] = set()
+    texts_by_id: set[str] = set()
     results = []
     for head, block in (piece for text in texts for piece in _blocks(text)):
-        sources = [source for source in scan_sources(block).sources if source["id"] not in seen]
-        seen.update(source["id"] for source in sources)
+        sources = [
+            source for source in scan_sources(block).sources if source["id"] not in texts_by_id
+        ]
+        texts_by_id.update(source["id"] for source in sources)
         if sources:
             results.append(Result(tuple(sources), head))
     if not results:

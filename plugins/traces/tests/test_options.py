@@ -41,6 +41,7 @@ ASKED = {
         NOT_NEGATIVE: ("temperature",),
         SEED: ("seed",),
     },
+    "analyze": {COUNT: ("worst",)},
     "run": {SEED: ("seed",)},
     "generate": {COUNT: ("traces",)},
 }

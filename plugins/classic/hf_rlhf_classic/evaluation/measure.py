@@ -17,13 +17,14 @@ from hf_rlhf.rewards import TOTAL, by_row, gather_rows
 from hf_rlhf.runs import environment
 from hf_rlhf.storage import as_json, atomic_write_json, atomic_write_text, now, scrub
 from hf_rlhf.training import claimed
+from hf_rlhf_classic.encoding import Encoded
 from hf_rlhf_classic.evaluation.checkpoints import Checkpoint
 from hf_rlhf_classic.evaluation.compare import Compared, Pair, compare
-from hf_rlhf_classic.evaluation.log_probabilities import log_probabilities
 from hf_rlhf_classic.evaluation.plan import Plan
 from hf_rlhf_classic.evaluation.plot import frontier
 from hf_rlhf_classic.evaluation.report import markdown
 from hf_rlhf_classic.evaluation.results import METHOD, METHOD_OF_SEEDS, Measured, Row, results_of
+from hf_rlhf_classic.likelihood import likelihoods
 
 RESULT = "evaluation.json"
 PICTURE = "frontier.png"
@@ -160,13 +161,19 @@ class _Work:
         completions, prompts = self.completions(checkpoint).read(), self.prompts(checkpoint)
 
         def compute(items: Sequence[str]) -> list[list[float]]:
-            return log_probabilities(
+            sequences = []
+            for item in items:
+                prompt, answer = prompts[self.rows[int(item)]], completions[item].ids
+                counted = [False] * len(prompt) + [True] * len(answer)
+                sequences.append(Encoded([*prompt, *answer], counted))
+            # Of the distribution that was sampled from, but for what `top_p` cuts off.
+            rows = likelihoods(
                 model,
-                [prompts[self.rows[int(item)]] for item in items],
-                [completions[item].ids for item in items],
+                sequences,
+                self.plan.tokenizers[checkpoint.label],
                 temperature=self.plan.sampling.temperature,
-                pad=self.plan.tokenizers[checkpoint.label].pad_token_id,
             )
+            return [list(each.log_probs) for each in rows]
 
         return compute
 

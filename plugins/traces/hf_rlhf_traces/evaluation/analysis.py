@@ -19,7 +19,7 @@ from hf_rlhf_traces.shards import split_digest
 from hf_rlhf_traces.store import Store
 
 REPORT, WORST, PLOT = "report.md", "worst.jsonl", "overview.png"
-_SHOWN_CHARACTERS = 1200
+_EXCERPT = 1200
 SCORE_METRICS: Mapping[Task, Sequence[str]] = {
     "prefix": (
         *("format_valid", "kind_right", "summary_rouge_l", "quotes_recall"),
@@ -105,43 +105,26 @@ def depth_table(analysis: Analysis, task: Task) -> Table:
     return ["metric", "model", *depths], rows
 
 
-@dataclass(frozen=True)
-class Case:
-    """One sample of one model."""
-
-    model: str
-    task: Task
-    score: float
-    """The mean of its `SCORE_METRICS`, over those that are defined for it."""
-    row: Scored
-
-    def as_json(self) -> dict[str, Any]:
-        """Return a line of `worst.jsonl`."""
-        row = self.row
-        return {
-            "model": self.model,
-            "task": self.task,
-            "score": self.score,
-            "id": row.id,
-            "question": row.question,
-            "step": row.step,
-            "steps": row.steps,
-            "context_tokens": row.context_tokens,
-            "metrics": dict(row.metrics),
-            "prompt_tail": row.prompt_tail,
-            "expected": row.expected,
-            "got": row.text,
-        }
-
-
-def worst_cases(analysis: Analysis, count: int) -> list[Case]:
-    """Return the `count` worst cases of each model in each task, the worst first."""
+def worst_cases(analysis: Analysis, count: int) -> list[dict[str, Any]]:
+    """Return the lines of `worst.jsonl`: the `count` worst samples of each model in each task."""
     worst = []
     for label, scored in analysis.scored.items():
         for task, rows in scored.items():
-            cases = [Case(label, task, score_of(task, row), row) for row in rows]
-            worst += sorted(cases, key=lambda case: (case.score, case.row.id))[:count]
+            ranked = sorted(rows, key=lambda row: (score_of(task, row), row.id))
+            worst += [_case(label, task, row) for row in ranked[:count]]
     return worst
+
+
+def _case(label: str, task: Task, row: Scored) -> dict[str, Any]:
+    names = ("id", "question", "step", "steps", "context_tokens", "metrics", "prompt_tail")
+    return {
+        "model": label,
+        "task": task,
+        "score": score_of(task, row),
+        **{name: getattr(row, name) for name in names},
+        "expected": row.expected,
+        "got": row.text,
+    }
 
 
 def score_of(task: Task, row: Scored) -> float:
@@ -156,12 +139,12 @@ def write_analysis(analysis: Analysis, folder: Path, *, worst_count: int = 5) ->
     cases = worst_cases(analysis, worst_count)
     plot(analysis, folder / PLOT)
     atomic_write_text(folder / REPORT, "\n".join(_report(analysis, cases)))
-    lines = [json.dumps(case.as_json(), ensure_ascii=False) + "\n" for case in cases]
+    lines = [json.dumps(case, ensure_ascii=False) + "\n" for case in cases]
     atomic_write_text(folder / WORST, "".join(lines))
     return [folder / name for name in (REPORT, WORST, PLOT)]
 
 
-def _report(analysis: Analysis, cases: Sequence[Case]) -> Iterator[str]:
+def _report(analysis: Analysis, cases: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "# Analysis\n"
     for label in analysis.scored:
         yield f"- `{label}`: {analysis.results['models'][label]['asked']}"
@@ -175,28 +158,23 @@ def _report(analysis: Analysis, cases: Sequence[Case]) -> Iterator[str]:
         yield "\n### Worst cases\n"
         yield f"By the mean of what is defined of: {names}. All of them in `{WORST}`.\n"
         for case in cases:
-            if case.task == task:
-                yield from _case(case)
+            if case["task"] == task:
+                yield from _case_lines(case)
 
 
-def _case(case: Case) -> Iterator[str]:
-    row = case.row
+def _case_lines(case: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        f"#### `{case.model}`: {case.score:.2f}, sample `{row.id}` (step {row.step} of "
-        f"{row.steps}, context {row.context_tokens:,} tokens)\n"
+        f"#### `{case['model']}`: {case['score']:.2f}, sample `{case['id']}` (step {case['step']} "
+        f"of {case['steps']}, context {case['context_tokens']:,} tokens)\n"
     )
-    values = [
-        f"{METRICS[name].title} {value:.2f}"
-        for name, value in row.metrics.items()
-        if value is not None
-    ]
-    yield f"{'; '.join(values)}\n"
+    known = {name: value for name, value in case["metrics"].items() if value is not None}
+    yield "; ".join(f"{METRICS[name].title} {value:.2f}" for name, value in known.items()) + "\n"
     for title, text in (
-        ("End of the prompt", row.prompt_tail[-_SHOWN_CHARACTERS:]),
-        ("Expected", row.expected),
-        ("Got", row.text),
+        ("End of the prompt", case["prompt_tail"][-_EXCERPT:]),
+        ("Expected", case["expected"]),
+        ("Got", case["got"]),
     ):
-        yield f"{title}:\n\n{fence(excerpt(text, _SHOWN_CHARACTERS) or '(nothing)')}\n"
+        yield f"{title}:\n\n{fence(excerpt(text, _EXCERPT) or '(nothing)')}\n"
 
 
 def plot(analysis: Analysis, path: Path) -> None:
