@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hf_rlhf.errors import ConfigError
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.samples import step_rows
-from hf_rlhf_traces.summaries.context import Passage, passages
+from hf_rlhf_traces.summaries.context_blocks import Passage, passages
 from hf_rlhf_traces.summaries.extractive import Extractive, Limits
 from hf_rlhf_traces.summaries.summary import Summary, parse, render, verbatim
 from hf_rlhf_traces.summaries.words import LONGEST, sentences, words

@@ -1,4 +1,4 @@
-"""What becomes of a trace that is not as it should be: settled alike for every form.
+"""Steps are brought into one order, alike for every form of row.
 
 A trainer wants each trace to begin with a question, each result to follow a search, and at most one
 answer, at the end. What can be put right without inventing anything is, and is counted;
@@ -21,7 +21,7 @@ from hf_rlhf_traces.trace import (
 )
 
 
-def settle(rough: Rough, noted: Noted, *, max_document_chars: int) -> tuple[Step, ...]:
+def normalize_steps(rough: Rough, noted: Noted, *, max_document_chars: int) -> tuple[Step, ...]:
     """Return the steps to keep. Raises BadRow for a row that is no trace."""
     if _is_regular(rough.steps, max_document_chars):
         return tuple(rough.steps)
@@ -29,12 +29,12 @@ def settle(rough: Rough, noted: Noted, *, max_document_chars: int) -> tuple[Step
     if all(isinstance(step, Unknown) for step in steps):
         raise BadRow("no_trace", _nothing_known(rough.steps))
     _check_results(steps, noted)
-    steps = _one_answer(steps, noted)
+    steps = _keep_last_answer(steps, noted)
     return tuple(_cut(step, max_document_chars, noted) for step in steps)
 
 
 def _is_regular(steps: list[Step], most: int) -> bool:
-    """Whether nothing is to be settled or noted, as in most traces; one look at each step.
+    """Whether nothing is to be changed or noted, as in most traces; one look at each step.
 
     Each search has a result before the next one, nothing is empty or too long, and there is one
     answer, at the end.
@@ -55,20 +55,21 @@ def _is_regular(steps: list[Step], most: int) -> bool:
 
 
 def _is_short(result: SearchResult, most: int) -> bool:
-    return not any([len(one.content) > most or len(one.title) > most for one in result.documents])
+    return not any([len(doc.content) > most or len(doc.title) > most for doc in result.documents])
 
 
 def _nothing_known(steps: list[Step]) -> str:
     """Return what a trace has instead of steps that are known."""
-    told = f"{len(steps)} steps, none with a text of a known type"
+    hint = f"{len(steps)} steps, none with a text of a known type"
     nameless = next((s.value for s in steps if isinstance(s, Unknown) and s.kind == NO_TYPE), None)
     if isinstance(nameless, Mapping):
-        shown = ", ".join(map(str, list(nameless)[:12])) or "nothing"
+        listed = ", ".join(map(str, list(nameless)[:12])) or "nothing"
         return (
-            f"{told}: there is no `type`, which tells {', '.join(KNOWN)} apart. A step has: {shown}"
+            f"{hint}: there is no `type`, which distinguishes {', '.join(KNOWN)}. A step has: "
+            f"{listed}"
         )
     unknown = _unknown(steps)
-    return f"{told}, but: {unknown}" if unknown else told
+    return f"{hint}, but: {unknown}" if unknown else hint
 
 
 def _unknown(steps: list[Step]) -> str:
@@ -78,13 +79,13 @@ def _unknown(steps: list[Step]) -> str:
 
 
 def _without_empty(steps: list[Step], noted: Noted) -> list[Step]:
-    kept: list[Step] = []
+    remaining: list[Step] = []
     for step in steps:
         if isinstance(step, (Reasoning, Answer)) and not step.content.strip():
             noted["reasoning_empty" if isinstance(step, Reasoning) else "answers_empty"] += 1
         else:
-            kept.append(step)
-    return kept
+            remaining.append(step)
+    return remaining
 
 
 def _check_results(steps: list[Step], noted: Noted) -> None:
@@ -98,15 +99,15 @@ def _check_results(steps: list[Step], noted: Noted) -> None:
         elif isinstance(step, SearchResult):
             if not waiting and not isinstance(before, SearchResult):
                 unknown = _unknown(steps[:at])
-                told = f"; before it are steps of unknown type: {unknown}" if unknown else ""
-                raise BadRow("result_before_search", f"step {at + 1} answers no search{told}")
+                hint = f"; before it are steps of unknown type: {unknown}" if unknown else ""
+                raise BadRow("result_before_search", f"step {at + 1} answers no search{hint}")
             waiting = max(waiting - 1, 0)
         before = step
     noted["searches_without_result"] += waiting
     noted["without_results"] += not any(isinstance(step, SearchResult) for step in steps)
 
 
-def _one_answer(steps: list[Step], noted: Noted) -> list[Step]:
+def _keep_last_answer(steps: list[Step], noted: Noted) -> list[Step]:
     """Leave one answer, at the end; one that the agent went on from is a thought."""
     places = [at for at, step in enumerate(steps) if isinstance(step, Answer)]
     if not places:
@@ -116,10 +117,10 @@ def _one_answer(steps: list[Step], noted: Noted) -> list[Step]:
         (at for at, s in enumerate(steps) if isinstance(s, (Search, SearchResult))), default=-1
     )
     final = [at for at in places if at > acted]
-    said = {step.content.strip() for at in final if isinstance(step := steps[at], Answer)}
-    if len(said) > 1:
-        shown = " and ".join(f"{one[:60]!r}" for one in sorted(said)[:2])
-        raise BadRow("two_answers", f"the trace ends with {shown}")
+    answers = {step.content.strip() for at in final if isinstance(step := steps[at], Answer)}
+    if len(answers) > 1:
+        listed = " and ".join(f"{text[:60]!r}" for text in sorted(answers)[:2])
+        raise BadRow("two_answers", f"the trace ends with {listed}")
     if not final:
         noted["without_answer"] += 1
     noted["answers_in_the_middle"] += len(places) - len(final)
@@ -129,15 +130,15 @@ def _one_answer(steps: list[Step], noted: Noted) -> list[Step]:
 
 def _ended(steps: list[Step], final: list[int], noted: Noted) -> list[Step]:
     last = final[0] if final else len(steps)
-    kept: list[Step] = []
+    remaining: list[Step] = []
     for at, step in enumerate(steps):
         if isinstance(step, Answer) and at < last:
-            kept.append(Reasoning(step.content))
+            remaining.append(Reasoning(step.content))
         elif at <= last or isinstance(step, Unknown):
-            kept.append(step)
+            remaining.append(step)
         elif isinstance(step, Reasoning):
             noted["reasoning_after_the_answer"] += 1
-    return kept
+    return remaining
 
 
 def _cut(step: Step, most: int, noted: Noted) -> Step:
@@ -145,8 +146,8 @@ def _cut(step: Step, most: int, noted: Noted) -> Step:
         return step
     if _is_short(step, most):
         return step
-    cut = tuple(Document(one.title[:most], one.content[:most]) for one in step.documents)
-    for one, left in zip(step.documents, cut, strict=True):
-        noted["documents_cut"] += one != left
-        noted["characters_cut"] += len(one.title + one.content) - len(left.title + left.content)
+    cut = tuple(Document(doc.title[:most], doc.content[:most]) for doc in step.documents)
+    for doc, left in zip(step.documents, cut, strict=True):
+        noted["documents_cut"] += doc != left
+        noted["characters_cut"] += len(doc.title + doc.content) - len(left.title + left.content)
     return SearchResult(cut)

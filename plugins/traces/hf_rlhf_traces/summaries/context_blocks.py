@@ -18,17 +18,17 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ContextBlock:
     """A block of the prompt, unescaped: its tag, by the field of `Format`, and its content."""
 
     kind: str
     text: str
 
 
-def blocks(prompt: str, form: Format) -> list[Seen]:
+def blocks(prompt: str, form: Format) -> list[ContextBlock]:
     """Return the blocks of a prompt in order: `think`, `search`, `information` (and `answer`)."""
     kinds = {tag: name for name, tag in form.names.items()}
-    return [Seen(kinds[tag], text) for tag, text in form.read(prompt)]
+    return [ContextBlock(kinds[tag], text) for tag, text in form.read(prompt)]
 
 
 def passages(result: str, form: Format) -> list[Passage]:
@@ -40,16 +40,16 @@ def passages(result: str, form: Format) -> list[Passage]:
     """
     head = _head(form.document)
     starts: list[re.Match[str]] = []
-    for found in head.finditer(result) if head else ():
-        number = found.groupdict().get("number")
+    for match in head.finditer(result) if head else ():
+        number = match.groupdict().get("number")
         if number is None or int(number) == len(starts) + 1:
-            starts.append(found)
+            starts.append(match)
     if not starts or starts[0].start() > 0:
         return [Passage("", result)] if result.strip() else []
-    ends: Sequence[int] = [*(found.start() for found in starts[1:]), len(result)]
+    ends: Sequence[int] = [*(match.start() for match in starts[1:]), len(result)]
     return [
-        Passage(found.groupdict().get("title") or "", result[found.end() : end])
-        for found, end in zip(starts, ends, strict=True)
+        Passage(match.groupdict().get("title") or "", result[match.end() : end])
+        for match, end in zip(starts, ends, strict=True)
     ]
 
 

@@ -1,11 +1,9 @@
 """Blocks of lines, and workers: the same whatever the size and the number, and no line lost."""
 
 import json
-import mmap
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -15,12 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_rlhf.errors import DataError
-from hf_rlhf_traces.bulk import Bulk
-from hf_rlhf_traces.engine import Block, blocks, in_order
+from hf_rlhf_traces.blocks import Block, blocks, in_order
+from hf_rlhf_traces.reading import Options
+from hf_rlhf_traces.sources import rows_in
 
 
 def numbered(block: Block) -> list[tuple[int, bytes]]:
-    return list(block.lines())
+    """Return the lines of a block, each read once more from where it is said to stand."""
+    found = []
+    for line, where, item in rows_in(block, Options()):
+        assert where == line.where
+        again = Path(line.path).read_bytes()[line.start : line.start + line.size]
+        assert item == (b"" if again.isspace() else again)
+        found.append((line.line, again))
+    return found
 
 
 def fails_at(bad: int, item: int) -> int:
@@ -118,27 +124,9 @@ def test_a_worker_that_is_killed_is_an_error_that_says_what_to_do() -> None:
         list(in_order(partial(dies_at, 3), range(100), workers=2))
 
 
-def large(size: int) -> Bulk:
-    return Bulk(bytes([size % 251]) * size)
-
-
-def test_many_bytes_come_by_files_of_which_none_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    sizes = [0, 10, 65_535, 65_536, 3_000_000]
-    results = in_order(large, sizes, workers=2)
-    first = next(results)
-    assert list(tmp_path.iterdir()), "there is a folder while workers work"
-    found = [first, *results]
-    assert [bytes(one.content) for one in found] == [large(size).content for size in sizes]
-    assert [type(one.content) for one in found] == [bytes, bytes, bytes, mmap.mmap, mmap.mmap]
-    assert not list(tmp_path.iterdir())
-
-
 ORPHANS = """
 import sys, time
-from hf_rlhf_traces.engine import in_order
+from hf_rlhf_traces.blocks import in_order
 if __name__ == "__main__":
     for _ in in_order(time.sleep, [0, 0, 0, 0, 600, 600], workers=2):
         print("begun", flush=True)
@@ -156,13 +144,10 @@ def test_no_worker_is_left_when_the_process_is_killed(tmp_path: Path, signal: st
 
     script = tmp_path / "orphans.py"
     script.write_text(ORPHANS)
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
     with subprocess.Popen(
         [sys.executable, script],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "TMPDIR": str(temporary)},
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -170,4 +155,3 @@ def test_no_worker_is_left_when_the_process_is_killed(tmp_path: Path, signal: st
         assert len(workers) >= 2
         process.send_signal(getattr(signals, signal))
         assert psutil.wait_procs(workers, timeout=20)[1] == []
-    assert not list(temporary.iterdir())
