@@ -339,7 +339,7 @@ class _Progress:
         self.seconds.append(done.seconds)
         if status == "finished":
             record = load_record(cell.folder(self.sweep.out, seed))
-            after = ((record["evaluation"] or {}).get("after") or {}).get(TOTAL)
+            after = ((record.evaluation.after if record.evaluation else None) or {}).get(TOTAL)
             said += f", {TOTAL} {number(after['mean'])}" if after else ""
         elif why := self.sweep.state(cell).said.get(seed):
             said += f": {why}"

@@ -60,7 +60,7 @@ def train_one(cell: Cell, out: Path) -> None:
     weights = out / cell.name / "merged"
     reference = weights if cell.reference == cell.condition else cell.path(cell.reference, out)
     found = measure(cell.world, weights, reference)
-    training = record["training"]
+    training = record.training
     kept = {
         "run": cell.run_file(out),
         "training_seconds": training["seconds"],
@@ -73,7 +73,7 @@ def train_one(cell: Cell, out: Path) -> None:
         "curve": curve(training["history"]),
         "zero_variance_in_training": zero_variance(training["history"]),
         "trained": trained(out / cell.name),
-        "git": record["environment"]["git"],
+        "git": record.environment.git,
     }
     atomic_write_json(out / cell.name / RESULT, {**kept, **found})
 

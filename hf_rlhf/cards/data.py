@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hf_rlhf.cards.markdown import as_yaml, cell, code, count, fence, plain, words
+from hf_rlhf.record_schema import DataSection
 
 SHORT = 160
 """Characters of arguments that are shown within a sentence; more are shown as YAML below it."""
@@ -32,18 +33,18 @@ def arguments(given: Mapping[str, Any]) -> str:
     return f", with:\n\n{fence(as_yaml(dict(given)), 'yaml')}"
 
 
-def data_rows(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+def data_rows(data: DataSection) -> list[tuple[str, str]]:
     """Return the rows of each split, and what the adapter reported, as (label, Markdown) cells.
 
     Left out is what is empty or has been said: the splits, and rejected rows where no others were
     dropped.
     """
-    report = dict(data["report"])
-    if report.get("splits") == data["splits"]:
+    report = dict(data.report)
+    if report.get("splits") == data.splits:
         del report["splits"]
     if report.get("rejected") == report.get("dropped"):
         report.pop("rejected", None)
-    rows = [(f"rows in {code(split)}", count(size)) for split, size in data["splits"].items()]
+    rows = [(f"rows in {code(split)}", count(size)) for split, size in data.splits.items()]
     for key, value in report.items():
         if value is None or (not value and isinstance(value, (list, str))):
             continue

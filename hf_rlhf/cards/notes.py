@@ -7,8 +7,8 @@ from hf_rlhf.cards.facts import during_training, results
 from hf_rlhf.cards.markdown import code, counted, number, plain, share, words
 from hf_rlhf.cards.metadata import hub_base
 from hf_rlhf.rewards.composed import TOTAL
+from hf_rlhf.storage.record import RunRecord
 
-Record = Mapping[str, Any]
 LOSSES = ("cut", "dropped", "truncated", "shortened")
 """Words in the names of what an adapter reports that a reader of the card must not overlook."""
 
@@ -27,30 +27,30 @@ _ENDED = {
 }
 
 
-def known_notes(record: Record, history: Sequence[Mapping[str, Any]]) -> list[str]:
+def known_notes(record: RunRecord, history: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the author's notes, then those that follow from the record, as Markdown."""
     return [
-        *record["author"]["known_notes"],
+        *record.author.known_notes,
         *_ending(record),
         *_sessions(record),
         *_phases(record),
-        *_rows(record["data"]["report"]),
-        *_used(record["data"]["used"]),
-        *(f"Note at the start of training: {plain(note)}" for note in record["advice"]),
+        *_rows(record.data.report),
+        *_used(record.data.used),
+        *(f"Note at the start of training: {plain(note)}" for note in record.advice),
         *_abstentions(record, history),
         *_measurement(record),
         *_origin(record),
-        *(f"In the record, {plain(note)}." for note in record["notes"]),
+        *(f"In the record, {plain(note)}." for note in record.notes),
     ]
 
 
-def _ending(record: Record) -> Iterator[str]:
-    training = record["training"]
-    steps, planned = training["steps"], training["planned_steps"]
+def _ending(record: RunRecord) -> Iterator[str]:
+    training = record.training
+    steps, planned = training.steps, training.planned_steps
     reached = "before its first step" if steps is None else f"at step {steps:,}"
     if steps is not None and planned is not None:
         reached += f" of {planned:,}"
-    status = record["status"]
+    status = record.status
     if status == "interrupted":
         yield f"The run was interrupted {reached}."
     elif status == "failed":
@@ -63,8 +63,8 @@ def _ending(record: Record) -> Iterator[str]:
         yield f"The run ended {reached} planned steps."
 
 
-def _phases(record: Record) -> Iterator[str]:
-    phases = [one for one in record["config"].get("phases") or () if isinstance(one, Mapping)]
+def _phases(record: RunRecord) -> Iterator[str]:
+    phases = [one for one in record.config.get("phases") or () if isinstance(one, Mapping)]
     if len(phases) > 1:
         last = code(phases[-1].get("name"))
         yield (
@@ -73,12 +73,12 @@ def _phases(record: Record) -> Iterator[str]:
         )
 
 
-def _sessions(record: Record) -> Iterator[str]:
+def _sessions(record: RunRecord) -> Iterator[str]:
     """What lies between the beginning of a run and its end, if that was not one session."""
-    sessions = record["sessions"]
-    ended = [_ENDED.get(one["status"], "did not say how it ended") for one in sessions]
+    sessions = record.sessions
+    ended = [_ENDED.get(one.status, "did not say how it ended") for one in sessions]
     went_on = [
-        f"from step {after['from_step'] or 0:,} (the one before {how})"
+        f"from step {after.from_step or 0:,} (the one before {how})"
         for how, after in zip(ended, sessions[1:], strict=False)
     ]
     if went_on:
@@ -86,9 +86,9 @@ def _sessions(record: Record) -> Iterator[str]:
         yield f"The run took {len(sessions)} sessions; it went on {shown}."
     told = set[str]()
     for one in sessions:
-        if new := [change for change in one["changed"] if change not in told]:
+        if new := [change for change in one.changed if change not in told]:
             told.update(new)
-            where = f"the session from step {one['from_step'] or 0:,}"
+            where = f"the session from step {one.from_step or 0:,}"
             yield f"In {where}, other than in the first: {plain('; '.join(new))}."
 
 
@@ -116,8 +116,8 @@ def _used(used: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def _abstentions(record: Record, history: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for judge in record["reward"]["judges"]:
+def _abstentions(record: RunRecord, history: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for judge in record.reward.judges:
         usage = judge.get("usage") or {}
         if usage.get("failed"):
             asked = usage.get("calls") or usage.get("questions")
@@ -127,7 +127,7 @@ def _abstentions(record: Record, history: Sequence[Mapping[str, Any]]) -> Iterat
                 f"Judge {label} gave no verdict {usage['failed']:,.0f}{of} times; such an answer "
                 "counts as none, never as a score."
             )
-    for row in during_training(history, record["reward"])["rows"]:
+    for row in during_training(history, record.reward)["rows"]:
         if row["none"] and row["label"] != TOTAL:
             yield (
                 f"{code(row['label'])} abstained, on {number(row['none'])} completions per logged "
@@ -140,11 +140,11 @@ def _abstentions(record: Record, history: Sequence[Mapping[str, Any]]) -> Iterat
             )
 
 
-def _measurement(record: Record) -> Iterator[str]:
-    if not (record["evaluation"] or {}).get("after"):
+def _measurement(record: RunRecord) -> Iterator[str]:
+    if record.evaluation is None or not record.evaluation.after:
         yield "These weights were not evaluated on held-out rows: this card claims no improvement."
         return
-    count = record["evaluation"]["rows"]
+    count = record.evaluation.rows
     if count is not None and count < FEW:
         yield (
             f"Only {counted(count, 'held-out row')}: of so few, a result is little more than "
@@ -164,16 +164,16 @@ def _measurement(record: Record) -> Iterator[str]:
             yield "The held-out reward fell."
         elif row["metric"] == TOTAL and row["verdict"] != "rose":
             yield f"An improvement of the held-out reward was not shown ({row['verdict']})."
-        elif row["metric"] == "truncated" and row["after"] and row["after"]["mean"]:
+        elif row["metric"] == "truncated" and row["after"] and row["after"].mean:
             yield (
-                f"{share(row['after']['mean'])} of the held-out completions after training were "
+                f"{share(row['after'].mean)} of the held-out completions after training were "
                 "cut at the token limit."
             )
 
 
-def _origin(record: Record) -> Iterator[str]:
-    if record["model"]["base"] and not hub_base(record):
+def _origin(record: RunRecord) -> Iterator[str]:
+    if record.model.base and not hub_base(record):
         yield "The base model is not on the Hub, so the metadata names none."
-    git = record["environment"]["git"]
-    if git and git["dirty"]:
+    git = record.environment.git
+    if git and git.dirty:
         yield "The command ran in a checkout with uncommitted changes."

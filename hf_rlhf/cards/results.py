@@ -6,6 +6,7 @@ from typing import Any
 from hf_rlhf.cards.facts import results
 from hf_rlhf.cards.markdown import code, listed, plain
 from hf_rlhf.rewards.composed import TOTAL
+from hf_rlhf.storage.record import RunRecord
 
 OF_COMPLETIONS = {
     TOTAL: "the reward as defined below",
@@ -15,13 +16,12 @@ OF_COMPLETIONS = {
 """What is measured of every completion, beside the rewards."""
 
 
-def how_measured(record: Mapping[str, Any]) -> str:
+def how_measured(record: RunRecord) -> str:
     """Return what of the results is of generated completions, and how those were made."""
-    sampling = (record["evaluation"] or {}).get("sampling")
+    sampling = record.evaluation.sampling if record.evaluation else {}
     if not sampling:
         return ""
-    rewards = record["reward"]
-    labels = {part["label"] for part in (*rewards["rewards"], *rewards["gates"])}
+    labels = record.reward.labels()
     names = [row["metric"] for row in results(record)]
     of_text = [name for name in names if name in labels or name in OF_COMPLETIONS]
     own = [name for name in names if name not in of_text]
@@ -53,9 +53,8 @@ def _sampled(sampling: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def measures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+def measures(record: RunRecord) -> list[tuple[str, str]]:
     """Return what each metric of the results is, as (name, text), where that is known."""
-    evaluation = record["evaluation"] or {}
-    told = {**OF_COMPLETIONS, **(evaluation.get("metrics") or {})}
+    told = {**OF_COMPLETIONS, **(record.evaluation.metrics if record.evaluation else {})}
     names = [row["metric"] for row in results(record)]
     return [(name, told[name]) for name in names if told.get(name)]

@@ -6,7 +6,7 @@ A row is `ok`, `note` (worth reading) or `FAIL`; any FAIL gives exit status 1.
 import argparse
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from hf_rlhf.distributed import planned, processes
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.runs.estimate import disk_need, parameters_of, planned_steps
 from hf_rlhf.runs.preflight import advice, model_config, prompt_lengths
-from hf_rlhf.runs.preflight_data import data_lines, row_counts
+from hf_rlhf.runs.preflight_data import data_lines
 from hf_rlhf.runs.run import Run, choose_run_file, told_as_shipped
 from hf_rlhf.storage.disk import Space, human, taken_bytes
 from hf_rlhf.training.speed import flops_per_second
@@ -116,7 +116,8 @@ def check(run: Run) -> list[Finding]:
 
 def _data(run: Run) -> Iterator[Finding]:
     lost = bool(run.report.get("dropped")) or any(
-        one.kept < one.rows or any(one.cut.values()) for one in row_counts(run).values()
+        one.kept < one.rows or any(one.cut.values())
+        for one in run.trainer_class.row_counts(run).values()
     )
     yield Finding("data", "note" if lost else "ok", "; ".join(data_lines(run)))
     if "prompt" not in run.dataset["train"].column_names:
@@ -169,14 +170,12 @@ def _rewards(run: Run) -> _Tried:
     without a plausible answer a judge may not even be asked, and its calls be underestimated.
     """
     if run.reward is None:
-        learnt = ", ".join(sorted(getattr(run.trainer_class, "columns", ())))
+        learnt = ", ".join(sorted(run.trainer_class.columns))
         said = f"none: it learns from the columns {learnt}" if learnt else "none"
         return _Tried([Finding("rewards", "ok" if learnt else "note", said)], 0, 0.0, 0.0)
     split = run.dataset["train"]
     rows = split.select(range(min(ROWS_TRIED, len(split))))
-    plausible: Callable[[Any], Sequence[str]] = getattr(
-        run.trainer_class, "trial_completions", lambda row: ()
-    )
+    plausible = run.trainer_class.trial_completions
     tried = [(row, text) for row in rows for text in ("", "I do not know.", *plausible(row))]
     prompts = [row["prompt"] for row, _ in tried]
     completions: list[Any] = [text for _, text in tried]

@@ -13,10 +13,9 @@ from hf_rlhf.config.run_file import RunFile, RunSpec
 from hf_rlhf.config.settings import refusals, refused_problems, value_problems
 from hf_rlhf.config.shipped import is_as_shipped, labels_of_rewards, without_rewards
 from hf_rlhf.config.validation import annotations_of, check_settings
-from hf_rlhf.contracts import Loaded
+from hf_rlhf.contracts import Loaded, Trainer, as_trainer
 from hf_rlhf.distributed import is_planned, rank
 from hf_rlhf.errors import (
-    BrokenPlugin,
     ConfigError,
     ModelError,
     PluginError,
@@ -181,18 +180,13 @@ class _Preparation(ComponentBuilder):
         report, components = loaded.report, tuple(self.components)
         return Scoring(spec, loaded.dataset, report, reward, judges, components)
 
-    def _trainer(self) -> Any:
+    def _trainer(self) -> type[Trainer] | None:
         if not self.plugin:
             return None
         try:
-            trainer = self._load("trainers", self.plugin, self.plugin, {})
-            if lacks := [name for name in ("Config", "from_run") if not hasattr(trainer, name)]:
-                raise BrokenPlugin(
-                    f"trainer {self.plugin!r} has no {' and no '.join(lacks)}, which every trainer "
-                    "has (docs/plugins.md)."
-                )
-            if other := getattr(trainer, "variant_of", None):
-                self._load("trainers", other, other, {})
+            trainer = as_trainer(self._load("trainers", self.plugin, self.plugin, {}), self.plugin)
+            if trainer.variant_of:
+                self._load("trainers", trainer.variant_of, trainer.variant_of, {})
             return trainer
         except PluginError as error:
             unseen = "Until it loads, its settings are not checked."

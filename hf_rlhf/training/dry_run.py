@@ -93,8 +93,7 @@ def plan(file: RunFile, plugin: str | None, given: Sequence[str] = ()) -> list[P
 
 def _planned(name: str, run: Run, data: str, start: str, others: Sequence[Path]) -> Planned:
     steps = planned_steps(run)
-    count = getattr(run.trainer_class, "tokens", None)
-    tokens = count(run) if count is not None else None
+    tokens = run.trainer_class.tokens(run)
     try:
         disk = disk_need(run, steps).total
     except ValueError:
@@ -113,7 +112,7 @@ def _done(folder: Path) -> int:
         record = load_record(folder)
     except HfRlhfError:
         return 0
-    return int((record["training"] or {}).get("steps") or 0)
+    return record.training.steps or 0
 
 
 def lines(plans: Sequence[Planned], plugin: str) -> list[str]:

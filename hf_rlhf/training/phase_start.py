@@ -47,7 +47,7 @@ def _has_finished(link: Link, run: Run) -> bool:
         line.partition(":")[0] not in started | {"adapter's weights"}
         for line in differences(record, run)
     )
-    return same and record["status"] == "finished"
+    return same and record.status == "finished"
 
 
 def phase_start(link: Link, before: Link | None, adapted: bool, say: Say) -> Path | None:
@@ -105,7 +105,7 @@ def _damaged(folder: Path, saved: Path) -> list[str]:
 def _began_with(link: Link, adapted: bool) -> str | None:
     if not (link.folder / RECORD_NAME).exists():
         return None
-    began = load_record(link.folder)["config"].get("adapter" if adapted else "model_name_or_path")
+    began = load_record(link.folder).config.get("adapter" if adapted else "model_name_or_path")
     return None if began is None else str(began)
 
 

@@ -1,11 +1,10 @@
 """How well a reward model tells the better of two responses, as the record beside it says."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from hf_rlhf.cards.markdown import counted, no_interval
 from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.record_schema import Estimate
 from hf_rlhf.runs.run import resolve_model_path
 from hf_rlhf.storage.record import RECORD_NAME, load_record
 
@@ -48,15 +47,15 @@ def quality_advice(name: str, revision: str | None = None) -> str:
     return ""
 
 
-def _measured(name: str, revision: str | None) -> Mapping[str, Any] | None:
+def _measured(name: str, revision: str | None) -> Estimate | None:
     """Return the estimate in the record of the run that made a model, None if there is none."""
     for folder in _folders(name, revision):
         try:
-            evaluation = load_record(folder)["evaluation"] or {}
+            evaluation = load_record(folder).evaluation
         except HfRlhfError:
             continue
-        found: Mapping[str, Any] | None = (evaluation.get("after") or {}).get(METRIC)
-        if found is not None and found["mean"] is not None:
+        found = evaluation.estimate("after", METRIC) if evaluation else Estimate()
+        if found.mean is not None:
             return found
     return None
 

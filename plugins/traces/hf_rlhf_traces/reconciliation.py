@@ -81,7 +81,7 @@ def of_training(run: Path) -> list[Line]:
 
 def _of_phase(path: Path) -> list[Line]:
     record = load_record(path.parent)
-    report = record["data"]["report"]
+    report = record.data.report
     what = f"samples of {report['form']}"
     step = f"train {path.parent.name}"
     return [Line(step, what, report["rows_read"], report["kept"], report["dropped"])]

@@ -207,7 +207,7 @@ def _measured(
 
 def _base(run: Path) -> str:
     """Return the model that a run began with."""
-    config = load_record(run)["config"]
+    config = load_record(run).config
     revision = config.get("model_revision")
     named = str(config["model_name_or_path"])
     return f"{named}@{revision}" if revision and not Path(named).exists() else named
@@ -249,7 +249,7 @@ def _unmeasured(folder: Path, options: Sequence[str]) -> list[str]:
 
 def _published(run: Path, repo_id: str) -> list[str]:
     """Return how a run is published; a base that is not on the Hub goes there, too."""
-    base = str(load_record(run)["config"]["model_name_or_path"])
+    base = str(load_record(run).config["model_name_or_path"])
     local = base.startswith("package://") or Path(base).exists()
     pushed = ["--base_model", f"{repo_id}-base", "--push_base"] if local else []
     return [str(run), "--repo_id", repo_id, *pushed]
@@ -298,7 +298,7 @@ def _end(chosen: argparse.Namespace, made: Sequence[Made], run: Path) -> None:
         print(f"plot: {plot}")
     print(f"model: {run} (card: README.md, weights: merged)")
     if chosen.repo_id:
-        print(f"published: {load_record(run)['publish']['url']}")
+        print(f"published: {load_record(run).publish['url']}")
     else:
         print(f"publish it: hf-rlhf publish {shlex.join(_published(run, 'YOU/NAME'))}")
     results = json.loads((store.folder / "eval" / "results.json").read_text(encoding="utf-8"))

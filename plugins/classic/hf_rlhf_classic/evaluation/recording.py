@@ -44,7 +44,7 @@ def record(plan: Plan, evaluation: Mapping[str, Any], out: Path) -> list[Path]:
 def _add(folder: Path, name: str, evaluation: Mapping[str, Any], out: Path) -> None:
     found = load_record(folder)
     headings, rows = table_of(evaluation)
-    found["comparison"] = {
+    comparison: dict[str, Any] = {
         "name": name,
         "table": [dict(zip(headings, row, strict=True)) for row in rows],
         "notes": notes_of(evaluation),
@@ -54,6 +54,7 @@ def _add(folder: Path, name: str, evaluation: Mapping[str, Any], out: Path) -> N
     if (out / PICTURE).exists():
         atomic_write_bytes(folder / _SHOWN, (out / PICTURE).read_bytes())
         alt = f"Held-out reward over KL from {evaluation['reference']}, by model"
-        found["comparison"]["picture"] = {"file": _SHOWN, "alt": alt}
+        comparison["picture"] = {"file": _SHOWN, "alt": alt}
+    found.comparison = comparison
     write_record(found, folder)
     write_card(found, folder)

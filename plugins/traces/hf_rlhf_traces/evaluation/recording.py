@@ -27,7 +27,7 @@ def record_results(results: Mapping[str, Any]) -> None:
     for label, folder in runs.items():
         with claimed(folder, "--model"):
             record = load_record(folder)
-            record["comparison"] = _comparison(label, results)
+            record.comparison = _comparison(label, results)
             write_record(record, folder)
             write_card(record, folder)
 
