@@ -185,8 +185,8 @@ class Trainer:
     """The dataset columns without which it cannot train."""
     refused_settings: ClassVar[Mapping[str, tuple[str, str] | None]] = {}
     """Settings of `Config` that have no effect or spoil training: (problem, cure). They are refused
-    at any value but the default, as those of `hf_rlhf.config.settings` are. None accepts one that is
-    refused there, such as `eval_strategy` by a trainer that takes an evaluation dataset."""
+    at any value but the default, as `hf_rlhf.config.settings` refuses its own. None accepts one that
+    is refused there, such as `eval_strategy` by a trainer that takes an evaluation dataset."""
     held_out_metrics: ClassVar[Mapping[str, str]] = {}
     """Metric of `held_out` -> what it measures, for the model card."""
     unpublished: ClassVar[tuple[str, ...]] = ()
@@ -268,7 +268,7 @@ class Trainer:
 
         All processes call it before training and after it, if the run has an `evaluation` section.
         The result has one row of the same metrics per row of the dataset, each a finite number or
-        None, equal on every process: `hf_rlhf.evaluation.evaluate.measure_rows` does that.
+        None, equal on every process: `hf_rlhf.evaluation.measure_rows` does that.
 
         Args:
             run: the resolved run.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from hf_rlhf.cards.render import PACKAGE_SCHEME, render_base, render_card
 from hf_rlhf.models.safetensors import read_header
-from hf_rlhf.record_schema import ModelSection
 from hf_rlhf.storage.record import load_record, run_of_merged
+from hf_rlhf.storage.record_schema import ModelSection
 
 
 def base_card(folder: Path, model: ModelSection, repo_id: str, *, endpoint: str) -> str:

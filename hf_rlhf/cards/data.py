@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hf_rlhf.cards.markdown import as_yaml, cell, code, count, fence, plain, words
-from hf_rlhf.record_schema import DataSection
+from hf_rlhf.storage.record_schema import DataSection
 
 SHORT = 160
 """Characters of arguments that are shown within a sentence; more are shown as YAML below it."""

@@ -16,9 +16,9 @@ from hf_rlhf.cards.markdown import (
     share,
     short,
 )
-from hf_rlhf.record_schema import Estimate, EvaluationSection, RewardSection
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.record import RunRecord
+from hf_rlhf.storage.record_schema import Estimate, EvaluationSection, RewardSection
 
 _LOSS = ("loss_type", "scale_rewards", "epsilon", "num_iterations", "center_rewards_coefficient")
 _OPTIONAL = ("KL", "Loss", "Rollouts")

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from hf_rlhf.cards.facts import optimisation, series
-from hf_rlhf.record_schema import Estimate, EvaluationSection
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.files import atomic_write_bytes
 from hf_rlhf.storage.record import RunRecord
+from hf_rlhf.storage.record_schema import Estimate, EvaluationSection
 
 # Okabe and Ito (2008): told apart by colour-blind readers, and in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")

@@ -35,9 +35,9 @@ from hf_rlhf.cards.metadata import (
 from hf_rlhf.cards.notes import known_notes
 from hf_rlhf.cards.results import how_measured, measures
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf.record_schema import ModelSection, Sample
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RunRecord
+from hf_rlhf.storage.record_schema import ModelSection, Sample
 from hf_rlhf.storage.secrets import scrub
 
 Kind = Literal["model", "adapter", "checkpoint"]

@@ -19,9 +19,9 @@ from hf_rlhf.hub.layout import Part, names, parts, weights_of
 from hf_rlhf.hub.outbox import complete_steps, note_step, published_steps
 from hf_rlhf.hub.retries import Patience, failures, in_words, is_transient, status_of
 from hf_rlhf.hub.upload_set import Bundle
-from hf_rlhf.record_schema import ModelSection
 from hf_rlhf.storage.files import atomic_write_bytes
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record, write_record
+from hf_rlhf.storage.record_schema import ModelSection
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config.registry import KINDS, offered, package
-from hf_rlhf.record_schema import Environment, Git
+from hf_rlhf.storage.record_schema import Environment, Git
 
 PACKAGES = (
     *("hf-rlhf", "trl", "transformers", "peft", "accelerate", "datasets", "tokenizers"),

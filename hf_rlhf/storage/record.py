@@ -14,7 +14,9 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationError
 
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.record_schema import (
+from hf_rlhf.storage.files import atomic_write_json
+from hf_rlhf.storage.pure_json import as_json, parse_json
+from hf_rlhf.storage.record_schema import (
     Author,
     Component,
     ConfigFile,
@@ -32,10 +34,7 @@ from hf_rlhf.record_schema import (
     Session,
     TrainingSection,
 )
-from hf_rlhf.storage.files import atomic_write_json
-from hf_rlhf.storage.pure_json import as_json as as_json
-from hf_rlhf.storage.pure_json import parse_json
-from hf_rlhf.storage.secrets import scrub as scrub
+from hf_rlhf.storage.secrets import scrub
 
 SCHEMA = 1
 RECORD_NAME = "run.json"

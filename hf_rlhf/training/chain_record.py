@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_rlhf.cards.markdown import duration
-from hf_rlhf.record_schema import EvaluationSection, TrainingSection
 from hf_rlhf.runs.estimate import planned_steps
 from hf_rlhf.runs.phases import Chain, Link, said_of
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.record import RunRecord
+from hf_rlhf.storage.record_schema import EvaluationSection, TrainingSection
 
 TITLE = "Phases"
 """Of the table in the card, under `training.report`."""

@@ -10,10 +10,10 @@ from transformers import TrainerCallback
 
 from hf_rlhf.cards.facts import fewer
 from hf_rlhf.cards.markdown import counted, interval
-from hf_rlhf.record_schema import Estimate, EvaluationSection
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.record import RunRecord
+from hf_rlhf.storage.record_schema import Estimate, EvaluationSection
 from hf_rlhf.storage.secrets import scrub
 
 SAMPLES_NAME = "samples.jsonl"

@@ -13,7 +13,13 @@ from hf_rlhf.data.arrow_rows import rows_digest
 from hf_rlhf.distributed import config_file, distributed_type
 from hf_rlhf.errors import BrokenPlugin
 from hf_rlhf.evaluation.results import METHOD, Measured
-from hf_rlhf.record_schema import (
+from hf_rlhf.rewards.composed import Part
+from hf_rlhf.runs.environment import environment, peak_memory
+from hf_rlhf.runs.preflight import completion_length
+from hf_rlhf.runs.run import Run, trains_by_rewards
+from hf_rlhf.storage.pure_json import as_json
+from hf_rlhf.storage.record import RunRecord, new_record, now
+from hf_rlhf.storage.record_schema import (
     Author,
     Component,
     ConfigFile,
@@ -29,12 +35,6 @@ from hf_rlhf.record_schema import (
     Session,
     TrainingSection,
 )
-from hf_rlhf.rewards.composed import Part
-from hf_rlhf.runs.environment import environment, peak_memory
-from hf_rlhf.runs.preflight import completion_length
-from hf_rlhf.runs.run import Run, trains_by_rewards
-from hf_rlhf.storage.pure_json import as_json
-from hf_rlhf.storage.record import RunRecord, new_record, now
 from hf_rlhf.storage.secrets import scrub
 from hf_rlhf.training.model_record import continued, model_section
 

@@ -8,12 +8,12 @@ from hf_rlhf.cards.folder_card import weights_in, write_card
 from hf_rlhf.cards.plots import reward_curve, training_curves
 from hf_rlhf.cards.render import render_card
 from hf_rlhf.config import yaml as plain_yaml
-from hf_rlhf.record_schema import Author, Picture, TrainingSection
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RunRecord, load_record, now, write_record
+from hf_rlhf.storage.record_schema import Author, Picture, TrainingSection
 from hf_rlhf.storage.secrets import scrub
 from hf_rlhf.training.record_sections import (
     distribution,

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from hf_rlhf.cards.markdown import counted, no_interval
 from hf_rlhf.errors import HfRlhfError
-from hf_rlhf.record_schema import Estimate
-from hf_rlhf.runs.run import resolve_model_path
+from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.storage.record import RECORD_NAME, load_record
+from hf_rlhf.storage.record_schema import Estimate
 
 METRIC = "pair_accuracy"
 """What `--plugin reward` measures on held-out pairs."""
