@@ -185,8 +185,8 @@ class Trainer:
     """The dataset columns without which it cannot train."""
     refused_settings: ClassVar[Mapping[str, tuple[str, str] | None]] = {}
     """Settings of `Config` that have no effect or spoil training: (problem, cure). They are refused
-    at any value but the default, as `hf_rlhf.config.settings` refuses its own. None accepts one that
-    is refused there, such as `eval_strategy` by a trainer that takes an evaluation dataset."""
+    at any value but the default, as those in `hf_rlhf.config.settings` are. None accepts one of
+    these, such as `eval_strategy` by a trainer that takes an evaluation dataset."""
     held_out_metrics: ClassVar[Mapping[str, str]] = {}
     """Metric of `held_out` -> what it measures, for the model card."""
     unpublished: ClassVar[tuple[str, ...]] = ()
@@ -200,6 +200,9 @@ class Trainer:
 
     if TYPE_CHECKING:
         # transformers' Trainer has these; defaults here would hide them.
+        model: Any
+        accelerator: Any
+        state: Any
 
         def train(self, resume_from_checkpoint: Any = None) -> Any:
             """Train to the end; return an object with `metrics`, as transformers does."""
@@ -255,8 +258,8 @@ class Trainer:
     def card_facts(cls, run: "Run") -> Mapping[str, str]:
         """Return lines of the card's training setup, by title, as Markdown on one line.
 
-        `hf_rlhf.cards.markdown.settings_line` writes settings as the other lines have them. A line with
-        a title that the card has already (`KL`, `Loss`, `Rollouts`, ...) replaces that one.
+        `hf_rlhf.cards.markdown.settings_line` writes settings as the other lines have them. A line
+        with a title that the card has already (`KL`, `Loss`, `Rollouts`, ...) replaces that one.
         """
         return {}
 

@@ -102,7 +102,11 @@ def read_finished(
             f"missing. Put it back, or delete {folder}: the same sweep runs it again."
         )
     rows = {name: values for one in measured for name, values in _by_row(one).items()}
-    before = {name: estimate.mean for name, estimate in (section.before or {}).items()}
+    before = {
+        name: estimate.mean
+        for name, estimate in (section.before or {}).items()
+        if estimate.mean is not None
+    }
     return Finished(seed, rows, before, record.environment.packages, seconds)
 
 

@@ -100,14 +100,12 @@ def _rollouts(record: RunRecord, settings: Mapping[str, Any]) -> str:
     samples = settings.get("num_generations")
     if not isinstance(samples, int) or samples < 1:
         return ""
-    batch = [
-        settings.get("per_device_train_batch_size"),
-        settings.get("gradient_accumulation_steps"),
-        record.training.world_size,
-    ]
+    per_device = settings.get("per_device_train_batch_size")
+    accumulation = settings.get("gradient_accumulation_steps")
+    sizes = [size for size in (per_device, accumulation, record.training.world_size) if size]
     parts = []
-    if all(isinstance(size, int) for size in batch) and math.prod(batch) % samples == 0:
-        prompts = math.prod(batch) // samples
+    if len(sizes) == 3 and math.prod(sizes) % samples == 0:
+        prompts = math.prod(sizes) // samples
         parts.append(
             f"{prompts} unique prompts × {samples} samples per prompt in an optimizer step "
             f"(group size {samples})"
@@ -209,7 +207,7 @@ def during_training(history: Sequence[Mapping[str, Any]], reward: RewardSection)
     `first` and `last` are means over the first and the last tenth of the logged steps, at most
     10 and at least one of them; `none` and `flat` are means over all of them.
     """
-    labels = [TOTAL, *(part.label for part in (*reward.rewards, *reward.gates))]
+    labels = [TOTAL, *reward.labels()]
     rows = []
     window = 1
     for label in dict.fromkeys(labels):

@@ -76,7 +76,7 @@ def _phases(record: RunRecord) -> Iterator[str]:
 def _sessions(record: RunRecord) -> Iterator[str]:
     """What lies between the beginning of a run and its end, if that was not one session."""
     sessions = record.sessions
-    ended = [_ENDED.get(one.status, "did not say how it ended") for one in sessions]
+    ended = [_ENDED.get(str(one.status), "ended without a status") for one in sessions]
     went_on = [
         f"from step {after.from_step or 0:,} (the one before {how})"
         for how, after in zip(ended, sessions[1:], strict=False)

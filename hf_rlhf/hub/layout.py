@@ -137,10 +137,10 @@ def _add_adapter(
     config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     config["base_model_name_or_path"] = asked.base_model
     model = record.model
-    config["revision"] = model.revision if model["base"] == asked.base_model else None
+    config["revision"] = model.revision if model.base == asked.base_model else None
     bundle.add_text(f"{prefix}adapter_config.json", as_text(config))
     # From the record, since a checkpoint has none beside it.
-    if identity := model.get("identity"):
+    if identity := model.identity:
         named = {**identity, "base": asked.base_model, "revision": config["revision"]}
         bundle.add_text(f"{prefix}{IDENTITY}", as_text(named))
 

@@ -175,7 +175,7 @@ def adapter_problems(run: "Run") -> Iterator[Problem]:
         )
 
 
-def model_class(run: Run) -> Any:
+def model_class(run: "Run") -> Any:
     """Return the class of transformers that loads what the run trains."""
     import transformers
 

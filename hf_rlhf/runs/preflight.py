@@ -9,7 +9,7 @@ import importlib.util
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -310,7 +310,7 @@ def _folder(run: "Run") -> Iterator[Problem]:
         )
 
 
-Check = Callable[["Run"], Iterator[Problem]]
+Check = Callable[["Run"], Iterable[Problem]]
 _MODEL_CHECKS: tuple[Check, ...] = (
     *(length_problems, _merge, adapter_problems, settings_problems),
 )

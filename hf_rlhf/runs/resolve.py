@@ -87,11 +87,15 @@ class _Preparation(ComponentBuilder):
         loaded = self._dataset(spec, tokenizer, folder)
         adapter = self._adapter(spec)
         if loaded is not None and reward is not None:
-            trained = trains_by_rewards(trainer_class, training) is not False
+            trained = (
+                trainer_class is None or trains_by_rewards(trainer_class, training) is not False
+            )
             spec, reward = self._without_unfed_monitors(spec, reward, loaded.dataset, trained)
         if loaded is not None and reward is not None:
             self.problems += scored_columns(reward, loaded.dataset, spec, self.file.where)
-        if self.problems or training is None or loaded is None or folder is None:
+        if trainer_class is None or training is None or loaded is None or folder is None:
+            raise ConfigError(list(dict.fromkeys(self.problems)))
+        if self.problems:
             raise ConfigError(list(dict.fromkeys(self.problems)))
         run = Run(
             spec=spec,

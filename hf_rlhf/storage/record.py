@@ -44,7 +44,9 @@ LOCK_NAME = ".lock"  # held by the process that runs in a folder
 class RunRecord(Section):
     """Everything that is known of one run."""
 
-    schema_version: int = Field(default=SCHEMA, alias="schema")
+    schema_version: int = Field(
+        default=SCHEMA, validation_alias="schema", serialization_alias="schema"
+    )
     run_id: str | None = None
     status: Literal["running", "finished", "interrupted", "failed"] | None = None
     started: str | None = None

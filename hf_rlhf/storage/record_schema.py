@@ -21,7 +21,7 @@ class Section(BaseModel):
     def _null_is_missing(cls, content: Any) -> Any:
         if not isinstance(content, Mapping):
             return content
-        known = {field.alias or name for name, field in cls.model_fields.items()}
+        known = {field.serialization_alias or name for name, field in cls.model_fields.items()}
         return {k: v for k, v in content.items() if v is not None or k not in known}
 
     def to_json(self) -> dict[str, Any]:
@@ -76,7 +76,9 @@ class ModelSection(Section):
     base_is_hub_id: bool | None = None
     revision: str | None = None
     """The commit or branch of the base on the Hub."""
-    class_name: str | None = Field(default=None, alias="class")
+    class_name: str | None = Field(
+        default=None, validation_alias="class", serialization_alias="class"
+    )
     """The architecture that is trained, such as `Qwen3ForCausalLM`."""
     auto_class: str | None = None
     """The class of transformers that loads it."""
@@ -155,9 +157,12 @@ class RewardSection(Section):
     judges: list[dict[str, Json]] = []
     """Each with its label, name, description, and `usage` totals."""
 
-    def labels(self) -> set[str | None]:
-        """Return the labels of rewards and gates."""
-        return {part.label for part in (*self.rewards, *self.gates)}
+    def labels(self) -> list[str]:
+        """Return the labels of rewards, then of gates."""
+        return [
+            *(part.label or "" for part in self.rewards),
+            *(gate.label or "" for gate in self.gates),
+        ]
 
 
 class TrainingSection(Section):

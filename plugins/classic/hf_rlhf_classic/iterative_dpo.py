@@ -94,8 +94,10 @@ class IterativeDPOTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
     @classmethod
     def card_facts(cls, run: Run) -> Mapping[str, str]:
         """Return how completions are sampled in each iteration."""
-        names = ("iterations", "prompts_per_iteration", "completions_per_prompt")
-        names += ("rollout_batch_size", "pairs", "buffer", "reference", "temperature", "top_p")
+        names = (
+            *("iterations", "prompts_per_iteration", "completions_per_prompt"),
+            *("rollout_batch_size", "pairs", "buffer", "reference", "temperature", "top_p"),
+        )
         return {"Rollouts": settings_line(vars(run.training), *names)}
 
     @classmethod

@@ -29,13 +29,14 @@ def quality_advice(name: str, revision: str | None = None) -> str:
             "better than chance, the policy is trained on noise. `--plugin reward` with an "
             "`evaluation` section measures it."
         )
-    mean, rows = measured["mean"], counted(measured["n"] or 0, "held-out pair")
+    mean, rows = measured.mean, counted(measured.n or 0, "held-out pair")
     if reason := no_interval(measured):
         return (
             f"the reward model {name!r} was measured on {rows} only ({METRIC} {mean:.3f}; "
             f"{reason}), which does not show that it prefers the better of two responses."
         )
-    low, high = measured["low"], measured["high"]
+    low, high = measured.low, measured.high
+    assert low is not None and high is not None, "or there were a reason for no interval"  # noqa: PT018
     found = f"{mean:.3f} [{low:.3f}, {high:.3f}] of {rows}"
     if high < 0.5:
         return f"the reward model {name!r} prefers the worse of two responses: {METRIC} {found}."

@@ -298,7 +298,7 @@ def _end(chosen: argparse.Namespace, made: Sequence[Made], run: Path) -> None:
         print(f"plot: {plot}")
     print(f"model: {run} (card: README.md, weights: merged)")
     if chosen.repo_id:
-        print(f"published: {load_record(run).publish['url']}")
+        print(f"published: {load_record(run).published()['url']}")
     else:
         print(f"publish it: hf-rlhf publish {shlex.join(_published(run, 'YOU/NAME'))}")
     results = json.loads((store.folder / "eval" / "results.json").read_text(encoding="utf-8"))
