@@ -142,7 +142,7 @@ class TestTraining:
         record = complete(record)
         said = " ".join(known_notes(record, record["training"]["history"]))
         assert "from step 3 (the one before failed)" in said
-        assert "from step 5 (the one before did not say how it ended)" in said
+        assert "from step 5 (the one before ended without a status)" in said
 
 
 class TestData:

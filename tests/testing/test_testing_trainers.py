@@ -95,6 +95,6 @@ def test_the_minimal_run_needs_no_package_but_the_core(minimal_run, offer):
 
     offer("rewards", monitor=monitor)
     record = train(config={**minimal_run, "rewards": [{"name": "monitor"}]})
-    assert record["status"] == "finished"
-    assert record["training"]["steps"] == 2
+    assert record.status == "finished"
+    assert record.training.steps == 2
     assert seen
