@@ -258,7 +258,7 @@ class Trainer:
     def card_facts(cls, run: "Run") -> Mapping[str, str]:
         """Return lines of the card's training setup, by title, as Markdown on one line.
 
-        `hf_rlhf.cards.markdown.settings_line` writes settings as the other lines have them. A line
+        `hf_rlhf.cards.settings_line` writes settings as the other lines have them. A line
         with a title that the card has already (`KL`, `Loss`, `Rollouts`, ...) replaces that one.
         """
         return {}
@@ -314,7 +314,7 @@ def as_trainer(component: Any, name: str) -> type[Trainer]:
     title = f"trainer {name!r} ({getattr(component, '__module__', '?')}:{qualified})"
     if not (isinstance(component, type) and issubclass(component, Trainer)):
         raise BrokenPlugin(
-            f"{title} is not derived from hf_rlhf.contracts.Trainer. Write `class MyTrainer("
+            f"{title} is not derived from hf_rlhf.Trainer. Write `class MyTrainer("
             "Trainer, GRPOTrainer)`, with the TRL trainer that it builds on (docs/plugins.md)."
         )
     if not hasattr(component, "Config"):

@@ -74,7 +74,7 @@ def shuffled(store: Path, folder: Path, seed: int) -> Path:
 
 def trained(config: Mapping[str, Any]) -> dict[str, Any]:
     """Train a run that is not finished; return its record."""
-    from hf_rlhf.train import train
+    from hf_rlhf import train
 
     folder = Path(config["output_dir"])
     if not (folder / "merged" / "config.json").exists():

@@ -24,7 +24,7 @@ BUILT_IN = {
     "new": ("hf_rlhf.cli.new", "new_main", "make a plugin package of your own"),
     "sweep": ("hf_rlhf.sweep", "sweep_main", "vary values of a run over seeds, one table"),
     "launch-configs": (
-        "hf_rlhf.cli.launch_configs",
+        "hf_rlhf.cli.launch",
         "launch_configs_main",
         "list or copy launch configs",
     ),

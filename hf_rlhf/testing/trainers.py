@@ -25,7 +25,7 @@ def has_the_contract(case: TrainerCase) -> None:
     try:
         trainer: Any = as_trainer(case.trainer, "under_test")
     except BrokenPlugin as error:
-        cure = "class MyTrainer(Trainer, GRPOTrainer), with Trainer from hf_rlhf.contracts."
+        cure = "class MyTrainer(Trainer, GRPOTrainer), with Trainer from hf_rlhf."
         fail(str(error), "a class derived from Trainer, with a Config.", cure, Unusable)
     if lacks := [name for name in ("train", "save_model") if not hasattr(trainer, name)]:
         fail(

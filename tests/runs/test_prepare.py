@@ -354,7 +354,7 @@ class WithoutConfig(Trainer):
 def test_trainer_without_what_a_trainer_has(tiny_run, offer):
     offer("trainers", foreign=NotATrainer, unfinished=WithoutConfig)
     tiny_run["plugin"] = "foreign"
-    refusal = r"NotATrainer\) is not derived from hf_rlhf.contracts.Trainer. Write `class MyTrainer"
+    refusal = r"NotATrainer\) is not derived from hf_rlhf.Trainer. Write `class MyTrainer"
     assert any(re.search(refusal, problem) for problem in problems(tiny_run))
     tiny_run["plugin"] = "unfinished"
     assert any("has no `Config`" in problem for problem in problems(tiny_run))

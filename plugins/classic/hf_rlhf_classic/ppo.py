@@ -27,13 +27,12 @@ from transformers import set_seed
 from transformers.trainer_utils import get_last_checkpoint
 from trl.models import unwrap_model_for_generation
 
-from hf_rlhf.contracts import Method, Trainer
+from hf_rlhf import Method, Trainer
 from hf_rlhf.errors import ModelError, Problem
-from hf_rlhf.evaluation.generation import prompt_ids
-from hf_rlhf.evaluation.results import Evaluation
-from hf_rlhf.models.loading import find_adapter, policy_arguments
-from hf_rlhf.rewards.composed import TOTAL
-from hf_rlhf.runs.run import Run
+from hf_rlhf.evaluation import Evaluation, prompt_ids
+from hf_rlhf.models import find_adapter, policy_arguments
+from hf_rlhf.rewards import TOTAL
+from hf_rlhf.runs import Run
 from hf_rlhf_classic import ppo_card, ppo_math, ppo_models, ppo_preflight, ppo_rewards
 from hf_rlhf_classic.ppo_config import REFUSED, PPOConfig
 from hf_rlhf_classic.ppo_experience import (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import HfRlhfError
-from hf_rlhf.storage.files import atomic_write_text
+from hf_rlhf.storage import atomic_write_text
 
 _ANY_TOKEN = "local-hub-any-token"
 

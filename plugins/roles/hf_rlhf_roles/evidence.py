@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Judge, Question, Score, Verdict
-from hf_rlhf.data.messages import text_of
+from hf_rlhf.data import text_of
 from hf_rlhf.errors import ConfigError, JudgeError, Problem
 from hf_rlhf_roles.figures import disagreements, figures_of, wrong_date, wrong_direction
 from hf_rlhf_roles.insights import (

@@ -12,10 +12,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+from hf_rlhf.config import KeyPath, RunFile, bind, near
 from hf_rlhf.config import yaml as plain_yaml
-from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.validation import bind, near
-from hf_rlhf.config.yaml import KeyPath
 from hf_rlhf.errors import ConfigError, Problem
 
 SCHEMA = 1

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hf_rlhf.cli.launch_configs import launch_configs
+from hf_rlhf.cli.launch import launch_configs
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
 from hf_rlhf.training.record_sections import as_shell
 from hf_rlhf.training.run_folder import claimed

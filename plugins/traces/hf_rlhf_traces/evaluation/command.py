@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     store = Store.open(chosen.folder)
     labelled = models_of(chosen.model) or newest_run(store)
 
-    from hf_rlhf.training.library_warnings import ignore_old_names
+    from hf_rlhf.training import ignore_old_names
     from hf_rlhf_traces.evaluation.evaluate import TABLE, Options, evaluate
     from hf_rlhf_traces.evaluation.generating import Sampling
     from hf_rlhf_traces.evaluation.results import FOLDER, RESULTS

@@ -46,7 +46,7 @@ class Published:
         return {"url": self.url, "commits": dict(self.commits)}
 
 
-def publish_run(
+def publish(
     run_dir: str | Path,
     *,
     repo_id: str | None = None,
@@ -97,7 +97,7 @@ def publish_steps(
 ) -> list[Published]:
     """Publish every complete checkpoint of a run that its record does not say is published.
 
-    `given` is as for `publish_run`. The others are still tried when one fails; then PublishError
+    `given` is as for `publish`. The others are still tried when one fails; then PublishError
     says what was wrong with each.
     """
     if given.get("revision") is not None:
@@ -111,7 +111,7 @@ def publish_steps(
     for step in complete_steps(run):
         if str(step) not in done:
             try:
-                published.append(publish_run(run, step=step, merged=merged, **given))
+                published.append(publish(run, step=step, merged=merged, **given))
             except HfRlhfError as error:
                 failed.append(f"step {step}: {error}")
                 if status_of(error) == 401:
@@ -137,7 +137,7 @@ def push_run(
     """Push a run, or its checkpoint of `step`, as `record` tells of it; leave its record alone.
 
     Returns what stands on the Hub, the card there, and `asked` with the full names. Raises as
-    `publish_run` does.
+    `publish` does.
     """
     hub.patience.restart()
     finish = finish_command(run, asked, step, endpoint, overwrite=overwrite)
