@@ -142,7 +142,7 @@ class Judge(Protocol):
 
 @dataclass(frozen=True)
 class Method:
-    """What a trainer does, as the model card presents it. Texts are plain, not Markdown."""
+    """What a trainer does, as the model card presents it. `summary` is Markdown on one line."""
 
     name: str
     """As in a sentence: `GRPO`, `reward modelling`."""

@@ -36,7 +36,7 @@ def known_notes(record: RunRecord, history: Sequence[Mapping[str, Any]]) -> list
         *_phases(record),
         *_rows(record.data.report),
         *_used(record.data.used),
-        *(f"Note at the start of training: {plain(note)}" for note in record.advice),
+        *(f"Warning at the start of training: {plain(note)}" for note in record.advice),
         *_abstentions(record, history),
         *_measurement(record),
         *_origin(record),
@@ -68,8 +68,8 @@ def _phases(record: RunRecord) -> Iterator[str]:
     if len(phases) > 1:
         last = code(phases[-1].get("name"))
         yield (
-            f"Data, results and samples are of the rows of the last phase, {last}; what the phases "
-            "before it trained on stands in the table of phases."
+            f"Data, results and samples describe the last phase, {last}; the earlier phases are in "
+            "the table of phases."
         )
 
 
@@ -78,18 +78,18 @@ def _sessions(record: RunRecord) -> Iterator[str]:
     sessions = record.sessions
     ended = [_ENDED.get(str(one.status), "ended without a status") for one in sessions]
     went_on = [
-        f"from step {after.from_step or 0:,} (the one before {how})"
+        f"from step {after.from_step or 0:,} (the session before {how})"
         for how, after in zip(ended, sessions[1:], strict=False)
     ]
     if went_on:
         shown = f"{'' if len(went_on) <= SHOWN else 'last '}{'; '.join(went_on[-SHOWN:])}"
-        yield f"The run took {len(sessions)} sessions; it went on {shown}."
+        yield f"The run took {len(sessions)} sessions; it resumed {shown}."
     told = set[str]()
     for one in sessions:
         if new := [change for change in one.changed if change not in told]:
             told.update(new)
             where = f"the session from step {one.from_step or 0:,}"
-            yield f"In {where}, other than in the first: {plain('; '.join(new))}."
+            yield f"The environment changed in {where}: {plain('; '.join(new))}."
 
 
 def _rows(report: Mapping[str, Any]) -> Iterator[str]:
@@ -98,20 +98,20 @@ def _rows(report: Mapping[str, Any]) -> Iterator[str]:
     counts = {why: n for why, n in reasons.items() if isinstance(n, (int, float)) and n}
     if counts:
         said = [f"{plain(words(why))}: {n:,}" if why else f"{n:,}" for why, n in counts.items()]
-        yield f"Rows of the data were dropped ({'; '.join(said)})."
+        yield f"The dataset adapter dropped rows ({'; '.join(said)})."
     for name, value in report.items():
         lost = name != "dropped" and any(word in name for word in LOSSES)
         if lost and isinstance(value, (int, float)) and value:
-            yield f"Of the data, {plain(words(name))}: {number(value)}."
+            yield f"The dataset adapter reports {plain(words(name))}: {number(value)}."
 
 
 def _used(used: Mapping[str, Any]) -> Iterator[str]:
-    """How many of the adapter's rows the trainer kept, and why not the others."""
+    """How many of the adapter's rows the trainer used, and why not the others."""
     for split, one in used.items():
         lost = {**(one.get("dropped") or {}), **(one.get("cut") or {})}
         if reasons := [f"{plain(why)}: {count:,}" for why, count in lost.items() if count]:
             yield (
-                f"Of {one['rows']:,} rows of {code(split)} the trainer kept {one['kept']:,} "
+                f"Of {one['rows']:,} rows of {code(split)} the trainer used {one['kept']:,} "
                 f"({'; '.join(reasons)})."
             )
 
@@ -124,26 +124,25 @@ def _abstentions(record: RunRecord, history: Sequence[Mapping[str, Any]]) -> Ite
             of = f" of {asked:,.0f}" if asked else ""
             label = code(judge.get("label") or "judge")
             yield (
-                f"Judge {label} gave no verdict {usage['failed']:,.0f}{of} times; such an answer "
-                "counts as none, never as a score."
+                f"Judge {label} returned no verdict {usage['failed']:,.0f}{of} times; these count "
+                "as missing, never as a score."
             )
     for row in during_training(history, record.reward)["rows"]:
         if row["none"] and row["label"] != TOTAL:
             yield (
-                f"{code(row['label'])} abstained, on {number(row['none'])} completions per logged "
-                "step on average."
+                f"{code(row['label'])} abstained on {number(row['none'])} completions per logged "
+                "step, on average."
             )
         if row["label"] == TOTAL and row["flat"]:
             yield (
                 f"In {share(row['flat'])} of the groups all completions earned the same total; "
-                "such a group has no advantage and teaches nothing."
+                "such a group has zero advantage and does not train the model."
             )
 
 
 def _measurement(record: RunRecord) -> Iterator[str]:
     if record.evaluation is None or not record.evaluation.after:
-        yield "These weights were not evaluated on held-out rows: this card claims no improvement."
-        return
+        return  # which is the headline
     count = record.evaluation.rows
     if count is not None and count < FEW:
         yield (
@@ -155,16 +154,8 @@ def _measurement(record: RunRecord) -> Iterator[str]:
     if few:
         listed = ", ".join(f"{code(row['metric'])} of {row['of']:,}" for row in few)
         yield f"Few of {count:,} held-out rows could be measured: {listed}. This is weak evidence."
-    if TOTAL not in {row["metric"] for row in rows} and not any(
-        row["verdict"] in ("rose", "fell") for row in rows
-    ):
-        yield "No change of a held-out metric was shown."
     for row in rows:
-        if row["metric"] == TOTAL and row["verdict"] == "fell":
-            yield "The held-out reward fell."
-        elif row["metric"] == TOTAL and row["verdict"] != "rose":
-            yield f"An improvement of the held-out reward was not shown ({row['verdict']})."
-        elif row["metric"] == "truncated" and row["after"] and row["after"].mean:
+        if row["metric"] == "truncated" and row["after"] and row["after"].mean:
             yield (
                 f"{share(row['after'].mean)} of the held-out completions after training were "
                 "cut at the token limit."

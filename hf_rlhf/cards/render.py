@@ -33,7 +33,7 @@ from hf_rlhf.cards.metadata import (
     validate_card,
 )
 from hf_rlhf.cards.notes import known_notes
-from hf_rlhf.cards.results import how_measured, measures
+from hf_rlhf.cards.results import headline, how_measured, measures
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RunRecord
@@ -42,6 +42,8 @@ from hf_rlhf.storage.secrets import scrub
 
 Kind = Literal["model", "adapter", "checkpoint"]
 PROMPTS_SHOWN = 3
+MAIN_SETUP = ("Learned reward", "Parameters trained", "Length of the run")
+"""Lines of the training setup that a reader sees without opening `Settings`."""
 PACKAGE_SCHEME = "package://"
 
 
@@ -98,7 +100,9 @@ def render_card(
         "adapter": {"repo": adapter_repo or repo_id, "root": adapter_repo is not None},
         "datasets": hub_datasets(clean),
         "setup": setup(clean),
+        "main_setup": MAIN_SETUP,
         "results": results(clean),
+        "headline": headline(clean),
         "how_measured": how_measured(clean),
         "measures": measures(clean),
         "data": data_rows(clean.data),

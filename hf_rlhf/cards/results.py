@@ -4,16 +4,50 @@ from collections.abc import Mapping
 from typing import Any
 
 from hf_rlhf.cards.facts import results
-from hf_rlhf.cards.markdown import code, listed, plain
+from hf_rlhf.cards.markdown import code, counted, interval, listed, number, plain
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.record import RunRecord
 
 OF_COMPLETIONS = {
-    TOTAL: "the reward as defined below",
+    TOTAL: "the composed reward",
     "completion_tokens": "tokens of a completion",
     "truncated": "share of completions that were cut at the token limit",
 }
 """What is measured of every completion, beside the rewards."""
+
+
+def headline(record: RunRecord) -> str:
+    """Return the first sentence of the card: the main result with its interval, as Markdown.
+
+    The main result is the composed reward; without one, the trainer's first metric.
+    """
+    row = _main_result(record)
+    if row is None or row["after"] is None or row["after"].mean is None:
+        return (
+            "No held-out evaluation of these weights is recorded, so this card claims no "
+            "improvement."
+        )
+    name = "the reward" if row["metric"] == TOTAL else code(row["metric"])
+    before, after, difference = row["before"], row["after"], row["difference"]
+    rows = after.n if difference is None else difference.n
+    where = "On held-out rows" if rows is None else f"On {counted(rows, 'held-out row')}"
+    if row["verdict"] in ("rose", "fell"):
+        return (
+            f"{where}, {name} {row['verdict']} from {number(before.mean)} to {number(after.mean)}: "
+            f"{interval(difference, signed=True)} (paired difference with 95% interval)."
+        )
+    known = "" if before is None else f", from {number(before.mean)} before it"
+    if row["verdict"] == "no change shown":
+        change = f"the paired difference, {interval(difference, signed=True)}, shows no change"
+    else:
+        change = "without an interval of the difference, this shows no change"
+    return f"{where}, {name} was {number(after.mean)} after training{known}; {change}."
+
+
+def _main_result(record: RunRecord) -> dict[str, Any] | None:
+    rows = {row["metric"]: row for row in results(record)}
+    own = record.evaluation.metrics if record.evaluation else {}
+    return next((rows[name] for name in (TOTAL, *own, *rows) if name in rows), None)
 
 
 def how_measured(record: RunRecord) -> str:

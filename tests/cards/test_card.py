@@ -147,7 +147,14 @@ def head(card):
 
 
 def section(card, heading):
+    """Return the text under a heading, or what is folded under that summary."""
+    if f"<summary>{heading}</summary>" in card:
+        return card.split(f"<summary>{heading}</summary>\n")[1].split("\n</details>")[0]
     return card.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def headline(card):
+    return next(line for line in card.splitlines() if line.startswith("**"))
 
 
 class TestClaims:
@@ -156,7 +163,7 @@ class TestClaims:
     def test_without_an_evaluation_nothing_is_claimed(self):
         card = render_card(interrupted())
         assert section(card, "Results").strip().startswith("Not measured")
-        assert "claims no improvement" in card
+        assert "claims no improvement" in headline(card)
         assert "The run was interrupted at step 23 of 60." in section(card, "Known notes")
         assert "uncommitted changes" in section(card, "Known notes")
 
@@ -165,7 +172,9 @@ class TestClaims:
         record["evaluation"]["difference"]["total"] |= {"low": -0.01}
         card = render_card(record)
         assert re.search(r"\| `total` .*\| no change shown \|", card)
-        assert "An improvement of the held-out reward was not shown" in card
+        shown = "the reward was 0.689 after training, from 0.437 before it; the paired difference"
+        assert f"On 128 held-out rows, {shown}, +0.252 [-0.010, +0.291]," in headline(card)
+        assert headline(card).endswith("shows no change.**")
 
     def test_a_fall_is_called_one(self):
         record = example()
@@ -174,7 +183,18 @@ class TestClaims:
         }
         card = render_card(record)
         assert re.search(r"\| `total` .*\| fell \|", card)
-        assert "- The held-out reward fell." in card
+        assert "the reward fell from 0.437 to 0.689: -0.100 [-0.200, -0.050]" in headline(card)
+
+    def test_without_a_composed_reward_the_trainers_first_metric_is_the_headline(self):
+        record = example()
+        evaluation = record["evaluation"]
+        for stage in ("before", "after", "difference"):
+            evaluation[stage]["loss"] = evaluation[stage].pop("total")
+        evaluation["metrics"] = {"loss": "nats per token"}
+        assert "`loss` rose from 0.437 to 0.689" in headline(render_card(record))
+        del evaluation["before"]["loss"], evaluation["difference"]["loss"]
+        card = render_card(record)
+        assert "`loss` was 0.689 after training; without an interval" in headline(card)
 
     @pytest.mark.parametrize(
         ("low", "high", "n", "said"),
@@ -217,9 +237,9 @@ class TestClaims:
 
     def test_failed_verdicts_dropped_rows_and_cuts_are_noted(self):
         notes = section(render_card(example()), "Known notes")
-        assert "`main` gave no verdict 4 of 30,720 times" in notes
-        assert "dropped (longer than the prompt cap: 20)" in notes
-        assert "results cut: 3" in notes
+        assert "`main` returned no verdict 4 of 30,720 times" in notes
+        assert "dropped rows (longer than the prompt cap: 20)" in notes
+        assert "reports results cut: 3" in notes
 
     def test_a_number_that_was_not_finite_is_noted(self):
         record = example() | {"notes": ["training.history[].loss: 3 not finite (nan)"]}
@@ -553,8 +573,8 @@ def test_rewards_that_only_measured_are_not_said_to_have_trained():
     assert "left out of training" not in text
     assert "No reward was logged" not in text
     assert "| `loss` |" in text
-    assert "per_second" not in text.split("## During training")[1].split("\n## ")[0]
-    assert "step_time" not in text.split("## During training")[1].split("\n## ")[0]
+    assert "per_second" not in section(text, "During training")
+    assert "step_time" not in section(text, "During training")
 
 
 def test_lines_that_a_method_does_not_have_are_left_out():
@@ -582,5 +602,5 @@ def test_a_report_without_rows_is_no_table():
     record = example()
     record["training"]["report"] = {"Iterations": [], "Rows": {"given": 3}}
     text = render_card(record)
-    assert "Iterations, as the trainer" not in text
-    assert "Rows, as the trainer reports it:" in text
+    assert "Iterations, reported by" not in text
+    assert "Rows, reported by the trainer:" in text

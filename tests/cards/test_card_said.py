@@ -141,8 +141,8 @@ class TestTraining:
         ]
         record = complete(record)
         said = " ".join(known_notes(record, record["training"]["history"]))
-        assert "from step 3 (the one before failed)" in said
-        assert "from step 5 (the one before ended without a status)" in said
+        assert "from step 3 (the session before failed)" in said
+        assert "from step 5 (the session before ended without a status)" in said
 
 
 class TestData:
@@ -212,8 +212,8 @@ def test_what_the_trainer_dropped_and_cut_and_what_was_noted_stands_on_the_card(
     record["evaluation"]["rows"] = 102
     record["evaluation"]["after"]["pair_accuracy"] = {"mean": 1.0, "low": 1.0, "high": 1.0, "n": 1}
     notes = " ".join(known_notes(record, record["training"]["history"]))
-    assert "Of 915 rows of `train` the trainer kept 13 (a text over" in notes
+    assert "Of 915 rows of `train` the trainer used 13 (a text over" in notes
     assert ": 902)." in notes
     assert "of `test`" not in notes
-    assert "Note at the start of training: the reward model was never measured" in notes
+    assert "Warning at the start of training: the reward model was never measured" in notes
     assert "Few of 102 held-out rows could be measured: `pair_accuracy` of 1." in notes

@@ -89,6 +89,8 @@ def card(folder: Path) -> str:
 
 
 def section(text: str, title: str) -> str:
+    if f"<summary>{title}</summary>" in text:
+        return text.split(f"<summary>{title}</summary>\n")[1].split("\n</details>")[0]
     return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
@@ -164,7 +166,7 @@ def test_sft_is_measured_shown_and_told(folder, sft):
     assert "None: the run file names no reward" in section(text, "Reward")
     during = section(text, "During training")
     assert "| `entropy` |" in during
-    assert "Rows, as the trainer reports it:" in during
+    assert "Rows, reported by the trainer:" in during
     assert "| trained on | 8 |" in during
     assert "(training_curves.png)" in during
     assert "reward none" not in text
