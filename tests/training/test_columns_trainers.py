@@ -19,7 +19,7 @@ from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ConfigError, ModelError
 from hf_rlhf.models.fingerprint import read_identity
 from hf_rlhf.runs.resolve import prepare
-from hf_rlhf.storage.record import load_record
+from hf_rlhf.storage.record import RunRecord, load_record
 from hf_rlhf.testing.offering import offering
 from hf_rlhf.testing.tiny import make_tiny_policy
 
@@ -69,12 +69,12 @@ def config(folder: Path, plugin: str, name: str, **settings: Any) -> dict[str, A
 
 
 @pytest.fixture(scope="module")
-def sft(folder: Path) -> dict[str, Any]:
+def sft(folder: Path) -> RunRecord:
     return train(config=config(folder, "plain_sft", "sft"))
 
 
 @pytest.fixture(scope="module")
-def reward(folder: Path) -> dict[str, Any]:
+def reward(folder: Path) -> RunRecord:
     return train(config=config(folder, "plain_reward", "reward"))
 
 
@@ -192,7 +192,7 @@ def test_what_was_measured_before_is_read_back(folder, sft, monkeypatch):
     again = train(config=config(folder, "plain_sft", "sft"))
     assert stages == ["merged"]
     assert not (folder / "sft" / ".start").exists()
-    assert again.evaluation.before == record.evaluation.before
+    assert again.to_json()["evaluation"]["before"] == record["evaluation"]["before"]
     monkeypatch.undo()
     path.write_text(json.dumps(record))
 
@@ -321,7 +321,7 @@ def test_before_is_measured_with_the_adapter_that_is_continued(folder, sft):
     del run["lora_r"], run["lora_target_modules"]
     record = train(config=run)
     before, ended = record.evaluation.before, sft.evaluation.after
-    assert before["loss"]["mean"] == pytest.approx(ended["loss"]["mean"], rel=1e-5)
+    assert before["loss"].mean == pytest.approx(ended["loss"].mean, rel=1e-5)
     assert record.model.adapter["r"] == 4
     # ModelConfig's own defaults are not those of the adapter that is continued.
     assert not [key for key in record.defaults if key.startswith("lora_")]
