@@ -314,8 +314,9 @@ def as_trainer(component: Any, name: str) -> type[Trainer]:
     title = f"trainer {name!r} ({getattr(component, '__module__', '?')}:{qualified})"
     if not (isinstance(component, type) and issubclass(component, Trainer)):
         raise BrokenPlugin(
-            f"{title} is not derived from hf_rlhf.Trainer. Write `class MyTrainer("
-            "Trainer, GRPOTrainer)`, with the TRL trainer that it builds on (docs/plugins.md)."
+            f"{title} is not derived from hf_rlhf.Trainer. Write `class MyTrainer(Trainer, "
+            "GRPOTrainer)`, with the TRL trainer that it builds on "
+            "(docs/how-to/write-a-trainer.md)."
         )
     if not hasattr(component, "Config"):
         raise BrokenPlugin(

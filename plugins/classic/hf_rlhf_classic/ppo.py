@@ -55,7 +55,8 @@ class PPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
     With LoRA all four are one base: the policy is an adapter, the reference the base with adapters
     off, the reward an adapter with a score head (`reward_adapter`), the value a head on an adapter
     of its own or on the policy's. Each may be a model of its own instead. The reward is a learned
-    one, the run's composed `rewards`, or both. docs/ppo.md has the equations and what was measured.
+    one, the run's composed `rewards`, or both. The equations and
+    measurements are in docs/reference/ppo.md.
     """
 
     Config = PPOConfig

@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         help="serve a Hub from a folder",
         description="A Hugging Face Hub in a folder of your own disk. It keeps what is pushed; "
-        "Ctrl-C stops it. What it is not: docs/local_hub.md.",
+        "Ctrl-C stops it. What it is not: docs/how-to/local-hub.md.",
     )
     serve.add_argument("folder", metavar="DIR", type=Path, help="made if it is not there")
     serve.add_argument("--port", type=int, default=0, help="default: any that is free")
@@ -121,8 +121,8 @@ def _announce(
     lines.append("unset HF_HUB_OFFLINE")
     print(f"A Hub in {folder} at {url}\nIn the shell where you train, push or pull:\n", flush=True)
     # Not the token that somebody chose: terminals are recorded.
-    shown = [line if environment["HF_TOKEN"] == _ANY_TOKEN else _masked(line) for line in lines]
-    print("\n".join(f"  {line}" for line in shown) + "\n\nCtrl-C stops it.", flush=True)
+    displayed = [line if environment["HF_TOKEN"] == _ANY_TOKEN else _masked(line) for line in lines]
+    print("\n".join(f"  {line}" for line in displayed) + "\n\nCtrl-C stops it.", flush=True)
     if env_file is not None:
         # It holds the token.
         atomic_write_text(env_file, "\n".join(lines) + "\n", mode=0o600)

@@ -1,4 +1,4 @@
-"""The refiner's rewards: rubrics, citations, and both together. See docs/refiner-rewards.md.
+"""The refiner's rewards: rubrics, citations, and both (docs/reference/refiner-rewards.md).
 
 All ask in batches: the completions of a step share one judge call per round (two at most: first
 all that can be asked at once, then what depends on which claims are supported). A

@@ -1,6 +1,6 @@
 """Roles are data: what a role is told, its stages, and what each of them runs.
 
-A role is a YAML file (docs/roles.md has the format). The package ships `data_insight` and
+A role is a YAML file (docs/how-to/roles.md has the format). The package ships `data_insight` and
 `writer`; a workspace's `roles/NAME.yaml`, or `--role_file`, adds others or replaces these.
 """
 

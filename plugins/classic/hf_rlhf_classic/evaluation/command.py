@@ -10,7 +10,7 @@ Measure saved models on the same held-out prompts: reward, win rate, KL, length,
 
 FILE is an evaluation file, or the run file of a training, of which the dataset, the judges, the
 rewards and `evaluation:` are taken. Any key of it is an option too: `--evaluation.rows 200`,
-`--evaluation.temperature 0.7`, `--rewards.0.name NAME`. docs/eval.md tells more.
+`--evaluation.temperature 0.7`, `--rewards.0.name NAME`. docs/how-to/evaluate.md tells more.
 The same command goes on where it stopped, and with another `--model` adds it."""
 
 

@@ -126,8 +126,8 @@ def eval_parser() -> Parser:
     parser = verb_parser(
         "eval",
         "Measure models on held-out questions in the two tasks: to summarise a full context and go "
-        "on (prefix), and to go on from a given summary (only). docs/traces-eval.md says what each "
-        "number is. The same command goes on where it stopped.",
+        "on (prefix), and to go on from a given summary (only). What each number is: "
+        "docs/how-to/traces-eval.md. The same command goes on where it stopped.",
         folder="the folder that the verbs work in",
     )
     add = parser.add_argument
