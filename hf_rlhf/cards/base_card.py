@@ -28,13 +28,14 @@ def base_card(folder: Path, model: ModelSection, repo_id: str, *, endpoint: str)
         record.publish, record.pictures, record.comparison = None, [], None
         return render_card(record, repo_id=repo_id, endpoint=endpoint)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    tensors = [one for path in folder.glob("*.safetensors") for one in read_header(path).values()]
-    named = str(model.base)
+    headers = [read_header(path) for path in folder.glob("*.safetensors")]
+    tensors = [tensor for header in headers for tensor in header.values()]
+    name = str(model.base)
     return render_base(
         repo_id,
-        source=named if named.startswith(PACKAGE_SCHEME) else None,
+        source=name if name.startswith(PACKAGE_SCHEME) else None,
         architecture=next(iter(config.get("architectures") or ()), None),
-        parameters=sum(math.prod(one.shape) for one in tensors),
+        parameters=sum(math.prod(tensor.shape) for tensor in tensors),
         model=model,
         endpoint=endpoint,
     )

@@ -32,7 +32,7 @@ _NOT_FACTS = frozenset(
         *("iteration", "policy"),  # which of them the entry is of: a count, no measurement
     }
 )
-FACTS_SHOWN = 24
+MAX_FACTS = 24
 
 
 def settings_of(record: RunRecord) -> dict[str, Any]:
@@ -42,13 +42,13 @@ def settings_of(record: RunRecord) -> dict[str, Any]:
     """
     config = record.config
     settings = {**record.defaults, **config}
-    phases = [one for one in config.get("phases") or () if isinstance(one, Mapping)]
-    for key in dict.fromkeys(key for one in phases for key in one if key != "name"):
-        if any(isinstance(one.get(key), Mapping | list) for one in phases):
+    phases = [item for item in config.get("phases") or () if isinstance(item, Mapping)]
+    for key in dict.fromkeys(key for item in phases for key in item if key != "name"):
+        if any(isinstance(item.get(key), Mapping | list) for item in phases):
             continue
-        values = [one.get(key, settings.get(key)) for one in phases]
-        told = [*map(short, values)]
-        settings[key] = values[0] if len({*told}) == 1 else " → ".join(told)
+        values = [item.get(key, settings.get(key)) for item in phases]
+        texts = [*map(short, values)]
+        settings[key] = values[0] if len({*texts}) == 1 else " → ".join(texts)
     return settings
 
 
@@ -68,10 +68,10 @@ def setup(record: RunRecord) -> list[tuple[str, str]]:
         "Seed": settings_line(settings, "seed"),
         "Length of the run": _length(record),
     }
-    found = {**{title: own[title] for title in own if title not in lines}, **lines, **own}
+    merged_lines = {**{title: own[title] for title in own if title not in lines}, **lines, **own}
     return [
         (title, text or NOT_RECORDED)
-        for title, text in found.items()
+        for title, text in merged_lines.items()
         if text or title not in _OPTIONAL
     ]
 
@@ -85,7 +85,7 @@ def _kl(settings: Mapping[str, Any]) -> str:
 def _optimizer(settings: Mapping[str, Any]) -> str:
     if settings.get("learning_rate") is None:
         return ""
-    named = settings_line(
+    text = settings_line(
         settings,
         *("optim", "learning_rate", "lr_scheduler_type", "warmup_steps"),
         "weight_decay",
@@ -93,7 +93,7 @@ def _optimizer(settings: Mapping[str, Any]) -> str:
         *("per_device_train_batch_size", "gradient_accumulation_steps"),
     )
     optim = str(settings.get("optim") or "")
-    return f"AdamW: {named}" if optim.startswith("adamw") else named
+    return f"AdamW: {text}" if optim.startswith("adamw") else text
 
 
 def _rollouts(record: RunRecord, settings: Mapping[str, Any]) -> str:
@@ -158,9 +158,9 @@ def _targets(targets: Any) -> str:
     """Return the target modules, those of all layers by the name that they share."""
     if not isinstance(targets, list):
         return code(targets)
-    names = sorted({str(one).rpartition(".")[2] for one in targets})
-    told = ", ".join(code(name) for name in names)
-    return told if len(names) == len(targets) else f"{told} ({len(targets)} modules)"
+    names = sorted({str(item).rpartition(".")[2] for item in targets})
+    texts = ", ".join(code(name) for name in names)
+    return texts if len(names) == len(targets) else f"{texts} ({len(targets)} modules)"
 
 
 def _distribution(record: RunRecord, settings: Mapping[str, Any]) -> str:
@@ -245,7 +245,7 @@ def optimisation(history: Sequence[Mapping[str, Any]], reward: RewardSection) ->
         if not values:
             continue
         rows.append({"name": name, **_ends(values), "logged": len(values)})
-    return {"rows": rows[:FACTS_SHOWN], "left_out": len(rows[FACTS_SHOWN:])}
+    return {"rows": rows[:MAX_FACTS], "left_out": len(rows[MAX_FACTS:])}
 
 
 def _window(points: Sequence[tuple[int, float]]) -> int:
@@ -271,7 +271,7 @@ def _is_fact(name: str, rewards: Collection[str]) -> bool:
 
 
 def _leading(name: str) -> int:
-    return next((place for place, word in enumerate(_LEADING) if word in name), len(_LEADING))
+    return next((rank for rank, word in enumerate(_LEADING) if word in name), len(_LEADING))
 
 
 def series(history: Iterable[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:

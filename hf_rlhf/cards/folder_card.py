@@ -24,11 +24,11 @@ def write_card(record: RunRecord, folder: Path) -> None:
     published = record.published()
     if published.get("commit"):
         known = {item.name for item in fields(PublishSpec)}
-        asked = PublishSpec(**{key: value for key, value in published.items() if key in known})
+        spec = PublishSpec(**{key: value for key, value in published.items() if key in known})
         if "adapter" in {*weights_in(folder), *(record.model.saved or ())}:
-            how |= {"adapter_repo": adapter_repo(asked)}
-            how |= {} if asked.merged else {"kind": "adapter"}
-        record = on_hub(record, asked)
+            how |= {"adapter_repo": adapter_repo(spec)}
+            how |= {} if spec.merged else {"kind": "adapter"}
+        record = on_hub(record, spec)
     atomic_write_text(folder / "README.md", render_card(record, **how))
 
 
@@ -36,34 +36,34 @@ FOR_THE_CARD = ("base_was", "steps")
 """What the card of a published run shows of where it was published, beside the repository."""
 
 
-def adapter_repo(asked: PublishSpec) -> str | None:
+def adapter_repo(spec: PublishSpec) -> str | None:
     """Return the repository that has the adapter in its root, if one has."""
-    assert asked.repo_id is not None
-    if not asked.merged:
-        return asked.repo_id
-    return f"{asked.repo_id}-adapter" if asked.layout == "separate" else None
+    assert spec.repo_id is not None
+    if not spec.merged:
+        return spec.repo_id
+    return f"{spec.repo_id}-adapter" if spec.layout == "separate" else None
 
 
-def on_hub(record: RunRecord, asked: PublishSpec) -> RunRecord:
+def on_hub(record: RunRecord, spec: PublishSpec) -> RunRecord:
     """Return the record as it is published and its card shows it: the base by its Hub name."""
-    shown = record.model_copy(deep=True)
-    model, base = shown.model, asked.base_model
+    public = record.model_copy(deep=True)
+    model, base = public.model, spec.base_model
     if base is not None and model.base != base:
-        model.lineage = [base if one == model.base else one for one in model.lineage]
+        model.lineage = [base if ancestor == model.base else ancestor for ancestor in model.lineage]
         model.base, model.base_is_hub_id, model.revision = base, True, None
     # Folders of this machine say nothing to others.
-    model.lineage = [one for one in model.lineage if is_hub_id(one) or "://" in one]
+    model.lineage = [name for name in model.lineage if is_hub_id(name) or "://" in name]
     # What is pushed is what the card tells of, whatever is in the folder.
     model.saved = None
     # Without commit and address: a card that named its own commit could never be pushed twice.
     steps = sorted(int(step) for step in record.published().get("steps") or {})
-    publish: dict[str, Any] = {"repo_id": asked.repo_id, "layout": asked.layout}
+    publish: dict[str, Any] = {"repo_id": spec.repo_id, "layout": spec.layout}
     if (was := record.model.base) != model.base:
         publish["base_was"] = was
     if steps:
         publish["steps"] = steps
-    shown.publish = publish
-    return shown
+    public.publish = publish
+    return public
 
 
 def tell_weights(folder: Path) -> None:

@@ -29,10 +29,10 @@ def visible(text: str) -> str:
 
 def fence(text: str, language: str = "") -> str:
     """Return a fenced code block that `text` cannot close, whatever it holds (CommonMark 4.5)."""
-    shown = visible(text)
-    longest = max((len(run) for run in _BACKTICKS.findall(shown)), default=0)
+    visible_text = visible(text)
+    longest = max((len(run) for run in _BACKTICKS.findall(visible_text)), default=0)
     bar = "`" * max(3, longest + 1)
-    return f"{bar}{language or 'text'}\n{shown}\n{bar}"
+    return f"{bar}{language or 'text'}\n{visible_text}\n{bar}"
 
 
 def excerpt(text: str, limit: int) -> str:
@@ -46,13 +46,13 @@ def excerpt(text: str, limit: int) -> str:
 def code(value: Any) -> str:
     """Return an inline code span; of what is not text, its JSON."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    shown = " ".join(visible(text).split())
-    if not shown:
+    visible_text = " ".join(visible(text).split())
+    if not visible_text:
         return "(empty)"
-    longest = max((len(run) for run in _BACKTICKS.findall(shown)), default=0)
+    longest = max((len(run) for run in _BACKTICKS.findall(visible_text)), default=0)
     bar = "`" * (longest + 1)
-    space = " " if shown[0] == "`" or shown[-1] == "`" else ""
-    return f"{bar}{space}{shown}{space}{bar}"
+    space = " " if visible_text[0] == "`" or visible_text[-1] == "`" else ""
+    return f"{bar}{space}{visible_text}{space}{bar}"
 
 
 def settings_line(settings: Mapping[str, Any], *names: str) -> str:
@@ -66,7 +66,7 @@ def settings_line(settings: Mapping[str, Any], *names: str) -> str:
 
 def short(value: Any) -> str:
     """Return a setting's value as text: floats rounded to six digits, names without quotes."""
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ", ".join(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
@@ -118,16 +118,16 @@ def interval(estimate: Estimate | Mapping[str, Any] | None, *, signed: bool = Fa
     """
     if estimate is None:
         return NOT_MEASURED
-    found = estimate if isinstance(estimate, Estimate) else Estimate(**estimate)
-    if found.mean is None:
+    value = estimate if isinstance(estimate, Estimate) else Estimate(**estimate)
+    if value.mean is None:
         return NOT_MEASURED
 
     def text(value: float | None) -> str:
         return "" if value is None else f"{'+' if signed and value > 0 else ''}{number(value)}"
 
-    if reason := no_interval(found):
-        return f"{text(found.mean)} ({reason})"
-    return f"{text(found.mean)} [{text(found.low)}, {text(found.high)}]"
+    if reason := no_interval(value):
+        return f"{text(value.mean)} ({reason})"
+    return f"{text(value.mean)} [{text(value.low)}, {text(value.high)}]"
 
 
 def no_interval(estimate: Estimate) -> str:

@@ -91,19 +91,20 @@ def license_of(record: RunRecord, *, hub: str = HUB) -> dict[str, str]:
     """
     author, model = record.author, record.model
     source = author if author.license else model
-    said = source.license
-    if not said:
+    license_id = source.license
+    if not license_id:
         return {}
-    known = said.lower() in hub_rules("licenses") and said.lower() != "other"
+    known = license_id.lower() in hub_rules("licenses") and license_id.lower() != "other"
     if known:
-        return {"license": said.lower()}
-    name = source.license_name or ("same-as-base-model" if said.lower() == "other" else said)
+        return {"license": license_id.lower()}
+    unnamed = "same-as-base-model" if license_id.lower() == "other" else license_id
+    name = source.license_name or unnamed
     link = source.license_link
     base = hub_base(record)
     if link is None and source is model and base:
         link = f"{hub}/{base}"
-    named = {"license": "other", "license_name": _slug(name), "license_link": link}
-    return {key: value for key, value in named.items() if value}
+    custom = {"license": "other", "license_name": _slug(name), "license_link": link}
+    return {key: value for key, value in custom.items() if value}
 
 
 def _slug(name: str) -> str:
@@ -151,14 +152,14 @@ def validate_card(text: str) -> list[str]:
     problems = [*_bad_values(data), *_bad_license(data)]
     for key in ("base_model", "datasets"):
         problems += [
-            f"{key}: {one!r} is not the id of a Hub repository."
-            for one in _listed(data.get(key))
-            if not is_hub_id(one)
+            f"{key}: {value!r} is not the id of a Hub repository."
+            for value in _listed(data.get(key))
+            if not is_hub_id(value)
         ]
     problems += [
-        f"language: {one!r} is not an ISO 639 code such as en, nor code or multilingual."
-        for one in _listed(data.get("language"))
-        if not (isinstance(one, str) and _LANGUAGE.fullmatch(one))
+        f"language: {value!r} is not an ISO 639 code such as en, nor code or multilingual."
+        for value in _listed(data.get("language"))
+        if not (isinstance(value, str) and _LANGUAGE.fullmatch(value))
     ]
     task = data.get("pipeline_tag")
     if task is not None and not (isinstance(task, str) and task in hub_rules("pipeline_tags")):
@@ -190,11 +191,11 @@ def _listed(value: Any) -> list[Any]:
 def _bad_values(data: Mapping[str, Any]) -> list[str]:
     problems = []
     for key, value in data.items():
-        for one in _listed(value) or [None]:
-            if one is None or one == "" or one == "None":
+        for item in _listed(value) or [None]:
+            if item is None or item == "" or item == "None":
                 problems.append(f"{key}: it has no value; leave the key out.")
-            elif isinstance(one, str) and _LOCAL_PATH.match(one):
-                problems.append(f"{key}: {one!r} is a path of this machine.")
+            elif isinstance(item, str) and _LOCAL_PATH.match(item):
+                problems.append(f"{key}: {item!r} is a path of this machine.")
     return problems
 
 

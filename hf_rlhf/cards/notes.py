@@ -17,7 +17,7 @@ FEW = 20
 z sqrt((n-1)/n) against t of n-1 degrees of freedom (Hesterberg 2015, arXiv:1411.5279).
 """
 
-SHOWN = 5
+MAX_RESUMPTIONS = 5
 """How many resumptions are listed, the last ones."""
 _ENDED = {
     "failed": "failed",
@@ -64,7 +64,7 @@ def _ending(record: RunRecord) -> Iterator[str]:
 
 
 def _phases(record: RunRecord) -> Iterator[str]:
-    phases = [one for one in record.config.get("phases") or () if isinstance(one, Mapping)]
+    phases = [phase for phase in record.config.get("phases") or () if isinstance(phase, Mapping)]
     if len(phases) > 1:
         last = code(phases[-1].get("name"))
         yield (
@@ -76,19 +76,20 @@ def _phases(record: RunRecord) -> Iterator[str]:
 def _sessions(record: RunRecord) -> Iterator[str]:
     """What lies between the beginning of a run and its end, if that was not one session."""
     sessions = record.sessions
-    ended = [_ENDED.get(str(one.status), "ended without a status") for one in sessions]
+    ended = [_ENDED.get(str(session.status), "ended without a status") for session in sessions]
     went_on = [
         f"from step {after.from_step or 0:,} (the session before {how})"
         for how, after in zip(ended, sessions[1:], strict=False)
     ]
     if went_on:
-        shown = f"{'' if len(went_on) <= SHOWN else 'last '}{'; '.join(went_on[-SHOWN:])}"
-        yield f"The run took {len(sessions)} sessions; it resumed {shown}."
-    told = set[str]()
-    for one in sessions:
-        if new := [change for change in one.changed if change not in told]:
-            told.update(new)
-            where = f"the session from step {one.from_step or 0:,}"
+        last = "" if len(went_on) <= MAX_RESUMPTIONS else "last "
+        resumptions = last + "; ".join(went_on[-MAX_RESUMPTIONS:])
+        yield f"The run took {len(sessions)} sessions; it resumed {resumptions}."
+    reported = set[str]()
+    for session in sessions:
+        if new := [change for change in session.changed if change not in reported]:
+            reported.update(new)
+            where = f"the session from step {session.from_step or 0:,}"
             yield f"The environment changed in {where}: {plain('; '.join(new))}."
 
 
@@ -97,8 +98,10 @@ def _rows(report: Mapping[str, Any]) -> Iterator[str]:
     reasons = dropped if isinstance(dropped, Mapping) else {"": dropped}
     counts = {why: n for why, n in reasons.items() if isinstance(n, (int, float)) and n}
     if counts:
-        said = [f"{plain(words(why))}: {n:,}" if why else f"{n:,}" for why, n in counts.items()]
-        yield f"The dataset adapter dropped rows ({'; '.join(said)})."
+        reasons_text = [
+            f"{plain(words(why))}: {n:,}" if why else f"{n:,}" for why, n in counts.items()
+        ]
+        yield f"The dataset adapter dropped rows ({'; '.join(reasons_text)})."
     for name, value in report.items():
         lost = name != "dropped" and any(word in name for word in LOSSES)
         if lost and isinstance(value, (int, float)) and value:
@@ -107,12 +110,12 @@ def _rows(report: Mapping[str, Any]) -> Iterator[str]:
 
 def _used(used: Mapping[str, Any]) -> Iterator[str]:
     """How many of the adapter's rows the trainer used, and why not the others."""
-    for split, one in used.items():
-        lost = {**(one.get("dropped") or {}), **(one.get("cut") or {})}
+    for split, split_counts in used.items():
+        lost = {**(split_counts.get("dropped") or {}), **(split_counts.get("cut") or {})}
         if reasons := [f"{plain(why)}: {count:,}" for why, count in lost.items() if count]:
             yield (
-                f"Of {one['rows']:,} rows of {code(split)} the trainer used {one['kept']:,} "
-                f"({'; '.join(reasons)})."
+                f"Of {split_counts['rows']:,} rows of {code(split)} the trainer used "
+                f"{split_counts['kept']:,} ({'; '.join(reasons)})."
             )
 
 
@@ -120,8 +123,8 @@ def _abstentions(record: RunRecord, history: Sequence[Mapping[str, Any]]) -> Ite
     for judge in record.reward.judges:
         usage = judge.get("usage") or {}
         if usage.get("failed"):
-            asked = usage.get("calls") or usage.get("questions")
-            of = f" of {asked:,.0f}" if asked else ""
+            calls = usage.get("calls") or usage.get("questions")
+            of = f" of {calls:,.0f}" if calls else ""
             label = code(judge.get("label") or "judge")
             yield (
                 f"Judge {label} returned no verdict {usage['failed']:,.0f}{of} times; these count "

@@ -15,8 +15,8 @@ from hf_rlhf.storage.record_schema import Estimate, EvaluationSection
 # Okabe and Ito (2008): told apart by colour-blind readers, and in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 INK = "#222222"
-COMPONENTS_SHOWN = 6
-CURVES_SHOWN = 6
+MAX_COMPONENTS = 6
+MAX_CURVES = 6
 
 
 def reward_curve(record: RunRecord, path: str | os.PathLike[str]) -> bool:
@@ -67,7 +67,7 @@ def _draw_training(
     means = [value for _, value in total]
     spread = dict(series(history, f"rewards/{TOTAL}/std"))
     parts = [part for part in record.reward.rewards if part.weight and part.label != TOTAL]
-    for colour, part in zip(COLOURS[1:], parts[:COMPONENTS_SHOWN], strict=False):
+    for colour, part in zip(COLOURS[1:], parts[:MAX_COMPONENTS], strict=False):
         points = series(history, f"rewards/{part.label}/mean")
         if points and len(parts) > 1:
             label = f"{part.label} (× {part.weight:g})"
@@ -87,17 +87,17 @@ def _draw_training(
 def _draw_held_out(
     axes: Any, evaluation: EvaluationSection, held_out: Mapping[str, Estimate]
 ) -> None:
-    for place, (name, estimate) in enumerate(held_out.items()):
+    for x, (name, estimate) in enumerate(held_out.items()):
         colour = COLOURS[0] if name == "after" else COLOURS[-1]
         mean = estimate.mean
         assert mean is not None, "those without are left out"
         error = None
         if estimate.low is not None and estimate.high is not None:
             error = [[mean - estimate.low], [estimate.high - mean]]
-        axes.errorbar([place], [mean], yerr=error, fmt="o", color=colour, capsize=6, lw=2, ms=7)
+        axes.errorbar([x], [mean], yerr=error, fmt="o", color=colour, capsize=6, lw=2, ms=7)
         axes.annotate(
             f"{mean:.3f}",
-            (place, mean),
+            (x, mean),
             xytext=(11, 0),
             textcoords="offset points",
             va="center",
@@ -119,14 +119,14 @@ def _draw_held_out(
 def training_curves(record: RunRecord, path: str | os.PathLike[str]) -> bool:
     """Draw what the trainer logged of itself (loss, KL, entropy, ...) over the steps, as a PNG.
 
-    A panel for each of the first `CURVES_SHOWN` rows of the card's table that were logged more
+    A panel for each of the first `MAX_CURVES` rows of the card's table that were logged more
     than once and are not always the same. Return False, writing nothing, when there is none.
     """
     history = record.training.history
     facts = optimisation(history, record.reward)["rows"]
     curves = [(row["name"], series(history, row["name"])) for row in facts]
     curves = [(name, points) for name, points in curves if len({y for _, y in points}) > 1]
-    curves = curves[:CURVES_SHOWN]
+    curves = curves[:MAX_CURVES]
     if not curves:
         return False
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -42,7 +42,7 @@ from hf_rlhf.storage.record_schema import ModelSection, Sample
 from hf_rlhf.storage.secrets import scrub
 
 Kind = Literal["model", "adapter", "checkpoint"]
-PROMPTS_SHOWN = 3
+MAX_PROMPTS = 3
 MAIN_SETUP = ("Learned reward", "Parameters trained", "Length of the run")
 """Lines of the training setup that a reader sees without opening `Settings`."""
 PACKAGE_SCHEME = "package://"
@@ -186,35 +186,39 @@ def as_of_step(record: RunRecord, step: int) -> RunRecord:
     The held-out results after training are of the last weights, not of these; those before
     training stand.
     """
-    seen = record.model_copy(deep=True)
-    seen.training.history = [
-        entry for entry in seen.training.history if (entry.get("step") or 0) <= step
+    earlier = record.model_copy(deep=True)
+    earlier.training.history = [
+        entry for entry in earlier.training.history if (entry.get("step") or 0) <= step
     ]
-    if seen.evaluation:
-        seen.evaluation.after = seen.evaluation.difference = None
-    seen.samples = [
+    if earlier.evaluation:
+        earlier.evaluation.after = earlier.evaluation.difference = None
+    earlier.samples = [
         sample
-        for sample in seen.samples
+        for sample in earlier.samples
         if sample.stage == "before" or (sample.stage == "train" and (sample.step or 0) <= step)
     ]
-    seen.pictures, seen.comparison = [], None
-    return seen
+    earlier.pictures, earlier.comparison = [], None
+    return earlier
 
 
 def base(record: RunRecord) -> dict[str, Any]:
     """Return how to name and how to load the base model: `on_hub`, `name`, `package`, `folder`."""
-    asked = record.model.base
+    name = record.model.base
     package, folder = None, None
-    if asked and asked.startswith(PACKAGE_SCHEME):
-        package, _, folder = asked.removeprefix(PACKAGE_SCHEME).partition("/")
+    if name and name.startswith(PACKAGE_SCHEME):
+        package, _, folder = name.removeprefix(PACKAGE_SCHEME).partition("/")
     return {
         "on_hub": hub_base(record),
-        "name": asked,
+        "name": name,
         "package": package,
         "folder": folder,
         "lineage": [
-            {"name": one, "on_hub": is_hub_id(one) and one != asked or one == hub_base(record)}
-            for one in record.model.lineage
+            {
+                "name": ancestor,
+                "on_hub": (is_hub_id(ancestor) and ancestor != name)
+                or ancestor == hub_base(record),
+            }
+            for ancestor in record.model.lineage
         ],
     }
 
@@ -222,8 +226,8 @@ def base(record: RunRecord) -> dict[str, Any]:
 def stands_for(record: RunRecord) -> str | None:
     """Return the path by which the command or the settings name a base that has a Hub id now."""
     path = record.published().get("base_was")
-    named = [settings_of(record).get("model_name_or_path"), *record.command]
-    return path if path and any(path in str(one) for one in named) else None
+    texts = [settings_of(record).get("model_name_or_path"), *record.command]
+    return path if path and any(path in str(text) for text in texts) else None
 
 
 def only_measured(record: RunRecord) -> bool:
@@ -243,15 +247,15 @@ def sample_groups(samples: Sequence[Sample]) -> list[dict[str, Any]]:
         if sample.stage in ("before", "after"):
             groups.setdefault(sample.prompt or "", []).append(sample)
     answered = [
-        prompt for prompt, some in groups.items() if any(one.stage == "after" for one in some)
+        prompt for prompt, some in groups.items() if any(sample.stage == "after" for sample in some)
     ]
-    chosen = (answered or list(groups))[:PROMPTS_SHOWN]
+    chosen = (answered or list(groups))[:MAX_PROMPTS]
     if answered or not any(sample.stage == "train" for sample in samples):
         return [{"prompt": prompt, "completions": groups[prompt]} for prompt in chosen]
     trained = [sample for sample in samples if sample.stage == "train"]
     return [
         {"prompt": sample.prompt or "", "completions": [sample]}
-        for sample in trained[-PROMPTS_SHOWN:]
+        for sample in trained[-MAX_PROMPTS:]
     ]
 
 
@@ -262,14 +266,14 @@ def report_tables(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     for each of its keys.
     """
     tables = []
-    for title, told in report.items():
-        rows = told if isinstance(told, list) else None
+    for title, content in report.items():
+        rows = content if isinstance(content, list) else None
         if rows is None or not all(isinstance(row, Mapping) for row in rows):
-            pairs = told if isinstance(told, Mapping) else {"": told}
+            pairs = content if isinstance(content, Mapping) else {"": content}
             rows = [{"": key, " ": value} for key, value in pairs.items()]
         columns = list(dict.fromkeys(key for row in rows for key in row))
         values = {column: _alike([row.get(column) for row in rows]) for column in columns}
-        table = [[values[column][place] for column in columns] for place in range(len(rows))]
+        table = [[values[column][row] for column in columns] for row in range(len(rows))]
         if columns:
             tables.append({"title": title, "columns": columns, "rows": table})
     return tables

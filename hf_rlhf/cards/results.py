@@ -59,12 +59,12 @@ def how_measured(record: RunRecord) -> str:
     names = [row["metric"] for row in results(record)]
     of_text = [name for name in names if name in labels or name in OF_COMPLETIONS]
     own = [name for name in names if name not in of_text]
-    said = f"are of completions that the model wrote: {_sampled(sampling)}."
+    sentence = f"are of completions that the model wrote: {_sampled(sampling)}."
     if not own or not of_text:
-        return f"The numbers {said}" if of_text else ""
+        return f"The numbers {sentence}" if of_text else ""
     verb = "is" if len(own) == 1 else "are"
     return (
-        f"{listed([code(name) for name in of_text])} {said} "
+        f"{listed([code(name) for name in of_text])} {sentence} "
         f"{listed([code(name) for name in own])} {verb} what the trainer itself measures on the "
         "same rows."
     )
@@ -89,6 +89,6 @@ def _sampled(sampling: Mapping[str, Any]) -> str:
 
 def measures(record: RunRecord) -> list[tuple[str, str]]:
     """Return what each metric of the results is, as (name, text), where that is known."""
-    told = {**OF_COMPLETIONS, **(record.evaluation.metrics if record.evaluation else {})}
+    descriptions = {**OF_COMPLETIONS, **(record.evaluation.metrics if record.evaluation else {})}
     names = [row["metric"] for row in results(record)]
-    return [(name, told[name]) for name in names if told.get(name)]
+    return [(name, descriptions[name]) for name in names if descriptions.get(name)]

@@ -93,9 +93,9 @@ class RunRecord(Section):
         except ValidationError as error:
             raise ValueError(
                 "\n".join(
-                    f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}, found "
-                    f"{str(one['input'])[:60]!r}"
-                    for one in error.errors()[:10]
+                    f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}, found "
+                    f"{str(problem['input'])[:60]!r}"
+                    for problem in error.errors()[:10]
                 )
             ) from error
 
@@ -155,9 +155,9 @@ def load_record(run_dir: str | os.PathLike[str]) -> RunRecord:
             "it: restore it from a copy, or train again in another folder."
         ) from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        found = content.get("schema") if isinstance(content, dict) else type(content).__name__
+        schema = content.get("schema") if isinstance(content, dict) else type(content).__name__
         raise RunFolderError(
-            f"{path} has schema {found!r}; this hf-rlhf reads schema {SCHEMA}. Use the version of "
+            f"{path} has schema {schema!r}; this hf-rlhf reads schema {SCHEMA}. Use the version of "
             "hf-rlhf that made the folder."
         )
     try:

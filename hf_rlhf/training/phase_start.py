@@ -17,7 +17,7 @@ from hf_rlhf.storage.files import atomic_write_json
 from hf_rlhf.storage.pure_json import parse_json
 from hf_rlhf.storage.record import RECORD_NAME, load_record
 from hf_rlhf.training.checkpoints import newest_valid
-from hf_rlhf.training.record_sections import differences
+from hf_rlhf.training.run_changes import differences
 
 SAVED = "saved.json"
 """In a phase's folder: the files of what it has saved, with their sizes and checksums."""

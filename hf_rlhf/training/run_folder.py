@@ -11,7 +11,7 @@ from hf_rlhf.errors import RunFolderError
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.files import atomic_write_text, clear_unfinished
 from hf_rlhf.storage.record import LOCK_NAME, RECORD_NAME, RunRecord, load_record, now
-from hf_rlhf.training.record_sections import differences
+from hf_rlhf.training.run_changes import differences
 
 OWNER_NAME = ".owner.json"
 WRITTEN = (

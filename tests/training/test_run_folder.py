@@ -15,13 +15,13 @@ from hf_rlhf.runs.resolve import prepare
 from hf_rlhf.storage.record import load_record, write_record
 from hf_rlhf.training.dry_run import report_of
 from hf_rlhf.training.record_sections import (
-    _changed,
     judges_section,
     opening,
     reproduction,
     usage_of,
 )
 from hf_rlhf.training.recorder import Recorder
+from hf_rlhf.training.run_changes import _changed
 from hf_rlhf.training.run_folder import OWNER_NAME, claimed, previous_record
 
 TOLD = {"repo_id": "me/it", "base_model": "me/base"}
