@@ -72,7 +72,7 @@ def shuffled(store: Path, folder: Path, seed: int) -> Path:
     return target
 
 
-def trained(config: Mapping[str, Any]) -> dict[str, Any]:
+def trained(config: Mapping[str, Any]) -> RunRecord:
     """Train a run that is not finished; return its record."""
     from hf_rlhf import train
 
