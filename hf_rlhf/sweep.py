@@ -19,10 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.cards.markdown import duration, number
-from hf_rlhf.config.run_files import choose_run_file
-from hf_rlhf.config.shipped import own_card
-from hf_rlhf.config.validation import near
-from hf_rlhf.errors import ConfigError, HfRlhfError, Problem, RunFolderError
+from hf_rlhf.config.run_files import choose_run_file, without_shipped_card
+from hf_rlhf.errors import ConfigError, HfRlhfError, Problem, RunFolderError, suggest
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.disk import Space, human
 from hf_rlhf.storage.record import LOCK_NAME, load_record
@@ -108,7 +106,7 @@ class _Asked:
         self.file = file.override(overrides)
         axes, problems = parse_axes(options.vary, self.file)
         if self.config is None:
-            self.file, _ = own_card(
+            self.file, _ = without_shipped_card(
                 self.file, file.values, varied=[str(one.path[0]) for one in axes]
             )
         self.launch, wrong = _launch(options.launch)
@@ -158,7 +156,7 @@ class _Asked:
         known = [TOTAL, *labels_of(self.file.values), "completion_tokens", "truncated", *own]
         problems = []
         for name in [name for name in self.metrics if name not in known]:
-            guess = near(name, known)
+            guess = suggest(name, known)
             measured = ", ".join(dict.fromkeys(known))
             fix = f"Did you mean `{guess}`?" if guess else f"Measured: {measured}."
             problems.append(Problem("--metric (command line)", f"`{name}` is not measured.", fix))

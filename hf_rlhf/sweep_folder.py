@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf.config import RunFile
 from hf_rlhf.config import yaml as plain_yaml
-from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ConfigError, RunFolderError
 from hf_rlhf.storage.disk import taken_bytes
 from hf_rlhf.storage.files import atomic_write_json, atomic_write_text

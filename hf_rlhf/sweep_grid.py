@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf.config import RunFile
 from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.config.overrides import value_of
-from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.yaml import KeyPath, dotted
+from hf_rlhf.config.values import KeyPath, dotted
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.storage.secrets import scrub
 

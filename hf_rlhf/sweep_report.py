@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.evaluation.results import Evaluation
 from hf_rlhf.evaluation.statistics import CrossedInterval, crossed_mean, holm

@@ -9,9 +9,8 @@ import numpy as np
 from grid import Cell, cells
 from numpy.typing import NDArray
 
-from hf_rlhf.evaluation.statistics import crossed_mean
+from hf_rlhf.evaluation import crossed_mean, table_interval
 from hf_rlhf.storage.files import atomic_write_text
-from hf_rlhf_classic.evaluation.intervals import mean
 
 DECIMALS = 4
 """Of the published values. The tables are made of those, so that anybody gets the same."""
@@ -137,7 +136,7 @@ class Results:
 
 def summary(table: Table, seeds: list[int]) -> dict[str, Any]:
     """Return the mean, the hierarchical bootstrap's interval, the t interval, and the seeds'."""
-    boot, crossed = mean(table.tolist()), crossed_mean(table)
+    boot, crossed = table_interval(table.tolist()), crossed_mean(table)
     assert boot is not None
     by_seed = {str(s): float(v) for s, v in zip(seeds, table.mean(axis=1), strict=True)}
     return {

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from run import COMPLETIONS, CONDITIONS, SEEDS
 
-from hf_rlhf.evaluation.statistics import bootstrap_mean
+from hf_rlhf.evaluation.statistics import mean_intervals
 from hf_rlhf.storage.files import atomic_write_bytes, atomic_write_text
 from hf_rlhf_refiner.hacks import hack_table, summary
 
@@ -31,7 +31,8 @@ def compare(folders: Sequence[Path], metric: str) -> dict[str, Any]:
     before = np.mean([by_problem(folder, "before", metric) for folder in folders], axis=0)
     after = np.mean([by_problem(folder, "after", metric) for folder in folders], axis=0)
     pairs = {"before": before, "after": after, "difference": after - before}
-    return {name: bootstrap_mean(values).as_json() for name, values in pairs.items()}
+    means = mean_intervals({name: values.tolist() for name, values in pairs.items()})
+    return {name: mean.as_json() for name, mean in means.items() if mean}
 
 
 def curve(folder: Path) -> list[tuple[int, float]]:

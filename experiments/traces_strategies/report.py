@@ -13,9 +13,9 @@ from typing import Any
 
 from grid import CONDITIONS, SEEDS, tokens_of
 
+from hf_rlhf.evaluation import Interval, mean_intervals
 from hf_rlhf.storage.files import atomic_write_json, atomic_write_text
 from hf_rlhf.storage.record import load_record
-from hf_rlhf_traces.evaluation.intervals import Estimate, estimates
 
 HERE = Path(__file__).parent
 MODELS = ("base", *CONDITIONS)
@@ -48,8 +48,7 @@ def scores(store: Path, results: Mapping[str, Any], label: str, task: str) -> Sc
 def mean(rows: Sequence[tuple[str, Mapping[str, Any]]], names: Sequence[str]) -> dict[str, Any]:
     """Return estimates by metric of rows, each with the cluster that it belongs to."""
     table = {name: [row[name] for _, row in rows] for name in names}
-    bounds = {name: (0.0, 1.0) for name in names}
-    return _plain(estimates(table, [cluster for cluster, _ in rows], bounds))
+    return _plain(mean_intervals(table, [cluster for cluster, _ in rows]))
 
 
 def difference(one: Mapping[int, Scores], other: Mapping[int, Scores], name: str) -> dict[str, Any]:
@@ -62,13 +61,12 @@ def difference(one: Mapping[int, Scores], other: Mapping[int, Scores], name: str
         if None not in (row[name], other[seed][key][name])
     ]
     by_seed = {seed: fmean(value for at, _, value in pairs if at == seed) for seed in seeds}
-    found = estimates(
-        {name: [value for _, _, value in pairs]}, [cluster for _, cluster, _ in pairs],
-        {name: (-1.0, 1.0)},
-    )  # fmt: skip
+    found = mean_intervals(
+        {name: [value for _, _, value in pairs]}, [cluster for _, cluster, _ in pairs]
+    )
     pooled = _plain(found)[name]
     signs = {(value > 0) - (value < 0) for value in by_seed.values()}
-    beyond = pooled["low"] is not None and (pooled["low"] > 0 or pooled["high"] < 0)
+    beyond = pooled["low"] > 0 or pooled["high"] < 0
     verdict = "not shown"
     if len(seeds) == len(SEEDS) and len(signs) == 1 and beyond:
         verdict = "better" if pooled["mean"] > 0 else "worse"
@@ -85,7 +83,7 @@ def _range(by_seed: Mapping[int, Scores], name: str) -> float:
     return max(means) - min(means)
 
 
-def _plain(found: Mapping[str, Estimate | None]) -> dict[str, Any]:
+def _plain(found: Mapping[str, Interval | None]) -> dict[str, Any]:
     return {name: one.as_json() if one else None for name, one in found.items()}
 
 

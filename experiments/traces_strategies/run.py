@@ -28,7 +28,7 @@ from grid import (
     tokens_of,
 )
 
-from hf_rlhf.storage.record import load_record
+from hf_rlhf import RunRecord, load_record
 from hf_rlhf_traces.command import command
 
 MEASURED = ("--num_samples", "130", "--max_new_tokens", "256", "--batch_size", "32", "--use_cpu")

@@ -5,10 +5,8 @@ from .run_file import RunFile as RunFile
 from .run_files import choose_run_file as choose_run_file
 from .schema import EvaluationSpec as EvaluationSpec
 from .schema import RunSpec as RunSpec
-from .settings import NOISE as NOISE
-from .validation import Unfit as Unfit
+from .validation import InvalidValue as InvalidValue
 from .validation import bind as bind
-from .validation import fit as fit
-from .validation import near as near
-from .validation import unknown as unknown
-from .yaml import KeyPath as KeyPath
+from .validation import unknown_setting as unknown_setting
+from .validation import validate as validate
+from .values import KeyPath as KeyPath

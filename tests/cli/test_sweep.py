@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hf_rlhf.config import RunFile
 from hf_rlhf.config.overrides import value_of
-from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ConfigError, RunFolderError
 from hf_rlhf.evaluation.statistics import crossed_mean, holm, t_probability, t_quantile
 from hf_rlhf.storage.record import new_record, write_record
