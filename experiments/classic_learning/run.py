@@ -60,20 +60,20 @@ def train_one(cell: Cell, out: Path) -> None:
     weights = out / cell.name / "merged"
     reference = weights if cell.reference == cell.condition else cell.path(cell.reference, out)
     found = measure(cell.world, weights, reference)
-    training = record["training"]
+    training = record.training
     kept = {
         "run": cell.run_file(out),
-        "training_seconds": training["seconds"],
+        "training_seconds": training.seconds,
         "run_seconds": seconds,
-        "steps": training["steps"],
-        "peak_memory": training["peak_memory"],
+        "steps": training.steps,
+        "peak_memory": training.peak_memory,
         "rss_before_mb": before / 1024,
         "rss_peak_mb": peak / 1024,
-        "report": training["report"],
-        "curve": curve(training["history"]),
-        "zero_variance_in_training": zero_variance(training["history"]),
+        "report": training.report,
+        "curve": curve(training.history),
+        "zero_variance_in_training": zero_variance(training.history),
         "trained": trained(out / cell.name),
-        "git": record["environment"]["git"],
+        "git": record.environment.git.to_json() if record.environment.git else None,
     }
     atomic_write_json(out / cell.name / RESULT, {**kept, **found})
 

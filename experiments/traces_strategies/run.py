@@ -28,7 +28,7 @@ from grid import (
     tokens_of,
 )
 
-from hf_rlhf.storage.record import load_record
+from hf_rlhf import RunRecord, load_record
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.shards import dataset_rows, shard_files
 
@@ -73,7 +73,7 @@ def shuffled(store: Path, folder: Path, seed: int) -> Path:
     return target
 
 
-def trained(config: Mapping[str, Any]) -> dict[str, Any]:
+def trained(config: Mapping[str, Any]) -> RunRecord:
     """Train a run that is not finished; return its record."""
     from hf_rlhf import train
 
