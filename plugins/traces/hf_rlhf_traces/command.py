@@ -34,7 +34,7 @@ def _parser() -> Parser:
 
 
 VERBS: dict[str, tuple[str, str, str]] = {
-    "generate": ("world.generate", "main", "write synthetic traces of which the truth is known"),
+    "generate": ("synthetic", "main", "write synthetic traces of which the truth is known"),
     "read": ("read_command", "read_main", "raw files to typed traces, every row accounted for"),
     "multiturn": ("datasets_command", "multiturn_main", "build conversations, a sample each reply"),
     "steps": ("datasets_command", "steps_main", "build a sample for each result of a trace"),

@@ -14,8 +14,8 @@ from hf_rlhf_traces.push_command import _secrets_of, bundle_of
 from hf_rlhf_traces.read_files import Reading, read
 from hf_rlhf_traces.reading import Options
 from hf_rlhf_traces.store import Store
-from hf_rlhf_traces.world.generate import generate
-from hf_rlhf_traces.world.traces import Recipe
+from hf_rlhf_traces.synthetic import generate
+from hf_rlhf_worlds.multihop import Recipe
 
 
 def test_a_licence_of_another_name_is_named(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from hf_rlhf_traces.rows import DATASETS, arrow_schema, fields_of
 from hf_rlhf_traces.samples import step_rows
 from hf_rlhf_traces.shards import ShardWriter, dataset_rows, shard_files
 from hf_rlhf_traces.store import Store
-from hf_rlhf_traces.world.traces import Recipe
-from hf_rlhf_traces.world.traces import traces as world
+from hf_rlhf_traces.synthetic import synthetic_traces as world
+from hf_rlhf_worlds.multihop import Recipe
 
 ODD: tuple[Mapping[str, Any], ...] = (
     {"question": "Trailing?", "trace": [{"type": "search", "query": "q"}, {"type": "search_result",

@@ -17,8 +17,8 @@ from hf_rlhf_traces.evaluation.tables import verdict_lines
 from hf_rlhf_traces.reconciliation import accounts
 from hf_rlhf_traces.run_command import step_options
 from hf_rlhf_traces.store import Store
-from hf_rlhf_traces.world.generate import generate
-from hf_rlhf_traces.world.traces import Recipe
+from hf_rlhf_traces.synthetic import generate
+from hf_rlhf_worlds.multihop import Recipe
 
 
 def test_options_of_a_step_are_handed_to_it() -> None:

@@ -20,8 +20,8 @@ from hf_rlhf_traces import train_command
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.dataset import traces
 from hf_rlhf_traces.store import Store
+from hf_rlhf_traces.synthetic import traces_multihop
 from hf_rlhf_traces.train_command import launcher, run_values, train_main
-from hf_rlhf_traces.world.dataset import traces_multihop
 
 BASE = "package://hf_rlhf_traces/tiny_base"
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from hf_rlhf.errors import DataError
 from hf_rlhf.testing.suites import DatasetTests, RewardTests
-from hf_rlhf_classic.worlds import arithmetic as sums
-from hf_rlhf_classic.worlds import tastes as orders
-from hf_rlhf_classic.worlds.arithmetic import ArithmeticCorrect, arithmetic
-from hf_rlhf_classic.worlds.rows import split_of
-from hf_rlhf_classic.worlds.tastes import KnownUtility, tastes
+from hf_rlhf_worlds import arithmetic as sums
+from hf_rlhf_worlds import tastes as orders
+from hf_rlhf_worlds.arithmetic import ArithmeticCorrect, arithmetic
+from hf_rlhf_worlds.sampling import generator, split_of
+from hf_rlhf_worlds.tastes import KnownUtility, tastes
 
 FORMS = ("sft", "preference", "prompts")
 ADAPTERS = {"arithmetic": arithmetic, "tastes": tastes}
@@ -209,3 +209,13 @@ def test_labels_follow_the_utility_as_bradley_and_terry_say():
 def test_without_noise_the_better_one_is_chosen(temperature):
     rows = tastes("preference", 200, 10, temperature=temperature, margin=True).dataset["train"]
     assert min(rows["margin"]) > 0
+
+
+def test_the_demonstrators_leave_much_to_gain():
+    rows = arithmetic("sft", 10, 1000).dataset["test"]
+    right = ArithmeticCorrect()([], rows["completion"], rows["answer"])
+    assert 0.55 < sum(right) / 1000 < 0.65
+    rng, host = generator(0, "measure"), orders.Host()
+    wanted = [taste for taste, _ in zip(orders.tastes_of(0, "test"), range(1000), strict=False)]
+    worth = [orders.utility(taste, host.order(taste, rng)) for taste in wanted]
+    assert 0.95 < sum(worth) / 1000 < 1.15

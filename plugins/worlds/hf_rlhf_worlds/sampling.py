@@ -1,4 +1,4 @@
-"""What the two worlds share: prompts drawn without repetition, held out by a hash of the prompt."""
+"""For `arithmetic` and `tastes`: prompts without repetition, held out by a hash of the prompt."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ Split = Literal["train", "test"]
 Problem = TypeVar("Problem")
 
 _HELD_OUT_SHARE = 5  # one prompt in five is only ever seen in `test`
-_PATIENCE = 2_000  # draws in a row that bring nothing new before a world counts as exhausted
+_MOST_REPEATS = 2_000  # draws in a row that bring nothing new before a world counts as exhausted
 
 
 def split_of(prompt: str) -> Split:
@@ -28,27 +28,30 @@ def distinct(
     draw: Callable[[], Problem], prompt: Callable[[Problem], str], split: Split
 ) -> Iterator[Problem]:
     """Yield problems of a split, none twice, until none is left (or very few are)."""
-    seen: set[str] = set()
+    drawn: set[str] = set()
     failures = 0
-    while failures < _PATIENCE:
+    while failures < _MOST_REPEATS:
         problem = draw()
         text = prompt(problem)
-        if text in seen or split_of(text) != split:
+        if text in drawn or split_of(text) != split:
             failures += 1
             continue
         failures = 0
-        seen.add(text)
+        drawn.add(text)
         yield problem
 
 
-def make(
+def build_splits(
     world: str,
     form: str,
     counts: Mapping[Split, int],
     rows: Callable[[Split], Iterator[Mapping[str, Any]]],
     report: Mapping[str, Any],
 ) -> Loaded:
-    """Return the first rows of each split as a dataset. Raises DataError for what cannot be."""
+    """Return the first rows of each split as a dataset.
+
+    Raises DataError for an unknown form, and for counts that the world cannot fill.
+    """
     from itertools import islice
 
     from datasets import Dataset, DatasetDict
@@ -72,7 +75,7 @@ def make(
 
 
 def generator(seed: int, *names: str) -> "random.Random":
-    """Return random numbers of their own for a purpose, the same on every machine."""
+    """Return a random generator for a purpose, the same on every machine."""
     import random
 
     return random.Random("/".join([str(seed), *names]))

@@ -14,7 +14,7 @@ from typing import Any
 from hf_rlhf.contracts import Loaded, Score
 from hf_rlhf.data import text_of
 from hf_rlhf.errors import DataError
-from hf_rlhf_classic.worlds.rows import Form, Split, distinct, generator, make
+from hf_rlhf_worlds.sampling import Form, Split, build_splits, distinct, generator
 
 OPERATIONS = "+-"
 MOST_DIGITS = 4
@@ -118,7 +118,9 @@ def arithmetic(
     settings = {"digits": digits, "operations": operations}
     if form == "sft":
         settings["slips"] = slips
-    return make("arithmetic", form, {"train": train_rows, "test": test_rows}, rows, settings)
+    return build_splits(
+        "arithmetic", form, {"train": train_rows, "test": test_rows}, rows, settings
+    )
 
 
 @dataclass

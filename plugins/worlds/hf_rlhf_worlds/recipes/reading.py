@@ -8,15 +8,40 @@ in it in no order, and no thought, search, summary or answer: the tasks are unkn
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.trace import Document, SearchResult
-from hf_rlhf_traces.world.facts import MOST_HOPS, NAMES, RELATIONS, Hop, Question, World
-from hf_rlhf_traces.world.traces import Recipe, documents
+from hf_rlhf_worlds.multihop import (
+    MOST_HOPS,
+    NAMES,
+    RELATIONS,
+    Hop,
+    Question,
+    Recipe,
+    World,
+    documents,
+)
 
+TAGS = (
+    *("think", "search", "information", "answer", "summary"),
+    *("question", "reasoning", "evidence", "quote"),
+)
+"""The default tags of hf_rlhf_traces."""
+PHRASES = (
+    "Answer the question below. Think in <think> tags each time you have learned something new. If "
+    "you lack knowledge, search by a query in <search> tags; what is found is returned in "
+    "<information> tags, and you may search as often as you need. When you know enough, give the "
+    "answer, and nothing else, in <answer> tags.\n\nQuestion:",
+    "Below is a question and what a search agent has thought and found so far. First summarise it "
+    "in <summary> tags: the <question>, the <reasoning> so far, and as <evidence> what matters of "
+    "the results, each <quote> word for word. Then go on from your summary: think in <think> tags, "
+    "and either search in <search> tags or give the answer in <answer> tags.",
+    "Below is the summary of what a search agent has thought and found so far. Go on from it: "
+    "think in <think> tags, and either search in <search> tags or give the answer in <answer> "
+    "tags.",
+)
+"""The fixed sentences of its prompts, as when the tokenizer was made."""
 Passage = tuple[str, str]
-"""What is read, and how it goes on, which can be known from it: only that is learned."""
+"""A text, and its continuation, which follows from it: the loss is on the continuation."""
 _FIRST_WORLD = 1_000_000
-"""Seeds of the worlds that are read about; traces are not generated from these."""
+"""Worlds from this seed on are for reading; traces are not generated from these."""
 _PASSAGES_OF_A_WORLD = 100
 
 
@@ -33,7 +58,7 @@ def passages(seed: int, stage: int) -> Iterator[Passage]:
             yield write(world, rng)
 
 
-def listed(_: World, rng: random.Random) -> Passage:
+def name_lists(_: World, rng: random.Random) -> Passage:
     """List names, and then the same again."""
     names = rng.choices([*NAMES["town"], *NAMES["person"]], k=rng.randint(4, 16))
     text = " ".join(names)
@@ -53,17 +78,16 @@ def _name(rng: random.Random) -> str:
 
 
 def _tag(rng: random.Random) -> str:
-    form = Format()
     if rng.random() < 0.2:
-        return f'<{form.quote} title="{_name(rng)}">'
-    name = rng.choice(list(form.names.values()))
+        return f'<quote title="{_name(rng)}">'
+    name = rng.choice(TAGS)
     return f"<{rng.choice(('', '/'))}{name}>{rng.choice(('', chr(10)))}"
 
 
 def paired(_: World, rng: random.Random) -> Passage:
-    """Say of names who or what they are, and then again in another order."""
+    """State of names who or what they are, and then again in another order."""
     names = rng.sample([*NAMES["town"], *NAMES["person"]], 2 * rng.randint(2, 7))
-    pairs = [f"{one} is {other}." for one, other in zip(names[::2], names[1::2], strict=True)]
+    pairs = [f"{left} is {right}." for left, right in zip(names[::2], names[1::2], strict=True)]
     again = rng.sample(pairs, len(pairs))
     return f"{' '.join(pairs)}\n", " ".join(again)
 
@@ -90,42 +114,51 @@ def copied(world: World, rng: random.Random) -> Passage:
     return f"{facts}\n", facts
 
 
-def _answered(world: World, rng: random.Random) -> tuple[Question, str, str]:
+def _question_and_facts(world: World, rng: random.Random) -> tuple[Question, str, str]:
     """Return a question, what a search for each of its facts finds, in any order, and the facts."""
     hops = rng.randint(1, MOST_HOPS - 1)
     question = world.question(hops, rng.randrange(world.number_of_questions(hops)))
     recipe = Recipe(documents=rng.randint(1, 2), sentences=rng.randint(1, 2))
-    found = [SearchResult(tuple(documents(world, recipe, hop, rng))) for hop in question.hops]
-    rng.shuffle(found)
+    results = [_information(documents(world, recipe, hop, rng)) for hop in question.hops]
+    rng.shuffle(results)
     facts = " ".join(hop.sentence for hop in question.hops)
-    return question, Format().found(found), f"{facts} So {question.answer}."
+    return question, "\n".join(results), f"{facts} So {question.answer}."
 
 
 def followed(world: World, rng: random.Random) -> Passage:
     """Ask a question after what answers it, and follow its facts."""
-    question, found, facts = _answered(world, rng)
-    return f"{found}\n{question.text} ", facts
+    question, results, facts = _question_and_facts(world, rng)
+    return f"{results}\n{question.text} ", facts
 
 
-def asked_first(world: World, rng: random.Random) -> Passage:
+def question_first(world: World, rng: random.Random) -> Passage:
     """Ask a question, then state what answers it, and follow its facts."""
-    question, found, facts = _answered(world, rng)
-    return f"{question.text}\n{found}\n", facts
+    question, results, facts = _question_and_facts(world, rng)
+    return f"{question.text}\n{results}\n", facts
 
 
 def titled(world: World, rng: random.Random) -> Passage:
     """Show documents, and then one of them again under its title."""
     recipe = Recipe(documents=3, sentences=rng.randint(1, 3))
-    shown: Sequence[Document] = documents(world, recipe, rng.choice(_facts(world, rng)), rng)
-    again = rng.choice(shown)
-    return f"{Format().found([SearchResult(tuple(shown))])}\n{again.title}", f"\n{again.content}"
+    results = documents(world, recipe, rng.choice(_facts(world, rng)), rng)
+    again = rng.choice(results)
+    return f"{_information(results)}\n{again['title']}", f"\n{again['content']}"
+
+
+def _information(results: Sequence[dict[str, str]]) -> str:
+    """Return a search result as prompts show it."""
+    texts = [
+        f"Doc {number} (Title: {document['title']})\n{document['content']}"
+        for number, document in enumerate(results, start=1)
+    ]
+    return f"<information>{chr(10).join(texts)}</information>"
 
 
 STAGES: Sequence[dict[Callable[[World, random.Random], Passage], int]] = (
-    {listed: 2, copied: 1},
-    {listed: 1, copied: 1, paired: 4},
-    {listed: 1, paired: 2, recalled: 4, copied: 1, followed: 2, asked_first: 2, titled: 1},
-    {marked: 3, recalled: 2, followed: 1, asked_first: 1, titled: 1},
+    {name_lists: 2, copied: 1},
+    {name_lists: 1, copied: 1, paired: 4},
+    {name_lists: 1, paired: 2, recalled: 4, copied: 1, followed: 2, question_first: 2, titled: 1},
+    {marked: 3, recalled: 2, followed: 1, question_first: 1, titled: 1},
 )
 """What is read in each stage -> how often. A model that can copy soon learns to look up what stands
 beside a name, and then a fact by its two keys; one that begins with facts learns none for long.

@@ -19,7 +19,7 @@ FAST, SLOW = 0.15, 0.04
 SHARPNESS = 1.6  # of both layers' query and key norms
 CARRY, COPY = 0.5, 0.5  # gains of what the two layers write
 OWN = 2.5  # weight of a word itself beside the word that was carried to it
-BEFORE, ATTRIBUTE, ID = 1, 2, 5  # in "<snippet id=|S3|>|The| mayor| of| Alder|", seen from Alder
+BEFORE, ATTRIBUTE, ID = 1, 2, 5  # in "<snippet id=|S3|>|The| mayor| of| Alder|", as Alder sees it
 CARRIED = (BEFORE, ATTRIBUTE, ID)
 
 
@@ -41,9 +41,9 @@ def plant_induction(model: Any) -> None:
         slow = (frequencies < SLOW).float().repeat(2)[:, None]
         heads = [slice(head * width, (head + 1) * width) for head in range(4)]
         # What head k of the first layer reads of a token, and where it keeps it.
-        seen = [_orthonormal(hidden)[:width] for _ in CARRIED]
-        kept = [basis[1:][here] for here in heads[: len(CARRIED)]]
-        for here, offset, reads, writes in zip(heads, CARRIED, seen, kept, strict=False):
+        inputs = [_orthonormal(hidden)[:width] for _ in CARRIED]
+        slots = [basis[1:][here] for here in heads[: len(CARRIED)]]
+        for here, offset, reads, writes in zip(heads, CARRIED, inputs, slots, strict=False):
             query, key = _at_offset(frequencies, offset)
             first.q_proj.weight[here] = torch.outer(query, shared)
             first.k_proj.weight[here] = torch.outer(key, shared)
@@ -52,16 +52,16 @@ def plant_induction(model: Any) -> None:
         turn = _orthonormal(hidden)
         for here in heads[:2]:  # "the word before is this word": copy the word
             # Only slow frequencies, so that a match counts the same at any distance.
-            second.q_proj.weight[here] = seen[0] * slow
-            second.k_proj.weight[here] = kept[0] * slow
+            second.q_proj.weight[here] = inputs[0] * slow
+            second.k_proj.weight[here] = slots[0] * slow
             second.v_proj.weight[here] = turn[here]
             second.o_proj.weight[:, here] = 2 * COPY * turn[here].T
         for here in heads[2:]:  # "the same word, and the same attribute before it": copy the id
-            same = (OWN * _orthonormal(hidden)[:width] + kept[1]) * slow
+            same = (OWN * _orthonormal(hidden)[:width] + slots[1]) * slow
             second.q_proj.weight[here] = same
             second.k_proj.weight[here] = same
-            second.v_proj.weight[here] = kept[2]
-            second.o_proj.weight[:, here] = COPY * seen[2].T
+            second.v_proj.weight[here] = slots[2]
+            second.o_proj.weight[:, here] = COPY * inputs[2].T
         for attention in (first, second):
             attention.q_norm.weight.fill_(SHARPNESS)
             attention.k_norm.weight.fill_(SHARPNESS)

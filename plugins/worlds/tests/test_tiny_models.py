@@ -1,19 +1,20 @@
-"""What builders of small models share: rows, schedules, steps, and files that can be loaded."""
+"""Builders of small models: rows, schedules, steps, tokenizers, and files that can be loaded."""
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from hf_rlhf.testing.small_models import (
+from hf_rlhf_worlds.tiny_models import (
     IGNORED,
-    Training,
+    make_tiny_base,
     padded,
     save_model,
     small_llama,
+    train,
     warm_up,
     warm_up_and_decay,
 )
-from hf_rlhf.testing.small_tokenizers import byte_level, chat_template, small_tokenizer
+from hf_rlhf_worlds.tokenizers import byte_level, chat_template, small_tokenizer, word_model
 
 
 class Tokenizer:
@@ -54,16 +55,31 @@ def test_the_weights_are_the_seeds_and_torch_draws_on_as_before():
     assert one.config.num_attention_heads * one.config.head_dim == one.config.hidden_size
 
 
-def test_a_stage_learns_a_row_by_heart_and_says_how_far_it_is(capsys):
+def test_a_stage_learns_a_row_by_heart_and_prints_its_progress(capsys):
     model = fresh()
     ids, labels = padded([([3, 4, 5, 6], [IGNORED, 4, 5, 6])], pad=0)
-    training = Training(model, "by heart", 1e-2, warm_up, smoothing=0.2, every=30)
-    for _ in range(60):
-        training.step(model(input_ids=ids, labels=labels).loss)
-    assert training.loss < 0.5
+    losses = iter(lambda: model(input_ids=ids, labels=labels).loss, None)
+    loss = train(model, "by heart", losses, 60, 1e-2, warm_up, smoothing=0.2, every=30)
+    assert loss < 0.5
     first, last = capsys.readouterr().out.splitlines()
     assert first.startswith("by heart step 30 loss ")
-    assert last.startswith(f"by heart step 60 loss {training.loss:.3f} ")
+    assert last.startswith(f"by heart step 60 loss {loss:.3f} ")
+
+
+def test_a_stage_stops_when_its_loss_is_low_enough():
+    model = fresh()
+    ids, labels = padded([([3, 4, 5, 6], [IGNORED, 4, 5, 6])], pad=0)
+    computed = []
+
+    def losses():
+        while True:
+            loss = model(input_ids=ids, labels=labels).loss
+            computed.append(float(loss.detach()))
+            yield loss
+
+    assert train(model, "short", losses(), 60, 1e-2, warm_up, smoothing=1.0, enough=1.0) < 1.0
+    assert len(computed) < 60
+    assert min(computed[:-1]) >= 1.0
 
 
 def test_what_is_saved_can_be_loaded(tiny_policy, tmp_path):
@@ -96,3 +112,28 @@ def test_a_tokenizer_spells_any_text_and_marks_what_the_assistant_says():
     pairs = zip(made["input_ids"], made["assistant_masks"], strict=True)
     assert tokenizer.decode([one for one, mask in pairs if mask]) == "é[end]"
     assert tokenizer(["a", "bcd"], padding=True).attention_mask == [[0, 0, 1], [1, 1, 1]]
+
+
+def test_a_word_is_one_token_and_merges_of_earlier_words_come_first():
+    from tokenizers import Tokenizer
+
+    backend = Tokenizer(word_model(("<pad>",), ["ab", "cab", "abba"]))
+    assert [backend.encode(word).tokens for word in ("ab", "cab", "abba", "ba")] == [
+        ["ab"],
+        ["cab"],
+        ["abba"],
+        ["b", "a"],
+    ]
+
+
+def test_a_tiny_base_takes_any_text_and_depends_on_its_texts_and_seed(tmp_path):
+    texts = ["the quick brown fox"] * 5
+    first, same, other = (
+        make_tiny_base(tmp_path / name, texts, seed=seed)
+        for name, seed in (("first", 0), ("same", 0), ("other", 1))
+    )
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (first, same, other)]
+    assert weights[0] == weights[1] != weights[2]
+    tokenizer = AutoTokenizer.from_pretrained(first)
+    assert tokenizer.decode(tokenizer("Zoë’s café 🦆").input_ids) == "Zoë’s café 🦆"
+    assert len(tokenizer(" quick").input_ids) == 1

@@ -5,9 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_rlhf_classic.worlds.build_models import Builder
-from hf_rlhf_classic.worlds.measure import scores
-from hf_rlhf_classic.worlds.tokenizer import END, PAD, ROLES, WORDS, build_tokenizer
+from hf_rlhf_worlds.recipes.__main__ import main
+from hf_rlhf_worlds.recipes.classic import (
+    END,
+    PAD,
+    ROLES,
+    WORDS,
+    build_tokenizer,
+    mean_rewards,
+)
 
 PACKAGE = Path(str(files("hf_rlhf_classic")))
 MODELS = ("tiny_base", "tiny_sft")
@@ -91,7 +97,7 @@ def test_model_and_tokenizer_agree(named_model, tokenizer):
 def test_what_the_models_score(named_model, tokenizer):
     """The floor knows no end; after imitation there is much left to learn in both worlds."""
     name, model = named_model
-    found = scores(model, tokenizer, rows=300, seed=1)
+    found = mean_rewards(model, tokenizer, rows=300, seed=1)
     if name == "tiny_base":
         assert found["arithmetic_correct"] < 0.05
         assert found["known_utility"] < 0.2
@@ -101,14 +107,18 @@ def test_what_the_models_score(named_model, tokenizer):
 
 
 @pytest.mark.slow
-def test_the_recipe_is_deterministic():
-    import torch
+def test_the_recipe_is_deterministic(tmp_path):
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        arguments = ["classic", "--out", str(folder), "--hidden", "16", "--layers", "1"]
+        assert main([*arguments, "--steps", "3", "3"]) == 0
+    for name in MODELS:
+        first, second = ((folder / name / "model.safetensors").read_bytes() for folder in folders)
+        assert first == second
 
-    def made():
-        builder = Builder(seed=0)
-        builder.read(steps=3, learning_rate=3e-3)
-        builder.imitate(steps=3, learning_rate=2e-3)
-        return builder.model
 
-    pairs = zip(made().parameters(), made().parameters(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
+def test_steps_for_stages_that_a_recipe_lacks_are_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["classic", "--out", str(tmp_path / "out"), "--steps", "3"])
+    assert "classic has 2 stages, got 1" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -19,7 +19,7 @@ from typing import Any
 from hf_rlhf.contracts import Loaded, Score
 from hf_rlhf.data import text_of
 from hf_rlhf.errors import DataError
-from hf_rlhf_classic.worlds.rows import Form, Split, distinct, generator, make
+from hf_rlhf_worlds.sampling import Form, Split, build_splits, distinct, generator
 
 _ADJECTIVES = "red blue warm cold old new sweet bitter big small soft loud"
 _NOUNS = "tea cake hat lamp boat song coat bread drum rose shoe bell"
@@ -95,7 +95,7 @@ def best_order(taste: Taste, things: int = MOST_THINGS) -> str:
     others = [noun for noun in NOUNS if noun != taste.noun]
     nouns = [taste.noun, *others][:things]
     return " " + " and ".join(
-        f"{taste.adjectives[place % 2]} {noun}" for place, noun in enumerate(nouns)
+        f"{taste.adjectives[index % 2]} {noun}" for index, noun in enumerate(nouns)
     )
 
 
@@ -180,7 +180,7 @@ def tastes(
                 yield shared
 
     settings = {"temperature": temperature} if form == "preference" else {}
-    return make("tastes", form, {"train": train_rows, "test": test_rows}, rows, settings)
+    return build_splits("tastes", form, {"train": train_rows, "test": test_rows}, rows, settings)
 
 
 def _labelled(taste: Taste, host: Host, temperature: float, rng: random.Random) -> tuple[str, str]:
@@ -192,8 +192,8 @@ def _labelled(taste: Taste, host: Host, temperature: float, rng: random.Random) 
             break
     chance = rng.random()
     # sigmoid(x) is (1 + tanh(x / 2)) / 2, which no temperature makes overflow.
-    kept = chance < (1 + math.tanh(gain / temperature / 2)) / 2 if temperature else gain > 0
-    return (first, second) if kept else (second, first)
+    first_wins = chance < (1 + math.tanh(gain / temperature / 2)) / 2 if temperature else gain > 0
+    return (first, second) if first_wins else (second, first)
 
 
 @dataclass

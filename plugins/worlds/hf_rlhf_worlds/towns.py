@@ -4,7 +4,7 @@ A problem is one agent's search: some facts about the entity that was asked abou
 another, each a snippet with an id, and a question about a few of them. Full marks need every
 asked fact, each with its own snippet's id, and nothing else; the rubrics follow from the facts.
 
-The world is made for a model that can barely copy: one word is one token (`tiny.tokenizer`),
+The world is made for a model that can barely copy: one word is one token (`recipes.refiner`),
 every fact has the same shape, and ids and values have to be read, because they are drawn anew for
 every problem. The traps are the ones of real tool output: the same attribute of another entity,
 and facts of the right entity that nobody asked for.
@@ -38,7 +38,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     attribute: tuple(values.split())
     for attribute, _, values in (line.partition(": ") for line in _VALUES.splitlines())
 }
-"""What may be said of a town, and the values that it may have."""
+"""Attributes of a town, and the values that each may have."""
 
 IDS = tuple(f"S{number}" for number in range(1, 10))
 
@@ -70,7 +70,7 @@ class Problem:
     """A question about `entity`, and the search result that answers it."""
 
     entity: str
-    asked: tuple[str, ...]
+    wanted: tuple[str, ...]
     """Attributes, in the order of the question."""
     snippets: tuple[tuple[str, Fact], ...]
     """(id, fact), in the order of the tool output."""
@@ -79,7 +79,7 @@ class Problem:
     def facts(self) -> tuple[tuple[str, Fact], ...]:
         """The asked snippets in the order of the question: the ground truth."""
         by_attribute = {fact.attribute: (i, fact) for i, fact in self.snippets if self.owns(fact)}
-        return tuple(by_attribute[attribute] for attribute in self.asked)
+        return tuple(by_attribute[attribute] for attribute in self.wanted)
 
     @property
     def distractors(self) -> tuple[tuple[str, Fact], ...]:
@@ -100,13 +100,12 @@ class Problem:
     @property
     def question(self) -> str:
         """The user's question."""
-        named = [f"the {attribute} of {self.entity}" for attribute in self.asked]
-        listed = " and ".join([", ".join(named[:-1]), named[-1]]) if named[1:] else named[0]
-        return f"What {'are' if named[1:] else 'is'} {listed}?"
+        *first, last = [f"the {attribute} of {self.entity}" for attribute in self.wanted]
+        return f"What are {', '.join(first)} and {last}?" if first else f"What is {last}?"
 
     @property
     def reasoning(self) -> str:
-        """What the search agent says that it did."""
+        """The reasoning of the search agent."""
         return f"I searched for {self.entity}."
 
     @property
@@ -140,11 +139,11 @@ class Problem:
     @property
     def negative_rubrics(self) -> tuple[str, ...]:
         """One for each other entity, and one for each fact of this one that nobody asked for."""
-        unasked = (
+        unwanted = (
             f"the {fact.attribute} of {fact.entity}" if self.owns(fact) else fact.entity
             for _, fact in self.distractors
         )
-        return tuple(f"Mentions {it}, which is not asked about." for it in dict.fromkeys(unasked))
+        return tuple(f"Mentions {it}, which is not asked about." for it in dict.fromkeys(unwanted))
 
     def owns(self, fact: Fact) -> bool:
         """Whether a fact is about the entity in question."""
@@ -182,15 +181,15 @@ def draw(rng: random.Random, facts: int = 3, asked: int = 2, others: int = 2) ->
     wanted = tuple(rng.sample(own, asked))
     near = rng.choice(wanted)
     elsewhere = [near, *rng.sample([a for a in VALUES if a != near], max(others - 1, 0))][:others]
-    told = [Fact(entity, attribute, rng.choice(VALUES[attribute])) for attribute in own]
-    taken = {fact.value for fact in told}
-    told += [
+    drawn = [Fact(entity, attribute, rng.choice(VALUES[attribute])) for attribute in own]
+    taken = {fact.value for fact in drawn}
+    drawn += [
         Fact(other, attribute, rng.choice([v for v in VALUES[attribute] if v not in taken]))
         for attribute in elsewhere
     ]
-    rng.shuffle(told)
-    ids = rng.sample(IDS, len(told))
-    return Problem(entity, wanted, tuple(zip(ids, told, strict=True)))
+    rng.shuffle(drawn)
+    ids = rng.sample(IDS, len(drawn))
+    return Problem(entity, wanted, tuple(zip(ids, drawn, strict=True)))
 
 
 def stream(rng: random.Random, split: Split, **shape: int) -> Iterator[Problem]:
