@@ -7,6 +7,7 @@ from typing import Any
 
 from hf_rlhf.cards.markdown import (
     NOT_RECORDED,
+    as_estimate,
     code,
     counted,
     duration,
@@ -325,14 +326,18 @@ _SIGN_TEST = 6
 """Rows from which all of them on one side of 0 are a change by the sign test: 2 / 2^6 < 0.05."""
 
 
-def verdict(difference: Estimate | None) -> str:
-    """Return `rose`, `fell` or `no change shown`, as the interval of the difference allows."""
-    if difference is None or difference.low is None or difference.high is None:
+def verdict(difference: Estimate | Mapping[str, Any] | None) -> str:
+    """Return `rose`, `fell` or `no change shown`, as the interval of the difference allows.
+
+    A difference is an estimate or its JSON.
+    """
+    value = Estimate() if difference is None else as_estimate(difference)
+    if value.low is None or value.high is None:
         return "not compared"
-    if difference.n == 1:
+    if value.n == 1:
         return "one row, no interval"
-    if difference.low == difference.high and (difference.n or 0) < _SIGN_TEST:
+    if value.low == value.high and (value.n or 0) < _SIGN_TEST:
         return "no change shown"
-    if difference.low > 0:
+    if value.low > 0:
         return "rose"
-    return "fell" if difference.high < 0 else "no change shown"
+    return "fell" if value.high < 0 else "no change shown"

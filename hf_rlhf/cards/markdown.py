@@ -118,7 +118,7 @@ def interval(estimate: Estimate | Mapping[str, Any] | None, *, signed: bool = Fa
     """
     if estimate is None:
         return NOT_MEASURED
-    value = estimate if isinstance(estimate, Estimate) else Estimate(**estimate)
+    value = as_estimate(estimate)
     if value.mean is None:
         return NOT_MEASURED
 
@@ -128,6 +128,11 @@ def interval(estimate: Estimate | Mapping[str, Any] | None, *, signed: bool = Fa
     if reason := no_interval(value):
         return f"{text(value.mean)} ({reason})"
     return f"{text(value.mean)} [{text(value.low)}, {text(value.high)}]"
+
+
+def as_estimate(estimate: Estimate | Mapping[str, Any]) -> Estimate:
+    """Return an estimate, of which JSON may be given."""
+    return estimate if isinstance(estimate, Estimate) else Estimate(**estimate)
 
 
 def no_interval(estimate: Estimate) -> str:

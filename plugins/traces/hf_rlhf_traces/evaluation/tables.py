@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hf_rlhf.cards import interval, markdown_table, number, terminal_table, verdict
-from hf_rlhf.storage import Estimate
 from hf_rlhf_traces.evaluation.metrics import TASKS, TITLES, Task, metrics_of
 from hf_rlhf_traces.evaluation.results import EXPECTED
 
@@ -80,7 +79,7 @@ def verdict_lines(results: Results, model: str, base: str) -> list[str]:
         lacking = [
             metric
             for metric in metrics
-            if verdict(Estimate(**_of_questions(differences[metric.name]))) != "rose"
+            if verdict(_of_questions(differences[metric.name])) != "rose"
         ]
         reasons = []
         for metric in lacking or metrics:
