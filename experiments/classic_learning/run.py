@@ -29,7 +29,7 @@ HELD = 75
 _STAGES = ("grpo", "iterative_dpo", "ppo", "sft")
 SHARED = ("hf_rlhf.training.session", *(f"hf_rlhf_classic.{stage}" for stage in _STAGES))
 """What every cell imports: once, in the process that they are forked from."""
-SMALL = {"--hidden": "32", "--layers": "2"}
+SMALL = {"hidden": 32, "layers": 2}
 
 
 def finished(cell: Cell, out: Path) -> bool:
@@ -82,14 +82,13 @@ def make_small(out: Path) -> None:
     """Build the smaller base as the shipped one was built, once."""
     from filelock import FileLock
 
-    from hf_rlhf_classic.worlds.build_models import main as build
+    from hf_rlhf_worlds.recipes.classic import STEPS, build
 
     folder = out / "bases" / "small"
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
         if not (folder / "tiny_base" / "tokenizer.json").exists():
-            words = [word for pair in SMALL.items() for word in pair]
-            build(["--out", str(folder), "--imitate-steps", "1", *words])
+            build(folder, steps=(STEPS[0], 1), **SMALL)
 
 
 KEYS = ("reward", "rewards/reward/mean", "objective/scores", "rollouts/reward", "kl", "loss")
