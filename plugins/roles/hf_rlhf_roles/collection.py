@@ -5,7 +5,6 @@ index is a repository of its own: a card that lists them, and `roles.json` with 
 programs, and with the hash of the card, by which a later push knows its own.
 """
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,16 +13,13 @@ from typing import Any
 from hf_rlhf.cards import COLLECTION, TAG, validate_card
 from hf_rlhf.errors import ConfigError, Problem, PublishError
 from hf_rlhf.hub import (
-    NOT_CONTENT,
     Bundle,
     Hub,
     Published,
-    RemoteState,
-    as_text,
     connect,
     or_finish,
     publish,
-    push,
+    push_listed,
     secrets_in_use,
 )
 from hf_rlhf.models import read_header
@@ -131,12 +127,8 @@ def index_card(
     )
 
 
-def index_bundle(workspace: Workspace, card: str, members: Sequence[Member], base: str) -> Bundle:
-    """Return the files of the index repository."""
-    if problems := validate_card(card):
-        raise PublishError("The index card does not fit the Hub's rules: " + "; ".join(problems))
-    bundle = Bundle(workspace.folder)
-    bundle.add_text(CARD, card)
+def index_facts(members: Sequence[Member], base: str) -> dict[str, Any]:
+    """Return what `roles.json` says, for programs."""
     roles = {
         member.name: {
             "repo_id": member.repo_id,
@@ -150,50 +142,17 @@ def index_bundle(workspace: Workspace, card: str, members: Sequence[Member], bas
         }
         for member in members
     }
-    bundle.add_text(INDEX, as_text({"base": base, "roles": roles, "files": bundle.manifest()}))
-    return bundle
+    return {"base": base, "roles": roles}
 
 
-def push_index(
-    hub: Hub, repo_id: str, bundle: Bundle, *, private: bool | None, overwrite: bool
-) -> str:
-    """Push the index, by at most one commit; return the commit."""
-    repo_id = hub.writable_repo(repo_id)
+def index_bundle(workspace: Workspace, card: str, hub: Hub) -> Bundle:
+    """Return the files of the index repository but for `roles.json`, without secrets."""
+    if problems := validate_card(card):
+        raise PublishError("The index card does not fit the Hub's rules: " + "; ".join(problems))
+    bundle = Bundle(workspace.folder)
+    bundle.add_text(CARD, card)
     bundle.check(secrets_in_use(hub))
-    hub.prepare_repo(repo_id, "main", private=private, gated=None)
-    state = hub.state(repo_id, "main")
-    if state is None:
-        raise PublishError(f"{repo_id} has no branch main.")
-    _refuse_foreign(hub, repo_id, state, bundle, overwrite=overwrite)
-    return push(hub, repo_id, "main", bundle, found=state, message="Index of roles").commit
-
-
-def _refuse_foreign(
-    hub: Hub, repo_id: str, state: RemoteState, bundle: Bundle, *, overwrite: bool
-) -> None:
-    lacking = set(state.lacks(bundle))
-    in_the_way = {path for path in bundle.files if path in state.files and path in lacking}
-    own: dict[str, Any] = {}
-    if INDEX in state.files:
-        try:
-            own = dict(json.loads(hub.read(repo_id, INDEX, state))["files"])
-        except (ValueError, KeyError, TypeError):
-            own = {}
-    mine = {
-        path
-        for path, stated in own.items()
-        if path in state.files and state.files[path].holds(stated["sha256"], stated["git"])
-    }
-    # roles.json lists the others, and stands or falls with them.
-    mine |= {INDEX} if mine == set(own) and own else set()
-    others = set(state.files) - mine - set(NOT_CONTENT) if not own else set()
-    foreign = (in_the_way - mine) | others
-    if foreign and not overwrite:
-        raise PublishError(
-            f"{repo_id} has content that this workspace did not push, or that was changed since: "
-            f"{', '.join(sorted(foreign))}. Nothing was pushed there. Choose another --prefix, or "
-            "add --overwrite (its history keeps it)."
-        )
+    return bundle
 
 
 def push_main(argv: Sequence[str]) -> int:
@@ -239,10 +198,19 @@ def push_main(argv: Sequence[str]) -> int:
         print(f"{member.name}: {done.url} ({new})", flush=True)
     if chosen.role:
         return 0
-    bundle = index_bundle(workspace, card, trained, base)
     with or_finish(hub, prefix, again):
-        commit = push_index(hub, prefix, bundle, private=chosen.private, overwrite=chosen.overwrite)
-    print(f"index: {hub.endpoint}/{prefix} at {commit[:8]}")
+        _, after = push_listed(
+            hub,
+            hub.writable_repo(prefix),
+            index_bundle(workspace, card, hub),
+            INDEX,
+            index_facts(trained, base),
+            message="Index of roles",
+            private=chosen.private,
+            overwrite=chosen.overwrite,
+            option="--prefix",
+        )
+    print(f"index: {hub.endpoint}/{prefix} at {after.commit[:8]}")
     return 0
 
 

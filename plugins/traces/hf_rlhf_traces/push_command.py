@@ -5,7 +5,6 @@ recognises its own files.
 """
 
 import argparse
-import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,14 +13,11 @@ from typing import Any
 
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub import (
-    NOT_CONTENT,
     Bundle,
     Hub,
-    RemoteState,
-    as_text,
     connect,
     or_finish,
-    push,
+    push_listed,
     secrets_in_use,
 )
 from hf_rlhf.storage import find_secrets, scrub
@@ -59,8 +55,16 @@ def push_main(argv: Sequence[str]) -> int:
     with TemporaryDirectory() as scratch:
         bundle = bundle_of(store, names, card, hub, Path(scratch) if chosen.redact else None)
         with or_finish(hub, repo_id, again):
-            before, after = push_bundle(
-                hub, repo_id, bundle, private=chosen.private, overwrite=chosen.overwrite
+            before, after = push_listed(
+                hub,
+                repo_id,
+                bundle,
+                LIST,
+                {"datasets": list(names)},
+                message="Datasets of agent search traces",
+                private=chosen.private,
+                overwrite=chosen.overwrite,
+                option="--repo_id",
             )
     verb = "pushed" if before != after.commit else "there already, nothing pushed"
     print(f"{verb}: {len(bundle.files)} files, verified: {hub.endpoint}/datasets/{repo_id}")
@@ -143,7 +147,6 @@ def bundle_of(
         _check_rows(files, secrets)  # such as a token in use that looks like none
     for path, file in files.items():
         bundle.add_file(path, file)
-    bundle.add_text(LIST, as_text({"datasets": list(names), "files": bundle.manifest()}))
     return bundle
 
 
@@ -195,44 +198,3 @@ def _redacted(files: Mapping[str, Path], scratch: Path) -> dict[str, Path]:
                 clean = [scrub(row) for row in batch.to_pylist()]
                 writer.write_batch(pa.RecordBatch.from_pylist(clean, schema))
     return {path: scratch / path for path in files}
-
-
-def push_bundle(
-    hub: Hub, repo_id: str, bundle: Bundle, *, private: bool | None, overwrite: bool
-) -> tuple[str, RemoteState]:
-    """Push by at most one commit; return the commit before, and the state after, verified.
-
-    Raises PublishError for a repository that has other content, unless `overwrite`.
-    """
-    hub.prepare_repo(repo_id, "main", private=private, gated=None)
-    state = hub.state(repo_id, "main")
-    if state is None:
-        raise PublishError(f"{repo_id} has no branch main.")
-    mine = _pushed_before(hub, repo_id, state)
-    others = set() if LIST in state.files else set(state.files) - set(NOT_CONTENT)
-    changed = set(state.lacks(bundle)) & set(state.files) - mine
-    if (foreign := others | changed) and not overwrite:
-        raise PublishError(
-            f"{repo_id} has content that was not pushed from here, or was changed since: "
-            f"{', '.join(sorted(foreign))}. Nothing was pushed. Choose another --repo_id, or add "
-            "--overwrite (its history keeps it)."
-        )
-    gone = mine - set(bundle.files)
-    message = "Datasets of agent search traces"
-    after = push(hub, repo_id, "main", bundle, found=state, delete=gone, message=message)
-    return state.commit, after
-
-
-def _pushed_before(hub: Hub, repo_id: str, state: RemoteState) -> set[str]:
-    """Return the files that an earlier push listed, and that are as it left them."""
-    if LIST not in state.files:
-        return set()
-    try:
-        listed = dict(json.loads(hub.read(repo_id, LIST, state))["files"])
-        return {LIST} | {
-            path
-            for path, file in listed.items()
-            if path in state.files and state.files[path].holds(file["sha256"], file["git"])
-        }
-    except (ValueError, KeyError, TypeError):
-        return set()
