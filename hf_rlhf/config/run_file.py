@@ -360,8 +360,8 @@ class _Checker:
             self._report(path, what, "Write `name: NAME`.")
             return None
         if not isinstance(value, dict):
-            shown = value if isinstance(value, str) else "NAME"
-            self._report(path, "should be a mapping.", f"Write `name: {shown}` under it.")
+            displayed = value if isinstance(value, str) else "NAME"
+            self._report(path, "should be a mapping.", f"Write `name: {displayed}` under it.")
             return None
         name = value.get("name")
         rest = {key: item for key, item in value.items() if key != "name"}

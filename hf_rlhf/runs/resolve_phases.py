@@ -34,14 +34,14 @@ def prepare_chain(chain: Chain) -> tuple[Run, list[Run]]:
         ConfigError: with every problem of every phase.
     """
     runs: list[Run] = []
-    found: list[list[Problem]] = []
+    result: list[list[Problem]] = []
     for link in chain.links:
         try:
             runs.append(prepare(link.file))
-            found.append([])
+            result.append([])
         except ConfigError as error:
-            found.append(list(error.problems))
-    problems = told_by_phase(chain.links, found)
+            result.append(list(error.problems))
+    problems = told_by_phase(chain.links, result)
     if not problems:
         problems = list(_unlike(chain, runs))
     if problems:

@@ -65,8 +65,8 @@ class Asking:
     @property
     def endpoint(self) -> Endpoint:
         """Where it is served."""
-        one = self.settings
-        return Endpoint(one.base_url, one.model, one.api_key_env, self.called)
+        settings = self.settings
+        return Endpoint(settings.base_url, settings.model, settings.api_key_env, self.called)
 
     @property
     def outage(self) -> Outage:
@@ -76,24 +76,24 @@ class Asking:
 
     def waiting(self, started: float, *, from_start: bool = True) -> Waiting:
         """Return how long a call that began then, by `monotonic()`, waits for the server."""
-        one = self.settings
-        name = f"The {self.called} {one.model} at {one.base_url}"
-        return Waiting(name, one.patience, started, from_start, self.called)
+        settings = self.settings
+        name = f"The {self.called} {settings.model} at {settings.base_url}"
+        return Waiting(name, settings.patience, started, from_start, self.called)
 
     async def ping(self) -> str:
         """Ask for one token. Raises JudgeError with the cause and a cure."""
         started = monotonic()
-        one = self.settings
+        settings = self.settings
         try:
             async with self.endpoint.connect() as client:
                 await self._greet(client)
         except Failed as failure:
             raise JudgeError(
-                f"The {self.called} at {one.base_url} gave no answer: {failure}. Is the server "
-                f"running and {self.called.setting('base_url')} right? For vLLM: vllm serve "
-                f"{one.model}"
+                f"The {self.called} at {settings.base_url} gave no answer: {failure}. Is the "
+                f"server running and {self.called.setting('base_url')} right? For vLLM: vllm serve "
+                f"{settings.model}"
             ) from None
-        return f"{one.model} at {one.base_url} answered in {monotonic() - started:.2f} s"
+        return f"{settings.model} at {settings.base_url} answered in {monotonic() - started:.2f} s"
 
     async def persist(
         self, client: "ClientSession", body: Mapping[str, Any], waiting: Waiting
@@ -156,11 +156,11 @@ class Asking:
         self, client: "ClientSession", body: Mapping[str, Any], timeout: float
     ) -> Reply:
         """Send one request when the caps allow it, and count what it cost."""
-        one = self.settings
-        caps = (one.max_concurrency, one.requests_per_minute, one.tokens_per_minute)
+        settings = self.settings
+        caps = (settings.max_concurrency, settings.requests_per_minute, settings.tokens_per_minute)
         letters = sum(len(message["content"]) for message in body["messages"])
         estimate = letters // _LETTERS_PER_TOKEN + body.get("max_tokens", 0)
-        async with Limits(one.base_url, *caps).call(estimate) as booking:
+        async with Limits(settings.base_url, *caps).call(estimate) as booking:
             self.tally.add(requests=1)
             reply = await self.endpoint.complete(client, body, timeout)
             booking.tokens = reply.prompt_tokens + reply.completion_tokens or estimate
@@ -168,8 +168,8 @@ class Asking:
             prompt_tokens=reply.prompt_tokens,
             completion_tokens=reply.completion_tokens,
             cost=(
-                reply.prompt_tokens * one.price_per_million_input
-                + reply.completion_tokens * one.price_per_million_output
+                reply.prompt_tokens * settings.price_per_million_input
+                + reply.completion_tokens * settings.price_per_million_output
             )
             / 1e6,
         )
@@ -197,8 +197,8 @@ def check(settings: Connection, who: Called, *more: str) -> None:
     """Raise JudgeError for settings that cannot work; `more` must be above 0, too."""
     _refuse_secrets(settings, who)
     if not settings.model.strip():
-        named = who.setting("model")
-        raise JudgeError(f"{who}: {named} is empty; name a model that the server has.")
+        name = who.setting("model")
+        raise JudgeError(f"{who}: {name} is empty; name a model that the server has.")
     for name in ("timeout", "max_concurrency", *more):
         if not (math.isfinite(getattr(settings, name)) and getattr(settings, name) > 0):
             raise JudgeError(f"{who}: {who.setting(name)} must be above 0.")
@@ -209,13 +209,13 @@ def check(settings: Connection, who: Called, *more: str) -> None:
         if not 0 <= getattr(settings, name) < math.inf:
             raise JudgeError(f"{who}: {who.setting(name)} must be at least 0.")
     if settings.temperature is not None and not 0 <= settings.temperature < math.inf:
-        named = who.setting("temperature")
-        raise JudgeError(f"{who}: {named} must be at least 0, or null.")
+        name = who.setting("temperature")
+        raise JudgeError(f"{who}: {name} must be at least 0, or null.")
 
 
 def _refuse_secrets(settings: Connection, who: Called) -> None:
     written = {"api_key_env": settings.api_key_env, "extra_body": settings.extra_body}
     for path, value in leaves(written):
         if what := misplaced_secret(path, value):
-            named = ".".join([who.setting(str(path[0])), *map(str, path[1:])])
-            raise JudgeError(f"{who}: {named} {what} {SECRET_PLACE}")
+            name = ".".join([who.setting(str(path[0])), *map(str, path[1:])])
+            raise JudgeError(f"{who}: {name} {what} {SECRET_PLACE}")

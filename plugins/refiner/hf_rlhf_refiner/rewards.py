@@ -64,8 +64,8 @@ class RubricJudge:
         judge = require_judge(self.judge, "rubric_judge")
         rows = zip(completions, question, sources, positive_rubrics, negative_rubrics, strict=True)
         sheets = [
-            self.sheet(_parse(completion, given, asked), asked, given, positive, negative, judge)
-            for completion, asked, given, positive, negative in rows
+            self.sheet(_parse(completion, texts, query), query, texts, positive, negative, judge)
+            for completion, query, texts, positive, negative in rows
         ]
         tally = await consult(judge, sheets)
         if log_metric:
@@ -131,18 +131,18 @@ class CitationF1:
     ) -> list[Score]:
         """Return the chosen measure of each completion; `question`: see `parse_answer`."""
         judge = require_judge(self.judge, "citation_f1")
-        asked: Sequence[str | None] = question or [None] * len(completions)
-        rows = zip(completions, sources, asked, strict=True)
+        questions: Sequence[str | None] = question or [None] * len(completions)
+        rows = zip(completions, sources, questions, strict=True)
         answers = [_parse(*row) for row in rows]
         sheets = {
             index: CitationSheet(
                 answer,
-                source_texts(given),
+                source_texts(provided),
                 "citation_f1",
                 self.max_questions,
                 self.discount_repeats,
             )
-            for index, (answer, given) in enumerate(zip(answers, sources, strict=True))
+            for index, (answer, provided) in enumerate(zip(answers, sources, strict=True))
             if answer.well_formed or not self.require_well_formed
         }
         tally = await consult(judge, list(sheets.values()))
@@ -268,8 +268,8 @@ class RefinerReward:
     def settings(self) -> Settings:
         """The preset, with the fields that were given in place of its own."""
         names = [entry.name for entry in fields(Settings)]
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(PRESETS[self.preset], **given)
+        provided = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return replace(PRESETS[self.preset], **provided)
 
     def describe(self) -> dict[str, Any]:
         """Return what the card says of this reward: every setting, the preset's included."""

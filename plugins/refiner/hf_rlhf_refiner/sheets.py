@@ -38,15 +38,15 @@ async def consult(judge: Judge, sheets: Sequence[Sheet]) -> Tally:
 
     Raises `JudgeError` when the judge breaks its contract (wrong count, score out of [0, 1]).
     """
-    asked = failed = 0
+    requested = failed = 0
     while True:
         rounds = [(sheet, sheet.ask()) for sheet in sheets]
         questions = [question for _, asks in rounds for question in asks]
         if not questions:
-            return Tally(asked, failed)
+            return Tally(requested, failed)
         verdicts = await judge.judge(questions)
         _check(verdicts, len(questions))
-        asked += len(verdicts)
+        requested += len(verdicts)
         failed += sum(verdict.score is None for verdict in verdicts)
         start = 0
         for sheet, asks in rounds:
