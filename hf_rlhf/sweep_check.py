@@ -16,7 +16,7 @@ from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.run_files import choose_run_file
 from hf_rlhf.errors import ConfigError, HfRlhfError
 from hf_rlhf.runs.estimate import disk_need, planned_steps
-from hf_rlhf.runs.resolve_phases import prepare_all
+from hf_rlhf.runs.resolve_phases import resolve_all
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.files import atomic_write_json
 
@@ -41,7 +41,7 @@ def checked(base: RunFile, plugin: str | None, arguments: list[str]) -> dict[str
     names of what the trainer measures itself, null where it does not tell.
     """
     try:
-        run, phases = prepare_all(base.override(arguments), plugin)
+        run, phases = resolve_all(base.override(arguments), plugin)
     except ConfigError as error:
         return {"problems": [[one.where, one.what, one.fix] for one in error.problems]}
     except HfRlhfError as error:

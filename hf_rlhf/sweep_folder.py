@@ -12,7 +12,7 @@ from hf_rlhf.errors import ConfigError, RunFolderError
 from hf_rlhf.storage.disk import taken_bytes
 from hf_rlhf.storage.files import atomic_write_json, atomic_write_text
 from hf_rlhf.storage.record import RECORD_NAME, load_record
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.storage.secrets import redact_secrets
 from hf_rlhf.sweep_grid import BASE_NAME, Cell, numeric
 from hf_rlhf.sweep_report import (
     METHOD,
@@ -196,7 +196,7 @@ class Sweep:
             "packages": packages,
             "packages_that_differ": mixed,
         }
-        content = scrub(content)
+        content = redact_secrets(content)
         atomic_write_json(self.out / STATE_NAME, content)
         return content
 

@@ -14,7 +14,7 @@ from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.config.overrides import value_of
 from hf_rlhf.config.values import KeyPath, dotted
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.storage.secrets import redact_secrets
 
 BASE_NAME = "base.yaml"
 DEFAULT_SEED = 42
@@ -209,7 +209,7 @@ def base_of(file: RunFile, plugin: str | None) -> dict[str, Any]:
     base["plugin"] = plugin or file.plugin
     if (base.get("publish") or {}).get("repo_id") is not None:
         base["publish"] = {**base["publish"], "repo_id": None}
-    if secret := list(_differences(scrub(base), base, ())):
+    if secret := list(_differences(redact_secrets(base), base, ())):
         fix = "Take it from an environment variable: a sweep writes down what its runs read."
         keys = [line.partition(":")[0] for line in secret]
         raise ConfigError([Problem(f"{file.name} {key}", "holds a secret.", fix) for key in keys])

@@ -48,9 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UnknownPlugin(_unknown(verb))
         return int(registry.load("commands", verb)(rest) or 0)
     except HfRlhfError as error:
-        from hf_rlhf.storage.secrets import scrub
+        from hf_rlhf.storage.secrets import redact_secrets
 
-        print(scrub(f"error: {error}"), file=sys.stderr)
+        print(redact_secrets(f"error: {error}"), file=sys.stderr)
         return 3 if isinstance(error, PublishError) else 2
     except KeyboardInterrupt as stopped:
         print("\n".join(["interrupted.", *getattr(stopped, "__notes__", ())]), file=sys.stderr)

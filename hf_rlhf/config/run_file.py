@@ -39,7 +39,7 @@ from hf_rlhf.config.validation import (
 )
 from hf_rlhf.config.values import KeyPath, dotted, from_python, leaves
 from hf_rlhf.errors import ConfigError, Problem, suggest
-from hf_rlhf.storage.secrets import SECRET_PLACE, misplaced_secret
+from hf_rlhf.storage.secrets import SECRET_HINT, misplaced_secret
 
 SCHEMA = 1
 RESERVED_LABELS = frozenset({"total", "completion_tokens", "truncated"})
@@ -189,7 +189,7 @@ class _Checker:
 
     def spec(self) -> tuple[RunSpec | None, list[Problem]]:
         self._check_schema()
-        if self._report_leaves(misplaced_secret, SECRET_PLACE):
+        if self._report_leaves(misplaced_secret, SECRET_HINT):
             return None, self.problems  # the others could repeat one
         self._report_leaves(forbidden_url, "Use the server's own name or address.")
         if self.plugin is None:

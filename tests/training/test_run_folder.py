@@ -11,7 +11,7 @@ from datasets import DatasetDict
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.record import load_record, write_record
 from hf_rlhf.training.dry_run import report_of
 from hf_rlhf.training.record_sections import (
@@ -28,7 +28,7 @@ TOLD = {"repo_id": "me/it", "base_model": "me/base"}
 
 
 def resolved(run):
-    return prepare(RunFile.from_mapping(run, name="my.yaml"))
+    return resolve_run(RunFile.from_mapping(run, name="my.yaml"))
 
 
 def test_a_folder_has_one_owner_at_a_time(tmp_path):

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hf_rlhf.config.values import leaves
 from hf_rlhf.errors import JudgeError
-from hf_rlhf.rewards.judges.display_name import Called
+from hf_rlhf.rewards.judges.display_name import DisplayName
 from hf_rlhf.rewards.judges.endpoint import Endpoint, Failed, Reply, Silent, Unavailable
 from hf_rlhf.rewards.judges.outage import Outage, Waiting, outage_of
 from hf_rlhf.rewards.judges.rate_limits import Limits
-from hf_rlhf.rewards.judges.usage import Tally
-from hf_rlhf.storage.secrets import SECRET_PLACE, misplaced_secret
+from hf_rlhf.rewards.judges.usage import UsageCounter
+from hf_rlhf.storage.secrets import SECRET_HINT, misplaced_secret
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -51,12 +51,12 @@ class Connection(Protocol):
 
 
 @dataclass(frozen=True)
-class Asking:
+class ChatClient:
     """Send requests to one model until they are answered, and count what it costs."""
 
     settings: Connection
-    called: Called
-    tally: Tally
+    called: DisplayName
+    tally: UsageCounter
     greeting: Mapping[str, Any]
     """The body of a request that a server which is up answers at once."""
     first_wait: float = FIRST_WAIT_S
@@ -95,7 +95,7 @@ class Asking:
             ) from None
         return f"{settings.model} at {settings.base_url} answered in {monotonic() - started:.2f} s"
 
-    async def persist(
+    async def request_with_retries(
         self, client: "ClientSession", body: Mapping[str, Any], waiting: Waiting
     ) -> Reply:
         """Send a request until it is answered.
@@ -106,14 +106,14 @@ class Asking:
         tries, longest = 0, self.first_wait
         while True:
             try:
-                return await self._outlast(client, body, waiting)
+                return await self._send_through_outages(client, body, waiting)
             except Failed as failure:
                 if not failure.again or tries >= self.settings.retries:
                     raise
             await asyncio.sleep(random.uniform(0.0, longest))
             tries, longest = tries + 1, min(2 * longest, LONGEST_WAIT_S)
 
-    async def _outlast(
+    async def _send_through_outages(
         self, client: "ClientSession", body: Mapping[str, Any], waiting: Waiting
     ) -> Reply:
         """Send one request, again after each outage. Raises Failed for what is its own fault."""
@@ -188,12 +188,12 @@ def sampling(settings: Connection) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, {})}
 
 
-def roomier(body: Mapping[str, Any]) -> dict[str, Any]:
+def with_more_tokens(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request that asks again for a reply that was cut off, with twice the tokens."""
     return {**body, "max_tokens": 2 * body["max_tokens"]} if "max_tokens" in body else {**body}
 
 
-def check(settings: Connection, who: Called, *more: str) -> None:
+def check(settings: Connection, who: DisplayName, *more: str) -> None:
     """Raise JudgeError for settings that cannot work; `more` must be above 0, too."""
     _refuse_secrets(settings, who)
     if not settings.model.strip():
@@ -213,9 +213,9 @@ def check(settings: Connection, who: Called, *more: str) -> None:
         raise JudgeError(f"{who}: {name} must be at least 0, or null.")
 
 
-def _refuse_secrets(settings: Connection, who: Called) -> None:
+def _refuse_secrets(settings: Connection, who: DisplayName) -> None:
     written = {"api_key_env": settings.api_key_env, "extra_body": settings.extra_body}
     for path, value in leaves(written):
         if what := misplaced_secret(path, value):
             name = ".".join([who.setting(str(path[0])), *map(str, path[1:])])
-            raise JudgeError(f"{who}: {name} {what} {SECRET_PLACE}")
+            raise JudgeError(f"{who}: {name} {what} {SECRET_HINT}")

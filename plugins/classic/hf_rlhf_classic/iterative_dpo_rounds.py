@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 from hf_rlhf.errors import HfRlhfError, RewardError, RunFolderError
 from hf_rlhf.rewards import ComposedReward, gather_rows
 from hf_rlhf.runs import Run
-from hf_rlhf.storage import scrub
+from hf_rlhf.storage import redact_secrets
 from hf_rlhf.training import Boundary
 from hf_rlhf_classic.iterative_dpo_measures import exact_kl, held_out_entry, rollout_entry
 from hf_rlhf_classic.iterative_dpo_store import Store, fingerprint
@@ -170,7 +170,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
             return [
                 {
                     "row": row,
-                    "text": scrub(item.text),
+                    "text": redact_secrets(item.text),
                     "tokens": len(item.ids),
                     "truncated": item.truncated,
                     "reward": reward,
@@ -233,7 +233,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
             message = [
                 {
                     "ids": item.ids,
-                    "text": scrub(item.text),
+                    "text": redact_secrets(item.text),
                     "truncated": item.truncated,
                     "reward": totals[index],
                     "parts": {label: values[index] for label, values in parts.items()},

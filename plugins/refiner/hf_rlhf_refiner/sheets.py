@@ -33,7 +33,7 @@ class Tally:
         return self.failed / self.asked if self.asked else 0.0
 
 
-async def consult(judge: Judge, sheets: Sequence[Sheet]) -> Tally:
+async def ask_judge(judge: Judge, sheets: Sequence[Sheet]) -> Tally:
     """Ask until no sheet has a question left: one judge call per round, for all sheets together.
 
     Raises `JudgeError` when the judge breaks its contract (wrong count, score out of [0, 1]).

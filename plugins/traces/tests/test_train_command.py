@@ -313,7 +313,7 @@ def test_the_verb_plans_trains_goes_on_refuses_and_replaces(store: Path) -> None
 
 def test_lora_is_had_by_the_options_that_the_gpu_run_files_name() -> None:
     from hf_rlhf.config.run_files import choose_run_file
-    from hf_rlhf.runs.resolve import prepare
+    from hf_rlhf.runs.resolve import resolve_run
 
     files = Path(train_command.__file__).parent.glob("runs/*/qwen2_5_7b.yaml")
     texts = [file.read_text(encoding="utf-8") for file in files]
@@ -321,6 +321,6 @@ def test_lora_is_had_by_the_options_that_the_gpu_run_files_name() -> None:
     page = Path(__file__).resolve().parents[3] / "docs/how-to/traces-training.md"
     assert f"`{options}`" in page.read_text(encoding="utf-8")
     tiny = choose_run_file("traces_only", None, None)
-    run = prepare(tiny.override([*shlex.split(options), "--dataset.traces", "20"]))
+    run = resolve_run(tiny.override([*shlex.split(options), "--dataset.traces", "20"]))
     assert run.model.use_peft
     assert run.model.lora_target_modules == "all-linear"
