@@ -182,7 +182,10 @@ def _report_of_run(
     tokens_of = getattr(run.trainer_class, "tokens", None)
     tokens = tokens_of(run) if tokens_of is not None else None
     trial = _rewards(run)
-    cheap = trial.seconds <= _SLOW_REWARDS_S * trial.completions
+    # A judge that counts tokens may cost money, and a step asks it of many completions.
+    cheap = trial.seconds <= _SLOW_REWARDS_S * trial.completions and not any(
+        "prompt_tokens" in judge.usage() for judge in run.judges.values()
+    )
     failed = any(finding.status == "FAIL" for finding in trial.findings)
     speed = None if failed else speed_of(run, steps, tokens, folders, measure=cheap)
     disk, disk_bytes = _disk(run, steps)
