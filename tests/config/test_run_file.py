@@ -406,6 +406,11 @@ def test_where(path: tuple[Any, ...], where: str) -> None:
     assert file.where(path) == where
 
 
+def test_a_later_option_takes_over_what_it_replaces() -> None:
+    file = small("--rewards.refiner.weight", "3", "--rewards", "[{name: x, weight: 2}]")
+    assert file.where(("rewards", 0, "weight")) == "--rewards (command line) rewards.0.weight"
+
+
 def test_where_key() -> None:
     assert small().where_key("learning_rate") == "tiny.yaml:18 learning_rate"
 
