@@ -337,8 +337,8 @@ class _Progress:
         self.seconds.append(done.seconds)
         if status == "finished":
             record = load_record(cell.folder(self.sweep.out, seed))
-            after = ((record["evaluation"] or {}).get("after") or {}).get(TOTAL)
-            said += f", {TOTAL} {number(after['mean'])}" if after else ""
+            after = record.evaluation.estimate("after", TOTAL).mean if record.evaluation else None
+            said += "" if after is None else f", {TOTAL} {number(after)}"
         elif why := self.sweep.state(cell).said.get(seed):
             said += f": {why}"
         left = len(self.places) - len(self.seconds)

@@ -60,9 +60,9 @@ def checked(base: RunFile, plugin: str | None, arguments: list[str]) -> dict[str
 
 
 def _own(trainer: Any) -> list[str] | None:
-    if not hasattr(trainer, "held_out"):
+    if not trainer.measures_held_out():
         return []
-    return list(getattr(trainer, "held_out_metrics", ())) or None
+    return list(trainer.held_out_metrics) or None
 
 
 def _rows(run: Run) -> str:

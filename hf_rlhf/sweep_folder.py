@@ -97,7 +97,7 @@ class Sweep:
         folder = cell.folder(self.out, seed)
         status = "not run"
         if (folder / RECORD_NAME).exists():
-            status = str(load_record(folder)["status"])
+            status = str(load_record(folder).status)
         if status != "finished" and seed in self.state(cell).said:
             return "failed"
         return "unfinished" if status == "running" else status

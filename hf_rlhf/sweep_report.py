@@ -10,6 +10,7 @@ from hf_rlhf.errors import RunFolderError
 from hf_rlhf.evaluation.results import Evaluation
 from hf_rlhf.evaluation.statistics import CrossedInterval, crossed_mean, holm
 from hf_rlhf.rewards.composed import TOTAL
+from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.sweep_grid import Cell
 
 METHOD = (
@@ -82,28 +83,31 @@ class Measured:
 
 
 def read_finished(
-    folder: Path, seed: int, record: Mapping[str, Any], seconds: float | None
+    folder: Path, seed: int, record: RunRecord, seconds: float | None
 ) -> Finished | None:
     """Return what the finished run in `folder` measured; None if it measured nothing.
 
     Raises RunFolderError when its evaluation cannot be read.
     """
-    packages = (record.get("environment") or {}).get("packages") or {}
-    section = record.get("evaluation")
-    if not section or not section.get("after"):
+    section = record.evaluation
+    if section is None or not section.after:
         return None
     # Of what the rewards score, and of what the trainer measures itself.
     kept = [folder / "evaluation" / name for name in ("after.json", "after_held_out.json")]
     found = [Evaluation.load(path) for path in kept if path.exists()]
     measured = [evaluation for evaluation in found if evaluation.rows]
-    if section["after"].keys() - {name for one in measured for name in one.metrics()}:
+    if section.after.keys() - {name for one in measured for name in one.metrics()}:
         raise RunFolderError(
             f"{folder} has finished, but of {' and '.join(str(path) for path in kept)} one is "
             f"missing. Put it back, or delete {folder}: the same sweep runs it again."
         )
     rows = {name: values for one in measured for name, values in _by_row(one).items()}
-    before = {name: interval["mean"] for name, interval in (section.get("before") or {}).items()}
-    return Finished(seed, rows, before, packages, seconds)
+    before = {
+        name: estimate.mean
+        for name, estimate in (section.before or {}).items()
+        if estimate.mean is not None
+    }
+    return Finished(seed, rows, before, record.environment.packages, seconds)
 
 
 def _by_row(evaluation: Evaluation) -> dict[str, list[float | None]]:

@@ -6,6 +6,7 @@ them; docs/decisions/index.md lists the decision records.
 """
 
 import html
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, Field, fields
@@ -21,6 +22,7 @@ from hf_rlhf.config.settings import refusals
 DOCS = Path(__file__).parents[1] / "docs"
 FOLDER = DOCS / "reference" / "settings"
 KINDS: tuple[registry.Kind, ...] = ("datasets", "rewards", "judges")
+CODE_OR_LINK = re.compile(r"(`[^`]+`|\[[^]]+\]\(https?://[^)\s]+\))")
 LONGEST_DEFAULT = 60
 """In characters; a longer default is cut."""
 
@@ -175,12 +177,10 @@ def code(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Return plain text, with code spans, so that Markdown and a table leave it as it is."""
-    pieces = text.split("`")
-    if len(pieces) % 2 == 0:  # a backtick that opens nothing
-        return markdown_free(text)
+    """Return plain text in Markdown for a table; code spans and links stay what they are."""
+    pieces = CODE_OR_LINK.split(text)  # the odd pieces match
     pieces[::2] = [markdown_free(piece) for piece in pieces[::2]]
-    pieces[1::2] = [code(piece) for piece in pieces[1::2]]
+    pieces[1::2] = [code(piece.strip("`")) if piece[0] == "`" else piece for piece in pieces[1::2]]
     return "".join(pieces)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from grid import LONGEST
 
-from hf_rlhf_classic.worlds import arithmetic as sums
-from hf_rlhf_classic.worlds import tastes as orders
+from hf_rlhf_worlds import arithmetic as sums
+from hf_rlhf_worlds import tastes as orders
 
 ROWS = 200
 SAMPLES = 8

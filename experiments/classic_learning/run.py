@@ -29,7 +29,7 @@ HELD = 75
 _STAGES = ("grpo", "iterative_dpo", "ppo", "sft")
 SHARED = ("hf_rlhf.training.session", *(f"hf_rlhf_classic.{stage}" for stage in _STAGES))
 """What every cell imports: once, in the process that they are forked from."""
-SMALL = {"--hidden": "32", "--layers": "2"}
+SMALL = {"hidden": 32, "layers": 2}
 
 
 def finished(cell: Cell, out: Path) -> bool:
@@ -60,20 +60,20 @@ def train_one(cell: Cell, out: Path) -> None:
     weights = out / cell.name / "merged"
     reference = weights if cell.reference == cell.condition else cell.path(cell.reference, out)
     found = measure(cell.world, weights, reference)
-    training = record["training"]
+    training = record.training
     kept = {
         "run": cell.run_file(out),
-        "training_seconds": training["seconds"],
+        "training_seconds": training.seconds,
         "run_seconds": seconds,
-        "steps": training["steps"],
-        "peak_memory": training["peak_memory"],
+        "steps": training.steps,
+        "peak_memory": training.peak_memory,
         "rss_before_mb": before / 1024,
         "rss_peak_mb": peak / 1024,
-        "report": training["report"],
-        "curve": curve(training["history"]),
-        "zero_variance_in_training": zero_variance(training["history"]),
+        "report": training.report,
+        "curve": curve(training.history),
+        "zero_variance_in_training": zero_variance(training.history),
         "trained": trained(out / cell.name),
-        "git": record["environment"]["git"],
+        "git": record.environment.git.to_json() if record.environment.git else None,
     }
     atomic_write_json(out / cell.name / RESULT, {**kept, **found})
 
@@ -82,14 +82,13 @@ def make_small(out: Path) -> None:
     """Build the smaller base as the shipped one was built, once."""
     from filelock import FileLock
 
-    from hf_rlhf_classic.worlds.build_models import main as build
+    from hf_rlhf_worlds.recipes.classic import STEPS, build
 
     folder = out / "bases" / "small"
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
         if not (folder / "tiny_base" / "tokenizer.json").exists():
-            words = [word for pair in SMALL.items() for word in pair]
-            build(["--out", str(folder), "--imitate-steps", "1", *words])
+            build(folder, steps=(STEPS[0], 1), **SMALL)
 
 
 KEYS = ("reward", "rewards/reward/mean", "objective/scores", "rollouts/reward", "kl", "loss")

@@ -1,8 +1,9 @@
 """Every condition of the experiment as a run file: what is trained, on what, for how long."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from hf_rlhf import RunRecord
 
 SEEDS = (1, 2, 3)
 CALIBRATION_SEED = 100
@@ -70,10 +71,10 @@ def single(condition: str, data: Path, out: Path, seed: int, steps: int) -> dict
     }
 
 
-def tokens_of(record: Mapping[str, Any]) -> int:
+def tokens_of(record: RunRecord) -> int:
     """Return the tokens that have passed through the model in the phases or steps of a run."""
     total, last = 0, 0
-    for entry in record["training"]["history"]:
+    for entry in record.training.history:
         if "num_tokens" in entry:
             now = int(entry["num_tokens"])
             if now < last:  # a new phase counts from 0

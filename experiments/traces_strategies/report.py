@@ -109,9 +109,9 @@ def _training(run: Path) -> dict[str, Any]:
     record = load_record(run)
     return {
         "tokens": tokens_of(record),
-        "steps": record["training"]["steps"],
-        "seconds": record["training"]["seconds"],
-        "epochs": record["training"]["epochs"],
+        "steps": record.training.steps,
+        "seconds": record.training.seconds,
+        "epochs": record.training.epochs,
     }
 
 

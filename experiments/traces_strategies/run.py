@@ -28,8 +28,9 @@ from grid import (
     tokens_of,
 )
 
-from hf_rlhf.storage.record import load_record
+from hf_rlhf import RunRecord, load_record
 from hf_rlhf_traces.command import command
+from hf_rlhf_traces.shards import dataset_rows, shard_files
 
 MEASURED = ("--num_samples", "130", "--max_new_tokens", "256", "--batch_size", "32", "--use_cpu")
 
@@ -58,7 +59,7 @@ def shuffled(store: Path, folder: Path, seed: int) -> Path:
     target = folder / "shuffled" / "datasets"
     if not target.exists():
         shutil.copytree(store / "datasets", target)
-        file = target / "summary_prefix" / "train.parquet"
+        (file,) = shard_files(target / "summary_prefix", "train")
         rows = pq.read_table(file)
         order = list(range(len(rows)))
         random.Random(seed).shuffle(order)
@@ -72,7 +73,7 @@ def shuffled(store: Path, folder: Path, seed: int) -> Path:
     return target
 
 
-def trained(config: Mapping[str, Any]) -> dict[str, Any]:
+def trained(config: Mapping[str, Any]) -> RunRecord:
     """Train a run that is not finished; return its record."""
     from hf_rlhf import train
 
@@ -88,18 +89,18 @@ def steps_for(tokens: int, config: Mapping[str, Any]) -> int:
     """Return the number of optimizer steps that comes nearest to so many tokens."""
     from importlib.resources import files
 
-    import pyarrow.parquet as pq
     from transformers import AutoTokenizer
 
-    from hf_rlhf_traces.tokens import lengths
+    from hf_rlhf_traces.dataset import rendered
 
     tokenizer = AutoTokenizer.from_pretrained(files("hf_rlhf_traces") / "tiny_base")
     path = Path(config["dataset"]["path"])
     folder = path if path.name == "datasets" else path / "datasets"
-    rows = pq.read_table(folder / config["dataset"]["form"] / "train.parquet").to_pylist()
-    counted = lengths(tokenizer, ((row["prompt"], row["completion"]) for row in rows))
+    rows = list(dataset_rows(folder / config["dataset"]["form"], "train"))
+    texts = [rendered(tokenizer, [*row["prompt"], *row["completion"]]) for row in rows]
+    ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
     # The last step of an epoch has the samples that are left, which are fewer.
-    of_step = sum(one.whole for one in counted) / math.ceil(len(rows) / BATCH)
+    of_step = sum(map(len, ids)) / math.ceil(len(rows) / BATCH)
     return max(1, round(tokens / of_step))
 
 

@@ -32,8 +32,9 @@ def push_listed(
     Args:
         hub: of the kind that the repository has.
         repo_id: a repository that may be written; it is made if it is not there.
-        bundle: its files. The list is added to it. Files that an earlier push listed and that are
-            not in it are deleted, if they are as that push left them.
+        bundle: its files, in which the caller has looked for secrets. The list is added. Files
+            that an earlier push listed and that are not in it are deleted, if they are as that
+            push left them.
         name: the list's path in the repository, a JSON file.
         facts: what else the list says.
         message: of the commit.
@@ -45,10 +46,11 @@ def push_listed(
         The commit before, and the state after, verified.
 
     Raises:
-        PublishError: for a secret, and for a repository that has other content, or changed.
+        PublishError: for a secret in the list, and for a repository that has other content, or
+            whose files were changed since.
     """
     bundle.add_text(name, as_text({**facts, "files": bundle.manifest()}))
-    bundle.check(secrets_in_use(hub))
+    Bundle(bundle.root, {name: bundle.files[name]}).check(secrets_in_use(hub))
     hub.prepare_repo(repo_id, "main", private=private, gated=None)
     before = hub.state(repo_id, "main")
     if before is None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.files import atomic_write_text, clear_unfinished
-from hf_rlhf.storage.record import LOCK_NAME, RECORD_NAME, load_record, now
-from hf_rlhf.training.record_sections import differences
+from hf_rlhf.storage.record import LOCK_NAME, RECORD_NAME, RunRecord, load_record, now
+from hf_rlhf.training.run_changes import differences
 
 OWNER_NAME = ".owner.json"
 WRITTEN = (
@@ -65,7 +65,7 @@ def _owner(folder: Path) -> str:
         return "another process"
 
 
-def previous_record(run: Run) -> dict[str, object] | None:
+def previous_record(run: Run) -> RunRecord | None:
     """Return the record of the same run begun earlier in this folder, or None for a new folder.
 
     Raises RunFolderError when the folder holds another run, showing the difference, or other

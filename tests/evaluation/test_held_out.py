@@ -7,11 +7,20 @@ from types import SimpleNamespace
 import pytest
 from datasets import Dataset
 
+from hf_rlhf import Trainer
 from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.errors import BrokenPlugin, ModelError, RunFolderError
 from hf_rlhf.evaluation import held_out, measure_rows
 from hf_rlhf.evaluation.generation import generate
 from hf_rlhf.evaluation.results import Evaluation, paired_difference
+
+
+class MeasuresNothing(Trainer):
+    """A trainer whose own measure has nothing to measure of any model."""
+
+    @classmethod
+    def held_out(cls, run, model, model_kwargs):
+        return None
 
 
 def rows(*values):
@@ -75,10 +84,10 @@ def test_a_run_that_goes_on_does_not_merge_again_where_its_trainer_measures_noth
     monkeypatch.setattr(held_out, "_text", lambda *_: Evaluation(rows(1.0)))
     run = SimpleNamespace(
         folder=tmp_path,
-        task="text-generation",
+        writes_text=True,
         reward=object(),
         spec=SimpleNamespace(evaluation=EvaluationSpec(), plugin="ppo"),
-        trainer_class=SimpleNamespace(held_out=lambda *_: None),
+        trainer_class=MeasuresNothing,
         dataset={"test": Dataset.from_list([{"prompt": "a"}])},
     )
     lines = []
@@ -100,11 +109,11 @@ def test_a_metric_that_no_held_out_row_has_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(held_out, "_text", lambda *_: found)
     run = SimpleNamespace(
         folder=tmp_path,
-        task="text-generation",
+        writes_text=True,
         reward=object(),
         dataset={"test": Dataset.from_dict({"prompt": ["a", "b"]})},
         spec=SimpleNamespace(evaluation=EvaluationSpec(), plugin="grpo"),
-        trainer_class=SimpleNamespace(),
+        trainer_class=Trainer,
     )
     said = []
     held_out.measure(run, "after", "model", {}, said.append)

@@ -21,6 +21,7 @@ TALK = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
     ("rows", "said"),
     [
         ([{**GOOD, "response": ""}] * 4, "empty_response"),
+        ([{**GOOD, "prompt": ""}] * 4, "empty_prompt"),
         ([{**GOOD, "prompt": 3}] * 4, "no known"),
         ([{"messages": [*TALK, {"role": "assistant", "content": "B"}]}] * 4, "assistant"),
         ([GOOD], "test"),  # one row cannot be held out from itself
@@ -52,7 +53,7 @@ def test_a_dry_run_of_all_checks_the_steps_that_wait_for_others(home, capsys):
     for name in ("writer_preference", "writer_prompts"):
         path = home / "data" / f"{name}.jsonl"
         row = json.loads(path.read_text().splitlines()[0])
-        path.write_text(json.dumps({**row, "prompt": 3}) + "\n")
+        path.write_text(json.dumps({**row, "prompt": ""}) + "\n")
     for dry in (
         ["--dry_run"],
         [],

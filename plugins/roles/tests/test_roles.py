@@ -52,7 +52,7 @@ def test_the_samples_of_the_roles_share_no_row():
         ("schema: 1", "schema: 2", "is 2. This package reads 1."),
         ("name: tutor", "name: Tutor", "is 'Tutor'. Use small letters"),
         ("name: tutor", "name: other", "but the file is tutor.yaml"),
-        ("system: Explain it.", "system: ' '", "is empty. Write what the role is told."),
+        ("system: Explain it.", "system: ' '", "is empty. Write the system prompt of the role."),
         ("data: sft", "data: sftt", "stages.sft.data"),
         ("trainer: sft", "trainr: sft", "trainer"),
         ("continues: [sft]", "continues: [sftt]", "did you mean 'sft'?"),

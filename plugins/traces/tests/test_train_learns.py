@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hf_rlhf.testing.offering import offering
-from hf_rlhf_traces.world.dataset import traces_multihop
+from hf_rlhf_traces.synthetic import traces_multihop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SEEDS = (0, 1, 2)
@@ -35,8 +35,8 @@ def trained(folder: Path, dataset: dict[str, Any], seed: int) -> dict[str, Any]:
         num_train_epochs=4,
         evaluation={"rows": None, "batch_size": 40, "samples": 0},
     )
-    evaluation: dict[str, Any] = record["evaluation"]
-    return evaluation
+    assert record.evaluation is not None
+    return record.evaluation.to_json()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
