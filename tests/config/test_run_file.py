@@ -411,6 +411,13 @@ def test_a_later_option_takes_over_what_it_replaces() -> None:
     assert file.where(("rewards", 0, "weight")) == "--rewards (command line) rewards.0.weight"
 
 
+def test_no_other_problem_quotes_a_misplaced_secret() -> None:
+    (problem,) = problems_of(small("--rewards.refiner.clip", "{api_key: planted}"))
+    assert "clip.api_key" in problem
+    assert "holds a secret (not shown here)" in problem
+    assert "planted" not in problem
+
+
 def test_where_key() -> None:
     assert small().where_key("learning_rate") == "tiny.yaml:18 learning_rate"
 
