@@ -33,6 +33,10 @@ _WORDS = {
     **dict.fromkeys(("an object", "a valid dictionary"), "a mapping"),
 }
 """What pydantic expects, in the words of YAML."""
+_MISFITS: tuple[Any, ...] = ({}, None, [], "")
+"""Values of each kind that a run file holds, of which a type refuses one."""
+_CONSTANTS = {"None": "null", "True": "true", "False": "false"}
+"""Constants of Python in messages of pydantic, as YAML writes them."""
 _BOOLEANS_OF_YAML_1_1 = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
 
@@ -149,10 +153,13 @@ def validate(value: Any, annotation: Any) -> Any:
 
 def expected(annotation: Any) -> str:
     """Say what fits `annotation`: "should be text"."""
-    try:
-        validate(object(), annotation)
-    except InvalidValue as error:
-        return str(error).split(", not `")[0].rstrip(".")
+    for misfit in _MISFITS:
+        try:
+            validate(misfit, annotation)
+        except InvalidValue as error:
+            path, message = error.errors[0]
+            if not path:
+                return message.split(", not `")[0].rstrip(".")
     return "may be anything"
 
 
@@ -217,9 +224,11 @@ def _adapter(annotation: Any) -> Any:
     # Within a tuple a dataclass follows this configuration; alone it would insist on its own.
     config = pydantic.ConfigDict(arbitrary_types_allowed=True, extra="forbid")
     try:
-        return pydantic.TypeAdapter(tuple[annotation], config=config)
+        adapter = pydantic.TypeAdapter(tuple[annotation], config=config)
     except (PydanticUserError, PydanticUndefinedAnnotation, NameError, TypeError):
         return None
+    # Incomplete is one with a name in it that does not resolve, such as one for type checkers.
+    return adapter if adapter.pydantic_complete else None
 
 
 def _validated(adapter: Any, value: Any) -> Any:
@@ -270,14 +279,18 @@ def _message(path: KeyPath, details: Sequence[Any], annotation: Any) -> str:
     if kind == "missing":
         return "is missing."
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
-        close = suggest(str(path[-1]), _field_names(annotation))
+        # A key that stands at the wrong depth is no near name of itself.
+        close = suggest(str(path[-1]), _field_names(annotation) - {str(path[-1])})
         return "is not a setting here." + (f" Did you mean `{close}`?" if close else "")
+    if kind == "needs_python_object":
+        return f"takes an object of Python, which a run file cannot hold, not {_quoted(value)}."
     if kind == "value_error":  # a validator of the class itself
         return str(reason).removeprefix("Value error, ")
     wanted = [each["msg"].removeprefix("Input should be ") for each in details]
     if reason == wanted[0]:
         return f"is {_quoted(value)}: {reason}."
     words = " or ".join(_WORDS.get(each, each) for each in dict.fromkeys(wanted))
+    words = re.sub(r"(?<!['\w])(None|True|False)(?!['\w])", lambda m: _CONSTANTS[m[1]], words)
     choices = re.findall(r"'([^']*)'", words)
     if isinstance(value, str) and (close := suggest(value, choices)):
         return f"is {_quoted(value)}, which is not a choice. Did you mean `{close}`?"
@@ -312,7 +325,7 @@ def _cure(value: Any, wanted: str) -> str:
         return f" Write `{meant}`."
     if "number" in wanted:
         text = value.replace("_", "").replace(",", "")
-        numbers = (int,) if "whole" in wanted else (int, float)
+        numbers = (int, float) if "a number" in wanted else (int,)
         with suppress(ValueError):
             return f" Write `{text}` without quotes." if type(scalar(text)) in numbers else ""
     return f" Write `[{value}]`." if "a list" in wanted else ""

@@ -181,7 +181,19 @@ class _Parser:
 
     def _key(self, event: Any, path: KeyPath) -> str | None:
         """Return a key; None, reported, if it cannot be one."""
-        if not isinstance(event, events.ScalarEvent):
+        if isinstance(event, events.AliasEvent) and isinstance(
+            text := self._alias(event, path), str
+        ):
+            return text
+        key = self._own_key(event, path)
+        if event.anchor is not None and not isinstance(event, events.AliasEvent):
+            self.anchors[event.anchor] = key
+        return key
+
+    def _own_key(self, event: Any, path: KeyPath) -> str | None:
+        if isinstance(event, events.AliasEvent):
+            self._report(event, path, f"the key `*{event.anchor}` is not text.", "Write text.")
+        elif not isinstance(event, events.ScalarEvent):
             self._node(event, (*path, "?"))
             self._report(event, path, "the key `a list` is not text.", "Quote it.")
         elif _tag_of(event) != "str":
@@ -329,6 +341,7 @@ def _syntax_error(name: str, error: MarkedYAMLError) -> ConfigError:
     begin = f" begun on line {start.line + 1}" if start and start.line < mark.line else ""
     context = f"{error.context}{begin}: " if error.context and error.problem else ""
     reason = f"{context}{error.problem or error.context}"
+    reason = re.sub(r"\('(<[^']+>)',\)", r"'\1'", reason)  # ruamel.yaml prints a tuple
     cures = (cure for part, cure in _CURES.items() if part in reason)
     fix = next(cures, "Check brackets, quotes and indentation up to here.")
     return _refused(where, f"it is not YAML: {reason}.", fix)

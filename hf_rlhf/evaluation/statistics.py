@@ -69,7 +69,8 @@ def mean_intervals(
     For a paired comparison pass the differences, row by row.
 
     Args:
-        columns: name -> a value for each row, None where the row has none.
+        columns: name -> a value for each row, None where the row has none. A value that is not a
+            number is not left out: the mean and the bounds of its column are NaN, too.
         clusters: the cluster of each row; by default every row is its own.
     """
     names, rows = list(columns), len(next(iter(columns.values()), ()))
@@ -77,13 +78,13 @@ def mean_intervals(
         return dict.fromkeys(names)
     # In the order of their keys, so that the interval does not depend on the order of rows.
     keys, index = np.unique(np.arange(rows) if clusters is None else clusters, return_inverse=True)
-    values = np.array([_floats(columns[name]) for name in names])
     sums, counts = np.zeros((2, len(names), 1, len(keys)))
-    for column, known in enumerate(~np.isnan(values)):
-        np.add.at(sums[column, 0], index, np.nan_to_num(values[column]))
-        np.add.at(counts[column, 0], index, known)
-    equal = [column[~np.isnan(column)] for column in values]
-    constant = [column.size > 0 and np.ptp(column) == 0 for column in equal]
+    constant = []
+    for column, name in enumerate(names):
+        values, missing = _floats([columns[name]])
+        np.add.at(sums[column, 0], index, values[0])
+        np.add.at(counts[column, 0], index, ~missing[0])
+        constant.append(_is_constant(values[~missing]))
     return dict(zip(names, _ratios(sums, counts, constant), strict=True))
 
 
@@ -100,17 +101,17 @@ def ratio_interval(above: Table, below: Table, *, draw_seeds: bool = True) -> In
     of all seeds. Returns None where nothing is left, or sum(below) is 0. Raises ValueError for
     tables of different shapes.
     """
-    tops, bottoms = (np.array([_floats(row) for row in table]) for table in (above, below))
+    (tops, no_top), (bottoms, no_bottom) = _floats(above), _floats(below)
     if tops.ndim != 2 or tops.shape != bottoms.shape:
         raise ValueError(f"expected two tables of one shape, got {tops.shape}, {bottoms.shape}")
-    missing = np.isnan(tops) | np.isnan(bottoms)
+    missing = no_top | no_bottom
     tops[missing] = bottoms[missing] = 0.0
     if missing.all() or bottoms.sum() == 0:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
         cells = (tops / bottoms)[~missing]
     counts = (~missing).astype(np.float64)
-    constant = [bool(np.ptp(cells) == 0)]
+    constant = [_is_constant(cells)]
     (interval,) = _ratios(tops[None], bottoms[None], constant, counts[None], draw_seeds)
     return interval
 
@@ -146,15 +147,15 @@ def _ratios(
     columns, seeds, clusters = tops.shape
 
     def ratios(by_seed: Array, by_cluster: Array) -> Array:
-        top, bottom = (
-            (
-                (by_cluster @ sums.reshape(-1, clusters).T).reshape(-1, columns, seeds)
-                * by_seed[:, None, :]
-            ).sum(axis=-1)
-            for sums in (tops, bottoms)
-        )
-        # A resample may hold nothing but cells without a value.
+        # A resample may hold nothing but cells without a value, and a value may be infinite.
         with np.errstate(divide="ignore", invalid="ignore"):
+            top, bottom = (
+                (
+                    (by_cluster @ sums.reshape(-1, clusters).T).reshape(-1, columns, seeds)
+                    * by_seed[:, None, :]
+                ).sum(axis=-1)
+                for sums in (tops, bottoms)
+            )
             return np.asarray(top / bottom)
 
     bounds = _percentiles(ratios, seeds, clusters, draw_seeds)
@@ -200,8 +201,14 @@ def _weights(rng: np.random.Generator, count: int, size: int) -> Array:
     return rng.multinomial(count, [1 / count] * count, size=size).astype(np.float64)
 
 
-def _floats(values: Sequence[Score]) -> list[float]:
-    return [math.nan if value is None else value for value in values]
+def _floats(table: Table) -> tuple[Array, NDArray[np.bool_]]:
+    """Return a table's values, 0 where there is none, and where that is."""
+    values = np.array([[0.0 if value is None else value for value in row] for row in table], float)
+    return values, np.array([[value is None for value in row] for row in table], bool)
+
+
+def _is_constant(values: Array) -> bool:
+    return values.size > 0 and bool((values == values[0]).all())
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,10 @@ def _report_of_run(
     steps, done = planned_steps(run), _steps_done(run.folder)
     tokens = run.trainer_class.tokens(run)
     trial = _rewards(run)
-    cheap = trial.seconds <= _SLOW_REWARDS_S * trial.completions
+    # A judge that counts tokens may cost money, and a step asks it of many completions.
+    cheap = trial.seconds <= _SLOW_REWARDS_S * trial.completions and not any(
+        "prompt_tokens" in judge.usage() for judge in run.judges.values()
+    )
     failed = any(finding.status == "FAIL" for finding in trial.findings)
     speed = None if failed else speed_of(run, steps, tokens, folders, measure=cheap)
     disk, disk_bytes = _disk(run, steps)

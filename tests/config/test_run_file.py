@@ -406,6 +406,18 @@ def test_where(path: tuple[Any, ...], where: str) -> None:
     assert file.where(path) == where
 
 
+def test_a_later_option_takes_over_what_it_replaces() -> None:
+    file = small("--rewards.refiner.weight", "3", "--rewards", "[{name: x, weight: 2}]")
+    assert file.where(("rewards", 0, "weight")) == "--rewards (command line) rewards.0.weight"
+
+
+def test_no_other_problem_quotes_a_misplaced_secret() -> None:
+    (problem,) = problems_of(small("--rewards.refiner.clip", "{api_key: planted}"))
+    assert "clip.api_key" in problem
+    assert "holds a secret (not shown here)" in problem
+    assert "planted" not in problem
+
+
 def test_where_key() -> None:
     assert small().where_key("learning_rate") == "tiny.yaml:18 learning_rate"
 
@@ -427,6 +439,7 @@ def test_where_key() -> None:
         ("a: 'x", "t.yaml:1:6: it is not YAML: while scanning a quoted scalar: found"),
         ("a: 'x\n\n", "t.yaml:3:1: it is not YAML: while scanning a quoted scalar begun on line 1"),
         ("a: *x", "undefined alias 'x'"),
+        ("%a\n", "expected '<document start>', but found '<stream end>'."),
         ("a: 1\n---\nb: 2", "Keep one document to a file."),
         ("%YAML 9.9\n---\na: 1", "it is not YAML"),
         ("a: 1\nb: \x00", "t.yaml:2: the character U+0000 is not allowed in YAML."),
@@ -446,6 +459,8 @@ def test_what_is_not_a_run_file(text: str, message: str) -> None:
 
 def test_aliases_are_expanded_within_bounds() -> None:
     assert RunFile.parse("a: &x [1]\nb: *x", "t").values == {"a": [1], "b": [1]}
+    assert RunFile.parse("&x a: 1\nb: *x", "t").values == {"a": 1, "b": "a"}
+    assert RunFile.parse("a: &x k\n*x : 2", "t").values == {"a": "k", "k": 2}
     laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
     )
@@ -470,6 +485,7 @@ def test_aliases_are_expanded_within_bounds() -> None:
         ("1: a", "the key `1` is not text. Quote it."),
         ("true: a", "the key `true` is not text. Quote it."),
         ("[a]: b", "the key `a list` is not text"),
+        ("a: &x [1]\n*x : b", "t.yaml:2: the key `*x` is not text."),
         ("a: {<<: {b: 1}}", "merge keys (`<<`) are not read"),
         ("b: {c: 1,\n  c: 2}", "t.yaml:2 b.c: `c` is written twice, first on line 1."),
     ],

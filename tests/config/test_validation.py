@@ -56,6 +56,20 @@ class Child(Component):
     own: int = 0
 
 
+@dataclass
+class Outer:
+    inner: Inner
+
+
+@dataclass
+class PartlyTyped:
+    tokenizer: "Tokenizer"
+
+
+class Opaque:
+    """No run file can hold one."""
+
+
 def adapter(path: str, *, tokenizer: "Tokenizer", rows: int | None = None) -> None: ...
 
 
@@ -142,6 +156,9 @@ def test_fits(annotation: Any, value: Any, result: Any) -> None:
         (Path, 3, "should be text, not `3`."),
         (Literal["fast", "slow"], "slwo", "which is not a choice. Did you mean `slow`?"),
         (Literal["fast", "slow"], "x", "should be 'fast' or 'slow', not"),
+        (Literal["None", True, None], 3, "should be 'None', true or null, not `3`."),
+        (int | float, "1.5", "Write `1.5` without quotes."),
+        (Opaque, 3, "takes an object of Python, which a run file cannot hold, not `3`."),
         (Scheduler, "cosin", "Did you mean `cosine`?"),
         (Scheduler, 3, "should be 'linear' or 'cosine', not `3`."),
         (Annotated[int, Ge(1)], 0, "should be greater than or equal to 1, not `0`."),
@@ -195,6 +212,19 @@ def test_injected_arguments_are_neither_set_nor_missed() -> None:
 
 def test_one_unresolvable_annotation_does_not_unguard_the_others() -> None:
     assert "should be a whole number, not" in said(adapter, path="x", tokenizer=0, rows="a")[0]
+
+
+def test_a_class_with_a_name_that_does_not_resolve_is_not_checked() -> None:
+    def target(part: PartlyTyped, rows: int) -> None: ...
+
+    assert bind(target, {"part": {"tokenizer": 1}, "rows": 1}, where=str)[1] == []
+    assert [problem.where for problem in bind(target, {}, where=str)[1]] == ["part", "rows"]
+
+
+def test_a_key_at_the_wrong_depth_is_not_its_own_near_name() -> None:
+    with pytest.raises(InvalidValue) as error:
+        validate({"inner": {}, "depth": 1}, Outer)
+    assert str(error.value) == "`depth` is not a setting here."
 
 
 def test_keys_beside_the_arguments_are_suggested_but_not_taken() -> None:
@@ -253,6 +283,11 @@ def test_expected_reads_as_words() -> None:
     assert expected(dict[str, Any] | str | None) == "should be a mapping or text"
     assert expected(list[Annotated[int, Ge(1)]]) == "should be a list"
     assert expected(Literal["a", "b"]) == "should be 'a' or 'b'"
+    assert expected(Scheduler) == "should be 'linear' or 'cosine'"
+    assert expected(tuple[float, float]) == "should be a list"
+    assert expected(Path) == "should be text"
+    assert expected(Inner) == "should be a mapping"
+    assert expected(Opaque) == "takes an object of Python, which a run file cannot hold"
     assert expected(Any) == "may be anything"
 
 

@@ -225,3 +225,18 @@ def test_holm_is_the_textbook_one():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
     assert holm([]) == []
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_value_that_is_no_number_is_not_left_out(value):
+    """A diverged model must not get the mean of the rows on which it has not diverged."""
+    columns = {"a": [value, 1.0, None, 2.0], "b": [1.0, 2.0, 3.0, 4.0]}
+    broken, intact = mean_intervals(columns).values()
+    assert not math.isfinite(broken.mean)
+    assert math.isnan(broken.low)
+    assert math.isnan(broken.high)
+    assert (broken.n, broken.values) == (3, 3)
+    assert intact == mean_interval(columns["b"])
+    ratio = table_interval([[value, 1.0], [1.0, None]])
+    assert not math.isfinite(ratio.mean)
+    assert ratio.values == 3

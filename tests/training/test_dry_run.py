@@ -9,6 +9,7 @@ import yaml
 
 from hf_rlhf.cli import main as hf_rlhf
 from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.disk import Space
@@ -58,6 +59,21 @@ def test_the_report_has_what_the_run_will_do(tiny_run, no_measuring):
     (numbers,) = report.as_json()
     assert (numbers["steps"], numbers["seconds"], numbers["rows"]) == (2, 4.0, 8)
     assert len(numbers["findings"]) == len(report.findings) + len(found)
+
+
+@pytest.mark.parametrize(("usage", "measured"), [({}, True), ({"prompt_tokens": 0.0}, False)])
+def test_no_step_is_measured_with_a_judge_that_costs_tokens(tiny_run, monkeypatch, usage, measured):
+    asked = []
+
+    def speed_of(*_: Any, measure: bool) -> Speed:
+        asked.append(measure)
+        return Speed(2.0, "as recorded")
+
+    monkeypatch.setattr(dry_run, "speed_of", speed_of)
+    monkeypatch.setattr(dry_run, "_SLOW_REWARDS_S", 60.0)
+    monkeypatch.setattr(LexicalJudge, "usage", lambda _: usage)
+    report_of(RunFile.from_mapping(tiny_run), None)
+    assert asked == [measured]
 
 
 def test_a_reward_that_raises_fails_the_dry_run(file, offer, capsys, no_measuring):

@@ -149,13 +149,13 @@ def split_results(tool_output: Any, where: str) -> list[Result]:
         parse_sources("\n".join(texts))
     except DataError as error:
         raise BadRow("bad_snippets", f"{where}: {error}") from error
-    texts_by_id: set[str] = set()
+    known_ids: set[str] = set()
     results = []
     for head, block in (piece for text in texts for piece in _blocks(text)):
         sources = [
-            source for source in scan_sources(block).sources if source["id"] not in texts_by_id
+            source for source in scan_sources(block).sources if source["id"] not in known_ids
         ]
-        texts_by_id.update(source["id"] for source in sources)
+        known_ids.update(source["id"] for source in sources)
         if sources:
             results.append(Result(tuple(sources), head))
     if not results:

@@ -103,6 +103,8 @@ def test_each_process_has_an_equal_share(monkeypatch):
         asyncio.run(second_call(Limits("three for two", 3)))
     with pytest.raises(TimeoutError):
         asyncio.run(second_call(Limits("rate for two", 8, requests_per_minute=3)))
+    with pytest.raises(TimeoutError):
+        asyncio.run(second_call(Limits("tokens for two", 8, tokens_per_minute=3)))
     with pytest.raises(JudgeError, match="`max_concurrency`.*is 1, for 2 processes.*at least 2"):
         Limits("server", 1)
     with pytest.raises(JudgeError, match="`requests_per_minute`.*at least 2"):
