@@ -1,0 +1,80 @@
+"""Digests of values and files, and the differences between what a step read then and reads now."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.storage.pure_json import as_json
+
+_DIGEST = re.compile(r"[0-9a-f]{16}([0-9a-f]{48})?")
+_LONGEST_VALUE = 60
+_MISSING = object()
+
+
+def plain(value: Any) -> Any:
+    """Return `value` as it will be read back from JSON."""
+    return json.loads(json.dumps(as_json(value)[0]))
+
+
+def digest(value: Any) -> str:
+    """Return 16 hex digits of the sha256 of a value as sorted JSON."""
+    text = json.dumps(as_json(value)[0], sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def file_digests(folder: Path, patterns: Sequence[str] = ("**/*",)) -> dict[str, str]:
+    """Return the sha256 of each file in `folder` that matches a pattern, by its relative path.
+
+    Hidden files are left out: an unfinished write has such a name. A missing folder has no files.
+    """
+    paths = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    names = {path.relative_to(folder).as_posix(): path for path in paths}
+    return {
+        name: file_digest(names[name])
+        for name in sorted(names)
+        if not any(part.startswith(".") for part in name.split("/"))
+    }
+
+
+def file_digest(path: Path) -> str:
+    """Return the sha256 of a file, in 64 hex digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a line for each value that differs: `train.seed: 1 -> 2`, `data changed`.
+
+    Mappings are compared key by key, at any depth. Of two digests only the name is shown.
+    """
+    return list(_differences(plain(before), plain(now), ""))
+
+
+def _differences(before: Any, now: Any, name: str) -> Iterator[str]:
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in {**before, **now}:
+            inner = f"{name}.{key}".lstrip(".")
+            yield from _differences(before.get(key, _MISSING), now.get(key, _MISSING), inner)
+    elif before is _MISSING:
+        yield f"{name} was added{_shown(now)}"
+    elif now is _MISSING:
+        yield f"{name} was removed{_shown(before)}"
+    elif before != now:
+        both_digests = _is_digest(before) and _is_digest(now)
+        yield f"{name} changed" if both_digests else f"{name}: {_short(before)} -> {_short(now)}"
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
+def _shown(value: Any) -> str:
+    return "" if _is_digest(value) else f" ({_short(value)})"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 4]} ..."

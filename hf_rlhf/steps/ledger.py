@@ -1,0 +1,213 @@
+"""The ledger of a folder: which steps are finished, what each read and wrote, what came of it."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.errors import RunFolderError
+from hf_rlhf.steps.digests import differences, digest, file_digest, file_digests, plain
+from hf_rlhf.storage.files import atomic_write_json
+from hf_rlhf.storage.record import now
+
+SCHEMA = 1
+_FIELDS = {"inputs", "after", "outputs", "result", "notes", "digest", "finished"}
+
+
+@dataclass
+class Recording:
+    """What a step says of itself while it is done; it is written when the step ends."""
+
+    result: dict[str, Any] = field(default_factory=dict)
+    """What came of it. A later step that reads this one is stale when it changes."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """How it went: seconds, counts of retries. Nothing depends on them."""
+    outputs: list[Path] = field(default_factory=list)
+    """Files and folders that it wrote, in the ledger's folder: if one is changed or missing later,
+    the step is stale. List what is worth reading whole at every look, not every file."""
+
+
+class Ledger:
+    """The finished steps of a folder, in one JSON file that is replaced whole at each change.
+
+    A step is `to do`, `done`, or `stale`: its inputs, the steps it reads or its outputs are not
+    as they were when it ended.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str = "steps.json",
+        *,
+        folder_option: str = "folder",
+        command: Callable[[str], str] | None = None,
+    ) -> None:
+        """Open the ledger `folder/name`; one that does not exist is empty.
+
+        Args:
+            folder: the folder that the steps work in.
+            name: the file's name.
+            folder_option: the option that the user chooses the folder with, for messages.
+            command: the command line that does a step, for messages.
+
+        Raises RunFolderError when the file cannot be read.
+        """
+        self.folder = folder
+        self.path = folder / name
+        self.folder_option = folder_option
+        self.command = command
+        self._locked = False
+        self.entries()
+
+    def entries(self) -> dict[str, dict[str, Any]]:
+        """Return what is recorded of each finished step. Raises RunFolderError if damaged."""
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            if content["schema"] != SCHEMA:
+                raise ValueError(f"it has schema {content['schema']}, this package reads {SCHEMA}")
+            steps = dict(content["steps"])
+            for name, entry in steps.items():
+                if missing := _FIELDS - set(entry):
+                    raise ValueError(f"its step {name!r} lacks {', '.join(sorted(missing))}")
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            cause = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise RunFolderError(
+                f"{self.path} cannot be read ({cause}). Restore it, or choose another "
+                f"{self.folder_option}."
+            ) from error
+        return steps
+
+    def reasons(
+        self,
+        step: str,
+        inputs: Mapping[str, Any] | None = None,
+        after: Sequence[str] | None = None,
+    ) -> list[str] | None:
+        """Return why a step is stale, [] if it is done, None if it has never been finished.
+
+        `inputs` and `after` are what the step would read now; without them, what it did read.
+        """
+        entries = self.entries()
+        if (entry := entries.get(step)) is None:
+            return None
+        found = [] if inputs is None else differences(entry["inputs"], inputs)
+        known_steps = entry["after"]
+        if after is not None and set(after) != set(known_steps):
+            found.append(f"it reads other steps ({', '.join(known_steps)} -> {', '.join(after)})")
+        for other, known in known_steps.items():
+            if self.reasons(other) != []:
+                found.append(f"step {other} is not up to date")
+            elif entries[other]["digest"] != known:
+                found.append(f"step {other} has a new result")
+        current = self._output_digests(entry["outputs"])
+        return found + [f"output {line}" for line in differences(entry["outputs"], current)]
+
+    def entry(self, step: str) -> dict[str, Any]:
+        """Return all that is recorded of a step that is done: inputs, result, notes, outputs.
+
+        Raises RunFolderError, naming what to do first, when it is not done or stale.
+        """
+        if (reasons := self.reasons(step)) == []:
+            return self.entries()[step]
+        what = "is not done yet" if reasons is None else f"is not up to date ({'; '.join(reasons)})"
+        cure = ", then ".join(self.command(one) if self.command else one for one in self._due(step))
+        raise RunFolderError(f"{self.folder}: step {step} {what}. First: {cure}")
+
+    def result(self, step: str) -> dict[str, Any]:
+        """Return what came of a step. Raises as `entry` does."""
+        result: dict[str, Any] = self.entry(step)["result"]
+        return result
+
+    def refuse_changed(self, step: str, inputs: Mapping[str, Any]) -> None:
+        """Raise RunFolderError, with the differences, when a step was done with other inputs."""
+        entry = self.entries().get(step)
+        if entry is None or not (lines := differences(entry["inputs"], inputs)):
+            return
+        shown = "".join(f"\n  - {line}" for line in lines)
+        raise RunFolderError(
+            f"{self.folder} holds step {step} done with other settings (there -> here):{shown}\n"
+            f"Choose another {self.folder_option}, or add --overwrite."
+        )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from working in the folder; raise RunFolderError if one does."""
+        from hf_rlhf.training.run_folder import claimed
+
+        with claimed(self.folder, self.folder_option):
+            self._locked = True
+            try:
+                yield
+            finally:
+                self._locked = False
+
+    @contextmanager
+    def recording(
+        self,
+        step: str,
+        inputs: Mapping[str, Any],
+        *,
+        after: Sequence[str] = (),
+        replaces: bool = False,
+    ) -> Iterator[Recording]:
+        """Give the recording of a step, which is finished when the block ends without an error.
+
+        The folder is locked meanwhile. With `replaces`, the old entry is removed meanwhile: a
+        process killed while it swaps files leaves no entry that describes the wrong ones; after an
+        error the old entry stands again. Raises RunFolderError when another process works in the
+        folder or a step of `after` is not done.
+        """
+        with nullcontext() if self._locked else self.locked():
+            known = {other: self.entry(other)["digest"] for other in after}
+            old = self.entries().get(step)
+            if replaces and old is not None:
+                self.remove(step)
+            recording = Recording()
+            try:
+                yield recording
+            except BaseException:
+                if replaces and old is not None:
+                    self._write({**self.entries(), step: old})
+                raise
+            made: dict[str, Any] = plain(
+                {
+                    "inputs": inputs,
+                    "after": known,
+                    "outputs": self._output_digests(map(self._relative, recording.outputs)),
+                    "result": recording.result,
+                }
+            )
+            entry = {**made, "notes": plain(recording.notes), "digest": digest(made)}
+            self._write({**self.entries(), step: {**entry, "finished": now()}})
+
+    def remove(self, step: str) -> None:
+        """Remove the entry of a step, so that it is to do again."""
+        self._write({name: entry for name, entry in self.entries().items() if name != step})
+
+    def _due(self, step: str) -> list[str]:
+        """Return the steps to do until `step` is done, in order; it is the last."""
+        entry = self.entries().get(step)
+        before = entry["after"] if entry else ()
+        due = [one for other in before if self.reasons(other) != [] for one in self._due(other)]
+        return [*dict.fromkeys(due), step]
+
+    def _relative(self, path: Path) -> str:
+        return (path.relative_to(self.folder) if path.is_absolute() else path).as_posix()
+
+    def _output_digests(self, names: Any) -> dict[str, Any]:
+        """Return digests by name: of a file one, of a folder one for each file, else none."""
+        found: dict[str, Any] = {}
+        for name in names:
+            path = self.folder / name
+            if path.is_dir():
+                found[name] = file_digests(path)
+            elif path.exists():
+                found[name] = file_digest(path)
+        return found
+
+    def _write(self, steps: Mapping[str, Any]) -> None:
+        atomic_write_json(self.path, {"schema": SCHEMA, "steps": steps})

@@ -1,0 +1,221 @@
+"""Resumable steps: what is skipped, what is stale and why, what a cut leaves."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hf_rlhf.errors import DataError, RunFolderError
+from hf_rlhf.steps import (
+    Ledger,
+    Recording,
+    Step,
+    differences,
+    digest,
+    file_digests,
+    plan_steps,
+    run_steps,
+)
+
+
+class Work:
+    """Two steps, the second of which reads the first; counts what is done."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.done: list[str] = []
+        self.rows = 3
+        self.seed = 1
+        self.fails = False
+
+    def read(self, recording: Recording) -> None:
+        self.done.append("read")
+        (self.folder / "rows.txt").write_text("row\n" * self.rows)
+        recording.result["rows"] = self.rows
+        recording.notes["seconds"] = len(self.done)
+        recording.outputs.append(self.folder / "rows.txt")
+
+    def train(self, recording: Recording) -> None:
+        self.done.append("train")
+        if self.fails:
+            raise DataError("row 2 is empty")
+        recording.result["loss"] = self.seed / self.rows
+
+    def steps(self) -> list[Step]:
+        return [
+            Step("read", {"rows": self.rows}, self.read),
+            Step("train", lambda: {"seed": self.seed}, self.train, after=("read",)),
+        ]
+
+    def run(self) -> list[str]:
+        return run_steps(Ledger(self.folder), self.steps(), report=lambda line: None)
+
+
+@pytest.fixture
+def work(tmp_path):
+    return Work(tmp_path)
+
+
+def states(work):
+    plan = plan_steps(Ledger(work.folder), work.steps())
+    return {status.step.name: (status.state, status.reasons) for status in plan}
+
+
+def test_steps_that_are_done_are_skipped(work):
+    assert work.run() == ["read", "train"]
+    assert work.run() == []
+    assert work.done == ["read", "train"]
+
+
+def test_a_changed_setting_makes_its_step_stale_and_names_the_setting(work):
+    work.run()
+    work.seed = 2
+    assert states(work)["train"] == ("stale", ("seed: 1 -> 2",))
+    assert states(work)["read"] == ("done", ())
+    assert work.run() == ["train"]
+
+
+def test_a_step_waits_for_an_earlier_one_that_is_stale(work):
+    work.run()
+    work.rows = 4
+    assert states(work)["train"] == ("waiting", ("for read",))
+    assert work.run() == ["read", "train"]
+
+
+def test_the_same_result_made_again_leaves_later_steps_done(work):
+    work.run()
+    Ledger(work.folder).remove("read")
+    # Only the notes, its seconds, differ.
+    assert work.run() == ["read"]
+
+
+def test_a_new_result_makes_later_steps_stale(work):
+    work.run()
+    ledger = Ledger(work.folder)
+    with ledger.recording("read", {"rows": 3}) as recording:
+        recording.result["rows"] = 5
+    assert ledger.reasons("train") == ["step read has a new result"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda path: path.write_text("other"), "output rows.txt changed"),
+        (lambda path: path.unlink(), "output rows.txt was removed"),
+    ],
+)
+def test_a_changed_or_missing_output_makes_a_step_stale(work, spoil, reason):
+    work.run()
+    spoil(work.folder / "rows.txt")
+    assert states(work)["read"] == ("stale", (reason,))
+    assert Ledger(work.folder).reasons("train") == ["step read is not up to date"]
+
+
+def test_a_step_that_reads_other_steps_is_stale(work):
+    work.run()
+    (_, train) = work.steps()
+    alone = Step("train", train.inputs, train.action)
+    (status,) = plan_steps(Ledger(work.folder), [alone])
+    assert status.reasons == ("it reads other steps (read -> )",)
+
+
+def test_a_failed_step_is_named_and_done_again(work):
+    work.fails = True
+    lines: list[str] = []
+    with pytest.raises(DataError, match="row 2"):
+        run_steps(Ledger(work.folder), work.steps(), lines.append)
+    assert "stopped in step train" in lines[-1]
+    work.fails = False
+    assert work.run() == ["train"]
+
+
+def test_a_missing_step_names_what_to_do_first(work):
+    ledger = Ledger(work.folder, command=lambda step: f"hf-rlhf traces {step}")
+    with pytest.raises(RunFolderError, match="train is not done yet. First: hf-rlhf traces train$"):
+        ledger.result("train")
+    work.run()
+    (work.folder / "rows.txt").unlink()
+    with pytest.raises(RunFolderError, match="First: hf-rlhf traces read, then hf-rlhf traces tra"):
+        ledger.result("train")
+
+
+def test_a_step_may_not_begin_before_those_that_it_reads(work):
+    with (
+        pytest.raises(RunFolderError, match="step read is not done yet"),
+        Ledger(work.folder).recording("train", {}, after=("read",)),
+    ):
+        pytest.fail("it began")
+
+
+def test_changed_settings_are_refused_with_the_differences(work):
+    work.run()
+    ledger = Ledger(work.folder, folder_option="--out")
+    ledger.refuse_changed("read", {"rows": 3})
+    with pytest.raises(RunFolderError, match=r"- rows: 3 -> 4\nChoose another --out"):
+        ledger.refuse_changed("read", {"rows": 4})
+
+
+def test_an_error_leaves_the_old_entry_and_a_kill_none(work):
+    work.run()
+    ledger = Ledger(work.folder)
+    seen = []
+
+    def swap():
+        with ledger.recording("read", {"rows": 9}, replaces=True):
+            seen.append("read" in Ledger(work.folder).entries())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        swap()
+    assert seen == [False]
+    assert ledger.reasons("read", {"rows": 3}) == []
+
+
+def test_two_processes_do_not_work_in_one_folder(work):
+    with (
+        Ledger(work.folder).locked(),
+        pytest.raises(RunFolderError, match="in use by process"),
+        Ledger(work.folder, folder_option="--out").locked(),
+    ):
+        pytest.fail("it was locked twice")
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        ("{", "Expecting property name"),
+        ('{"schema": 9, "steps": {}}', "schema 9"),
+        ('{"schema": 1}', "it has no 'steps'"),
+        ('{"schema": 1, "steps": {"read": {"inputs": {}}}}', "'read' lacks after"),
+    ],
+)
+def test_a_damaged_ledger_is_refused(tmp_path, content, cause):
+    (tmp_path / "steps.json").write_text(content)
+    with pytest.raises(RunFolderError, match=cause):
+        Ledger(tmp_path)
+
+
+def test_the_ledger_is_readable(work):
+    work.run()
+    content = json.loads((work.folder / "steps.json").read_text())
+    assert content["steps"]["read"]["result"] == {"rows": 3}
+    assert content["steps"]["train"]["inputs"] == {"seed": 1}
+
+
+def test_differences_go_into_mappings_and_hide_digests():
+    before = {"data": digest(1), "train": {"seed": 1, "old": True}, "same": [1]}
+    now = {"data": digest(2), "train": {"seed": 2, "new": digest(3)}, "same": (1,)}
+    assert differences(before, now) == [
+        "data changed",
+        "train.seed: 1 -> 2",
+        "train.old was removed (true)",
+        "train.new was added",
+    ]
+
+
+def test_file_digests_are_by_relative_path_without_hidden_files(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.json").write_text("1")
+    (tmp_path / ".x.json.tmp").write_text("2")
+    assert list(file_digests(tmp_path)) == ["a/x.json"]
+    assert file_digests(tmp_path, ["*.safetensors"]) == {}
