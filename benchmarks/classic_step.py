@@ -69,7 +69,8 @@ def theirs(
     from transformers import AutoTokenizer
 
     from hf_rlhf.config.registry import load
-    from hf_rlhf.runs.run import choose_run_file, resolve_model_path
+    from hf_rlhf.config.run_files import choose_run_file
+    from hf_rlhf.models.locate import resolve_model_path
 
     names = {"sft": "SFT", "reward": "Reward", "dpo": "DPO", "grpo": "GRPO"}
     config = getattr(trl, f"{names[stage]}Config")

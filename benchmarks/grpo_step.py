@@ -69,8 +69,9 @@ def theirs(folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, No
     from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
+    from hf_rlhf.config.run_files import choose_run_file
+    from hf_rlhf.models.locate import resolve_model_path
     from hf_rlhf.rewards.judges.lexical import LexicalJudge
-    from hf_rlhf.runs.run import choose_run_file, resolve_model_path
     from hf_rlhf_refiner import monitors, rewards
     from hf_rlhf_refiner.tiny.world import tiny_world
 

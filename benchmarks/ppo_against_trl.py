@@ -57,7 +57,7 @@ def make_base(folder: Path, hidden: int, layers: int) -> dict[str, str]:
         LlamaForCausalLM,
     )
 
-    from hf_rlhf.runs.run import resolve_model_path
+    from hf_rlhf.models.locate import resolve_model_path
 
     tiny = resolve_model_path("package://hf_rlhf_classic/tiny_sft")
     tokenizer = AutoTokenizer.from_pretrained(tiny)
@@ -179,7 +179,7 @@ def _learning(
 ) -> None:
     from side_by_side import Comparison
 
-    from hf_rlhf.runs.run import resolve_model_path
+    from hf_rlhf.models.locate import resolve_model_path
 
     base = resolve_model_path("package://hf_rlhf_classic/tiny_sft")
     best: dict[str, list[float]] = {}

@@ -7,21 +7,13 @@ What a launcher was asked is in the environment that it gave its processes.
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
-from hf_rlhf.config.validation import near
-from hf_rlhf.errors import Problem
-
-if TYPE_CHECKING:
-    from hf_rlhf.runs.run import Run
-
-CONFIGS = "`hf-rlhf launch-configs` lists launch configurations that do what they say."
-
-_TASKS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-"""Where those that start one command many times say how many times."""
+from hf_rlhf.errors import HfRlhfError
 
 _EFFICIENT = "FSDP_CPU_RAM_EFFICIENT_LOADING"
 
@@ -70,9 +62,9 @@ def distributed_type(training: Any) -> str:
     plain = str(training.distributed_state.distributed_type.value)
     if not plain.startswith("MULTI_"):
         return plain
-    if _asks_deepspeed(training) and not _flag("ACCELERATE_USE_CPU"):
+    if deepspeed_requested(training) and not _flag("ACCELERATE_USE_CPU"):
         return "DEEPSPEED"
-    return "FSDP" if _asks_fsdp(training) and plain != "MULTI_CPU" else plain
+    return "FSDP" if fsdp_requested(training) and plain != "MULTI_CPU" else plain
 
 
 def is_planned() -> bool:
@@ -103,86 +95,6 @@ def whole_weights() -> Iterator[None]:
             os.environ[_EFFICIENT] = efficient
 
 
-def launch_problems(run: "Run", where: Callable[[str], str]) -> Iterator[Problem]:
-    """Yield what differs between the processes asked for and the ones that run.
-
-    What the run file expects is compared last: a cause says more than two numbers.
-    `where` says where in the run file a top-level key stands.
-    """
-    kind, real = run.spec.expect_distributed, distributed_type(run.training)
-    known = [one.value for one in type(run.training.distributed_state.distributed_type)]
-    if kind is not None and kind.upper() not in known:
-        guess = near(kind, [one.lower() for one in known])
-        fix = f"Is `{guess.upper()}` meant?" if guess else f"One of {', '.join(known)}."
-        what = f"{kind!r} is no DistributedType of accelerate."
-        yield Problem(where("expect_distributed"), what, fix)
-        return
-    if is_planned():
-        return
-    found = [*_alone(run), *_undistributed(run.training), *_data_parallel(run.training)]
-    if found:
-        yield from found
-        return
-    size, actual = run.spec.expect_world_size, run.training.world_size
-    if size is not None and size != actual:
-        what = f"{size} processes were expected, {actual} launched."
-        yield Problem(where("expect_world_size"), what, CONFIGS)
-    if kind is not None and kind.upper() != real:
-        what = f"{kind} was expected, the launch is {real}."
-        yield Problem(where("expect_distributed"), what, CONFIGS)
-
-
-def _alone(run: "Run") -> Iterator[Problem]:
-    """Processes that were launched together but do not know of each other."""
-    actual = run.training.world_size
-    together = int(os.environ.get("WORLD_SIZE") or 1)
-    if together > actual:
-        yield Problem(
-            "launch",
-            f"{together} processes were launched, and each would train alone, on everything.",
-            "They found no GPUs: on the CPU the run says `use_cpu: true`.",
-        )
-        return
-    # Said of the very launch that runs, an expectation settles what is only likely below.
-    if run.spec.expect_world_size == actual:
-        return
-    # One launcher a task, or no launcher at all.
-    tasks = max(int(os.environ.get(name) or 1) for name in _TASKS)
-    together = tasks * int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
-    if tasks > 1 and together > actual:
-        yield Problem(
-            "launch",
-            f"{tasks} tasks were started with {together} processes in all, but only {actual} train "
-            "together.",
-            "Start one launcher a machine, each with --num_machines, --machine_rank and "
-            "--main_process_ip (`hf-rlhf launch-configs slurm`). If the tasks are runs of their "
-            f"own, say `expect_world_size: {actual}`.",
-        )
-    elif "WORLD_SIZE" not in os.environ and _meant_several(os.environ):
-        yield Problem(
-            "launch",
-            "`accelerate launch` was asked for several processes and started one.",
-            "It does so for `--cpu` and for `distributed_type` NO and MULTI_CPU. On the CPU: "
-            "`hf-rlhf launch-configs cpu_ddp`. If one is meant, say `expect_world_size: 1`.",
-        )
-
-
-def _meant_several(environ: Mapping[str, str]) -> bool:
-    """Return whether accelerate's launcher of one process was asked for more.
-
-    It sets MASTER_PORT then, and nothing else (`prepare_simple_launcher_cmd_env`). A user's own
-    MASTER_PORT is in the launcher's environment too.
-    """
-    import psutil
-
-    if "MASTER_PORT" not in environ or "ACCELERATE_MIXED_PRECISION" not in environ:
-        return False
-    try:
-        return "MASTER_PORT" not in psutil.Process(os.getppid()).environ()
-    except psutil.Error:
-        return False  # another user's, or gone: nothing to compare with
-
-
 def config_file() -> str | None:
     """Return the `--config_file` that accelerate's launcher, above this process, was given."""
     import psutil
@@ -199,39 +111,73 @@ def config_file() -> str | None:
     return None
 
 
-def _undistributed(training: Any) -> Iterator[Problem]:
-    real = distributed_type(training)
-    asked = {"DEEPSPEED": _asks_deepspeed(training), "FSDP": _asks_fsdp(training)}
-    for kind, wanted in asked.items():
-        if wanted and real != kind:
-            yield Problem(
-                "launch",
-                f"{kind} was asked for, but accelerate would make it {real} without a word.",
-                "FSDP needs GPUs, and a launcher that starts a process for each."
-                if kind == "FSDP"
-                else "Unset ACCELERATE_USE_CPU, and use `accelerate launch`.",
-            )
-
-
-def _data_parallel(training: Any) -> Iterator[Problem]:
-    """One process that sees several GPUs multiplies its batch by their number."""
-    if training.n_gpu > 1:
-        yield Problem(
-            "launch",
-            f"one process sees {training.n_gpu} GPUs, and would train with torch's DataParallel on "
-            f"a batch {training.n_gpu} times as large.",
-            "Launch a process for each (`hf-rlhf launch-configs ddp`), or show it one: "
-            "`CUDA_VISIBLE_DEVICES=0`.",
-        )
-
-
-def _asks_deepspeed(training: Any) -> bool:
+def deepspeed_requested(training: Any) -> bool:
+    """Return whether the run file or the launcher requests DeepSpeed."""
     return bool(training.deepspeed) or _flag("ACCELERATE_USE_DEEPSPEED")
 
 
-def _asks_fsdp(training: Any) -> bool:
+def fsdp_requested(training: Any) -> bool:
+    """Return whether the run file or the launcher requests FSDP."""
     return bool(getattr(training, "fsdp", None)) or _flag("ACCELERATE_USE_FSDP")
 
 
 def _flag(name: str) -> bool:
     return os.environ.get(name, "").lower() in ("1", "true", "yes", "on")
+
+
+def main_does(work: Callable[[], object]) -> None:
+    """Let the main process do `work` while the others wait. If it fails, all of them do."""
+    from accelerate import PartialState
+    from accelerate.utils import broadcast_object_list
+
+    failure: Exception | None = None
+    if PartialState().is_main_process:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - the others would wait for ever
+            failure = error
+    if broadcast_object_list([failure is not None])[0]:
+        raise failure or HfRlhfError("stopped, because the main process did; it says why.")
+
+
+@dataclass
+class PromptsPerStep:
+    """A base for the `Config` of trainers that sample, beside TRL's configuration or another's.
+
+    `class MyConfig(PromptsPerStep, GRPOConfig)`, a dataclass, has the setting `prompts_per_step`.
+    With it, gradient accumulation follows from the number of processes, so the batch is the same
+    on one GPU and on eight: `prompts_per_step * num_generations` completions make one generation
+    and one optimizer step. What does not divide is a ValueError.
+    """
+
+    prompts_per_step: int | None = field(
+        default=None,
+        metadata={
+            "help": "Prompts of one optimizer step, over all processes. Accumulation is derived."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if self.prompts_per_step is not None:
+            derived = self._accumulation(self.prompts_per_step)
+            if self.gradient_accumulation_steps not in (1, derived):
+                raise ValueError(
+                    f"gradient_accumulation_steps {self.gradient_accumulation_steps} is not the "
+                    f"{derived} that prompts_per_step {self.prompts_per_step} makes. Give one."
+                )
+            self.gradient_accumulation_steps: int = derived
+        super().__post_init__()  # type: ignore[misc]
+
+    def _accumulation(self, prompts: int) -> int:
+        if prompts < 1:
+            raise ValueError(f"prompts_per_step is {prompts}, and must be 1 or more.")
+        generations: int = getattr(self, "num_generations", None) or 1
+        batch: int = self.per_device_train_batch_size  # type: ignore[attr-defined]
+        completions = prompts * generations
+        if completions % (batch * processes()):
+            raise ValueError(
+                f"prompts_per_step {prompts} x num_generations {generations} = {completions} "
+                f"completions do not divide into {processes()} processes x "
+                f"per_device_train_batch_size {batch}. Change one."
+            )
+        return completions // (batch * processes())

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.cards.markdown import duration, number
+from hf_rlhf.config.run_files import choose_run_file
 from hf_rlhf.config.shipped import own_card
 from hf_rlhf.config.validation import near
 from hf_rlhf.errors import ConfigError, HfRlhfError, Problem, RunFolderError
 from hf_rlhf.rewards.composed import TOTAL
-from hf_rlhf.runs.run import choose_run_file
 from hf_rlhf.storage.disk import Space, human
 from hf_rlhf.storage.record import LOCK_NAME, load_record
 from hf_rlhf.sweep_folder import STATE_NAME, Sweep

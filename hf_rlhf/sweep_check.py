@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config.run_files import choose_run_file
 from hf_rlhf.errors import ConfigError, HfRlhfError
 from hf_rlhf.runs.estimate import disk_need, planned_steps
 from hf_rlhf.runs.resolve_phases import prepare_all
-from hf_rlhf.runs.run import Run, choose_run_file
+from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.files import atomic_write_json
 
 

@@ -46,7 +46,7 @@ def train(
         HfRlhfError: as listed in `hf_rlhf.errors`; what was done by then is kept in the folder.
     """
     few_threads()
-    from hf_rlhf.runs.run import told_as_shipped
+    from hf_rlhf.config.run_files import told_as_shipped
     from hf_rlhf.storage.disk import disk_errors_told
 
     file, shipped = _asked(plugin, run, config, overrides, settings)
@@ -79,7 +79,7 @@ def dry_run(
         HfRlhfError: as `train` would, before weights load.
     """
     few_threads()
-    from hf_rlhf.runs.run import told_as_shipped
+    from hf_rlhf.config.run_files import told_as_shipped
 
     file, shipped = _asked(plugin, run, config, overrides, settings)
     expected = file.values.get("expect_world_size")
@@ -103,8 +103,8 @@ def _asked(
     """Return the run file that is asked for, with all that is put over it, and if it is shipped."""
     from hf_rlhf.config.overrides import merged
     from hf_rlhf.config.run_file import RunFile
+    from hf_rlhf.config.run_files import choose_run_file
     from hf_rlhf.config.shipped import kept_settings, own_card, without_given
-    from hf_rlhf.runs.run import choose_run_file
     from hf_rlhf.training.library_warnings import ignore_old_names
 
     shipped = None

@@ -136,7 +136,8 @@ def answered(content: Mapping[str, Any]) -> Iterator[str]:
     yield from ("## What was predicted", "")
     yield from (
         "`+` or `−` is the predicted sign of the difference. p is two-sided, of the crossed t test",
-        "(`hf_rlhf.evaluation.statistics.crossed_mean`: paired differences, seeds and prompts both random), then",
+        "(`hf_rlhf.evaluation.statistics.crossed_mean`: paired differences, "
+        "seeds and prompts both random), then",
         f"adjusted for these {len(asked)} predictions (Holm 1979). A plain yes needs both",
         "intervals on the predicted side of 0 and an adjusted p below 0.05; with the intervals and",
         'without the p it is "alone, not among so many".',

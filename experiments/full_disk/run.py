@@ -30,10 +30,10 @@ from opens import Opens, resize, tmpfs, used
 import hf_rlhf.training.session  # noqa: F401 - for the runs that are forked from here
 from hf_rlhf.config import registry
 from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.storage.checkpoints import valid_checkpoints
 from hf_rlhf.storage.disk import WAIT
 from hf_rlhf.storage.record import load_record
 from hf_rlhf.train import main as train_main
-from hf_rlhf.training.checkpoints import valid_checkpoints
 
 MIB = 2**20
 ROOMY = 256 * MIB

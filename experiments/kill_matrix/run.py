@@ -287,7 +287,7 @@ class Session:
 
 def newest_step(folder: Path) -> int:
     """Return the step of the newest valid checkpoint, 0 if there is none."""
-    from hf_rlhf.training.checkpoints import step_of, valid_checkpoints
+    from hf_rlhf.storage.checkpoints import step_of, valid_checkpoints
 
     found = valid_checkpoints(folder / "checkpoints")
     return step_of(found[-1]) if found else 0

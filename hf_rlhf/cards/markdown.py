@@ -145,9 +145,9 @@ def as_yaml(value: Any) -> str:
     return text.rstrip()
 
 
-def counted(count: int, what: str) -> str:
+def counted(count: int, singular: str, plural: str = "") -> str:
     """Return `1 step`, `2 steps`."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def words(name: str) -> str:

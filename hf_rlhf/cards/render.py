@@ -38,7 +38,8 @@ from hf_rlhf.cards.metadata import (
 from hf_rlhf.cards.notes import known_notes
 from hf_rlhf.cards.results import how_measured, measures
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf.storage.record import as_json, complete
+from hf_rlhf.storage.pure_json import as_json
+from hf_rlhf.storage.record import complete
 from hf_rlhf.storage.secrets import scrub
 
 Kind = Literal["model", "adapter", "checkpoint"]

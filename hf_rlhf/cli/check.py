@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from hf_rlhf.cards.markdown import duration
+from hf_rlhf.cards.markdown import counted, duration
+from hf_rlhf.config.run_files import choose_run_file, told_as_shipped
 from hf_rlhf.config.shipped import kept_settings
 from hf_rlhf.distributed import planned, processes
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.runs.estimate import disk_need, parameters_of, planned_steps
 from hf_rlhf.runs.preflight import advice, model_config, prompt_lengths
 from hf_rlhf.runs.preflight_data import data_lines, row_counts
-from hf_rlhf.runs.run import Run, choose_run_file, told_as_shipped
+from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.disk import Space, human, taken_bytes
 from hf_rlhf.training.speed import flops_per_second
 
@@ -304,11 +305,6 @@ def _hub(run: Run) -> Iterator[Finding]:
         yield Finding("hub", "ok", found)
     except HfRlhfError as error:
         yield Finding("hub", "FAIL", str(error))
-
-
-def counted(number: int, one: str, many: str = "") -> str:
-    """Return a number of things: 1 row, 2 rows."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def _show(findings: Sequence[Finding]) -> None:

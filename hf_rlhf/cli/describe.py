@@ -256,7 +256,7 @@ def _columns(target: Any) -> list[str]:
 
 
 def _trainer(name: str, point: EntryPoint) -> Iterator[str]:
-    from hf_rlhf.runs.run import default_run, run_files
+    from hf_rlhf.config.run_files import default_run, run_files
 
     try:
         text = ast.get_docstring(class_in_source(point))

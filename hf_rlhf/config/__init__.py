@@ -1,1 +1,1 @@
-"""Run files and components: YAML becomes typed values with their places; the registry of plugins."""
+"""YAML becomes typed values that know their lines; the registry of plugins."""

@@ -10,25 +10,28 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelerate import PartialState
 
 from hf_rlhf.data.arrow_rows import rows_digest
 from hf_rlhf.data.messages import prompt_in
+from hf_rlhf.distributed import main_does
 from hf_rlhf.errors import BrokenPlugin
 from hf_rlhf.evaluation.evaluate import evaluate, held_out_rows, show
 from hf_rlhf.evaluation.results import Evaluation, Measured
+from hf_rlhf.models.lengths import completion_length, positions, token_lengths
 from hf_rlhf.models.merge import merge_adapter
-from hf_rlhf.runs.preflight_data import completion_length, positions, token_lengths
-from hf_rlhf.runs.run import Run
-from hf_rlhf.together import main_does
+
+if TYPE_CHECKING:
+    from hf_rlhf.runs.run import Run
+
 
 Say = Callable[[str], None]
 _START = ".start"
 
 
-def measured_before(run: Run, say: Say) -> Measured:
+def measured_before(run: "Run", say: Say) -> Measured:
     """Measure what training starts from; all processes must call this."""
     if run.spec.evaluation is None:
         return Measured()
@@ -52,7 +55,7 @@ def measured_before(run: Run, say: Say) -> Measured:
 
 
 def measure(
-    run: Run,
+    run: "Run",
     stage: str,
     model: str | Path,
     model_kwargs: Mapping[str, Any],
@@ -97,7 +100,7 @@ _PARTS = {"text": "", "own": "_held_out"}
 """Part of a `Measured` -> what its file's name ends in."""
 
 
-def _asks(run: Run, part: str) -> bool:
+def _asks(run: "Run", part: str) -> bool:
     spec = run.spec.evaluation
     if part == "own" or spec is None:
         return spec is not None and hasattr(run.trainer_class, "held_out")
@@ -108,7 +111,7 @@ def _asks(run: Run, part: str) -> bool:
     return bool(spec.samples) and prompt_in(held_out_rows(run)[0]) is not None
 
 
-def _text(run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
+def _text(run: "Run", model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
     spec = run.spec.evaluation
     assert spec is not None
     how: dict[str, Any] = {
@@ -124,7 +127,7 @@ def _text(run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evalu
     return show(model, run.tokenizer, list(prompts), spec, **how)
 
 
-def _that_fit(run: Run, answer: int) -> Iterator[Any]:
+def _that_fit(run: "Run", answer: int) -> Iterator[Any]:
     """Yield the held-out prompts that leave the model room for an answer, in order."""
     room = positions(run)
     for row in held_out_rows(run):
@@ -133,16 +136,16 @@ def _that_fit(run: Run, answer: int) -> Iterator[Any]:
             yield prompt
 
 
-def _digest(run: Run) -> str:
+def _digest(run: "Run") -> str:
     assert run.spec.evaluation is not None
     return rows_digest(run.dataset[run.spec.evaluation.split])
 
 
-def _keep(run: Run, name: str, found: Evaluation) -> None:
+def _keep(run: "Run", name: str, found: Evaluation) -> None:
     main_does(lambda: found.save(run.folder / "evaluation" / name))
 
 
-def _named_once(run: Run, measured: Measured) -> Measured:
+def _named_once(run: "Run", measured: Measured) -> Measured:
     """Raise BrokenPlugin for a metric of the trainer that a reward has the name of."""
     if measured.text is not None and measured.own is not None:
         both = sorted({*measured.text.metrics()} & {*measured.own.metrics()})
@@ -155,7 +158,7 @@ def _named_once(run: Run, measured: Measured) -> Measured:
 
 
 @contextmanager
-def _start(run: Run, say: Say) -> Iterator[tuple[str | Path, Mapping[str, Any]]]:
+def _start(run: "Run", say: Say) -> Iterator[tuple[str | Path, Mapping[str, Any]]]:
     """Give the model that training starts from: the base, with the adapter that is continued."""
     if run.adapter is None:
         yield run.model_path, run.model_kwargs()

@@ -15,7 +15,7 @@ from hf_rlhf.distributed import whole_weights
 from hf_rlhf.errors import ModelError
 from hf_rlhf.models.fingerprint import check_base
 from hf_rlhf.models.loading import INNER, find_adapter
-from hf_rlhf.runs.run import check_there, find_model, resolve_model_path
+from hf_rlhf.models.locate import check_there, find_model, resolve_model_path
 from hf_rlhf.storage.pure_json import parse_json
 from hf_rlhf.storage.record import RECORD_NAME, load_record
 

@@ -13,7 +13,7 @@ from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, listed
 from hf_rlhf.hub.commit import push
 from hf_rlhf.hub.layout import add_list
 from hf_rlhf.hub.upload_set import Bundle
-from hf_rlhf.runs.run import resolve_model_path
+from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.storage.record import load_record, run_of_merged
 
 

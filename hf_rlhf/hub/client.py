@@ -1,6 +1,6 @@
 """The Hub as publishing sees it: may we write, what is there, what to make before a push.
 
-Every question is asked with patience (`hf_rlhf.hub.retries`): the client itself retries few of them.
+Every request is retried as `hf_rlhf.hub.retries` says: the client itself retries few of them.
 """
 
 import json

@@ -26,8 +26,8 @@ from hf_rlhf.hub.outbox import complete_steps, outbox
 from hf_rlhf.hub.upload_set import Bundle, as_text
 from hf_rlhf.models.adapter_check import check_adapter
 from hf_rlhf.models.fingerprint import IDENTITY
+from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.models.merge import merge_adapter
-from hf_rlhf.runs.run import resolve_model_path
 from hf_rlhf.storage.secrets import scrub
 
 ADAPTER = "adapter"
@@ -231,7 +231,7 @@ def _merge(record: Mapping[str, Any], asked: PublishSpec, adapter: Path, out: Pa
 
 
 def _checkpoint(run: Path, step: int) -> Path:
-    from hf_rlhf.training.checkpoints import is_valid
+    from hf_rlhf.storage.checkpoints import is_valid
 
     if outbox(run, step).is_dir():
         return outbox(run, step)

@@ -50,7 +50,7 @@ def outbox(run: Path, step: int) -> Path:
 
 def complete_steps(run: Path) -> list[int]:
     """Return the steps of which a checkpoint can be pushed, in order."""
-    from hf_rlhf.training.checkpoints import step_of, valid_checkpoints
+    from hf_rlhf.storage.checkpoints import step_of, valid_checkpoints
 
     aside = [int(path.name[5:]) for path in (run / OUTBOX).glob("step-*") if not path.suffix]
     return sorted({*aside, *(step_of(path) for path in valid_checkpoints(run / "checkpoints"))})

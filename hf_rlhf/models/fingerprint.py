@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import ModelError
+from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.models.safetensors import INDEX, SINGLE, Stored, open_checkpoint
-from hf_rlhf.runs.run import resolve_model_path
 from hf_rlhf.storage.files import atomic_write_json
 from hf_rlhf.storage.pure_json import parse_json
 

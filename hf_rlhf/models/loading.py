@@ -9,11 +9,14 @@ from hf_rlhf.distributed import whole_weights
 from hf_rlhf.errors import BrokenPlugin, ModelError, Problem
 from hf_rlhf.models.adapter import LoraAdapter, check_head, check_patterns, read_adapter
 from hf_rlhf.models.fingerprint import IDENTITY, check_base
-from hf_rlhf.runs.run import Run, check_there, resolve_model_path
+from hf_rlhf.models.locate import check_there, resolve_model_path
 from hf_rlhf.storage.bounded import WHOLE_NAME, pattern_problem
 
 if TYPE_CHECKING:
     from peft import LoraConfig
+
+    from hf_rlhf.runs.run import Run
+
 
 CONFIG = "adapter_config.json"
 INNER = "adapter"
@@ -33,7 +36,7 @@ _SETTINGS = {
 """Setting of trl.ModelConfig -> key of adapter_config.json."""
 
 
-def policy_arguments(run: Run) -> dict[str, Any]:
+def policy_arguments(run: "Run") -> dict[str, Any]:
     """Return `model`, `peft_config` and `quantization_config`, as TRL's trainers take them.
 
     Without `adapter` in the run file, `model` is the path or id of the base, and `peft_config` the
@@ -59,7 +62,7 @@ def policy_arguments(run: Run) -> dict[str, Any]:
     return {"model": model, "peft_config": None, "quantization_config": None}
 
 
-def check_continued(run: Run, model: Any) -> None:
+def check_continued(run: "Run", model: Any) -> None:
     """Raise BrokenPlugin if a trainer was to continue an adapter, and began with another model.
 
     `model` is the trainer's, unwrapped, before it has trained. What ZeRO-3 has sharded is not
@@ -85,7 +88,7 @@ def check_continued(run: Run, model: Any) -> None:
         )
 
 
-def quantization_config(run: Run) -> Any:
+def quantization_config(run: "Run") -> Any:
     """Return transformers' BitsAndBytesConfig, if the run asks for 4 or 8 bits, or None."""
     from trl import get_quantization_config
 
@@ -93,7 +96,7 @@ def quantization_config(run: Run) -> Any:
     return get_quantization_config(run.model) if asked else None
 
 
-def lora_config(run: Run) -> "LoraConfig | None":
+def lora_config(run: "Run") -> "LoraConfig | None":
     """Return the configuration of the LoRA that the run trains, None for full fine-tuning.
 
     For classification it is one of sequence classification, which trains the score head too.
@@ -136,7 +139,7 @@ def find_adapter(name: str, revision: str | None = None) -> Path:
     raise ModelError(f"{name} is not an adapter: it has no {CONFIG}, nor in a folder `{INNER}`.")
 
 
-def adapter_problems(run: Run) -> Iterator[Problem]:
+def adapter_problems(run: "Run") -> Iterator[Problem]:
     """Return what stands against the run's LoRA, new or continued, before any weights load."""
     yield from _task_type(run)
     if run.adapter is None:
@@ -178,7 +181,7 @@ def model_class(task: str) -> Any:
     return getattr(transformers, names.get(task, "AutoModelForCausalLM"))
 
 
-def skeleton(run: Run, **options: Any) -> Any:
+def skeleton(run: "Run", **options: Any) -> Any:
     """Build the base model on the meta device, with the dtype that it trains in.
 
     Raises ValueError when it is not of a kind that the trainer's task has.
@@ -198,7 +201,7 @@ def skeleton(run: Run, **options: Any) -> Any:
     return model.to(dtype) if isinstance(dtype, torch.dtype) else model
 
 
-def _continued(run: Run, adapter: Path, quantization: Any) -> Any:
+def _continued(run: "Run", adapter: Path, quantization: Any) -> Any:
     from accelerate.utils import set_seed
     from peft import PeftModel, get_peft_model
 
@@ -244,7 +247,7 @@ def _load(model: Any, adapter: Path) -> None:
         )
 
 
-def _check_shapes(run: Run, adapter: LoraAdapter) -> None:
+def _check_shapes(run: "Run", adapter: LoraAdapter) -> None:
     """Raise ModelError for an adapter whose matrices fit no module of the base."""
     try:
         modules = dict(skeleton(run).named_modules())
@@ -268,7 +271,7 @@ def _check_shapes(run: Run, adapter: LoraAdapter) -> None:
             )
 
 
-def _task_type(run: Run) -> Iterator[Problem]:
+def _task_type(run: "Run") -> Iterator[Problem]:
     asked = run.spec.settings.get("lora_task_type")
     wanted = "SEQ_CLS" if run.task == "text-classification" else "CAUSAL_LM"
     if asked is not None and asked != wanted:
@@ -279,7 +282,7 @@ def _task_type(run: Run) -> Iterator[Problem]:
         )
 
 
-def _disagreements(run: Run, config: Mapping[str, Any]) -> Iterator[Problem]:
+def _disagreements(run: "Run", config: Mapping[str, Any]) -> Iterator[Problem]:
     for setting, key in _SETTINGS.items():
         asked, there = run.spec.settings.get(setting), config.get(key)
         if asked is None or _plain(asked) == _plain(there) or _plain(asked) == "all-linear":
@@ -293,7 +296,7 @@ def _disagreements(run: Run, config: Mapping[str, Any]) -> Iterator[Problem]:
         )
 
 
-def _modules(run: Run, names: Any) -> set[str]:
+def _modules(run: "Run", names: Any) -> set[str]:
     """Return the base's modules that a LoRA on `names`, whole or only their ends, changes."""
     listed = [names] if isinstance(names, str) else [str(name) for name in names or ()]
     try:

@@ -17,9 +17,9 @@ from typing import Any
 from hf_rlhf.config import registry
 from hf_rlhf.config.overrides import merged
 from hf_rlhf.config.run_file import RunFile, RunSpec
+from hf_rlhf.config.run_files import default_folder
 from hf_rlhf.config.yaml import KeyPath, dotted
 from hf_rlhf.errors import ConfigError, PluginError, Problem
-from hf_rlhf.runs.run import default_folder
 
 SECTION = "phases"
 FOLDER = "phases"

@@ -1,11 +1,12 @@
 """What can be known to go wrong before weights load: the library's silent traps, and the machine.
 
 Each check returns the problems it sees, each at a top-level key of the run file.
-`hf_rlhf.runs.resolve.prepare` stops on any of them, so a run that `hf-rlhf check` passes does not fail
-later for a cause that is listed here.
+`hf_rlhf.runs.resolve.prepare` stops on any of them, so a run that `hf-rlhf check` passes does not
+fail later for a cause that is listed here.
 """
 
 import importlib.util
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,9 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.config.settings import unclassified
-from hf_rlhf.distributed import distributed_type, is_planned, launch_problems, processes
+from hf_rlhf.distributed import distributed_type, is_planned, processes
 from hf_rlhf.errors import Problem
+from hf_rlhf.models.lengths import completion_length as completion_length
+from hf_rlhf.models.lengths import model_config as model_config
+from hf_rlhf.models.lengths import prompt_lengths as prompt_lengths
 from hf_rlhf.models.loading import adapter_problems
+from hf_rlhf.models.locate import PACKAGE_SCHEME
 from hf_rlhf.runs.preflight_data import (
     column_problems,
     dropped_problems,
@@ -27,15 +32,13 @@ from hf_rlhf.runs.preflight_data import (
     template_problems,
     tokenizer_problems,
 )
-from hf_rlhf.runs.preflight_data import completion_length as completion_length
-from hf_rlhf.runs.preflight_data import model_config as model_config
-from hf_rlhf.runs.preflight_data import prompt_lengths as prompt_lengths
+from hf_rlhf.runs.preflight_launch import launch_problems
 from hf_rlhf.runs.preflight_settings import idle, settings_problems
 from hf_rlhf.runs.preflight_vllm import vllm_problems
-from hf_rlhf.runs.run import PACKAGE_SCHEME
 
 if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
+
 
 WEIGHTS = ("*.safetensors", "*.bin")
 
@@ -264,7 +267,7 @@ def _resumes(run: "Run") -> Iterator[Problem]:
     It says nothing of that (`Trainer._load_optimizer_and_scheduler`), and DeepSpeed stops only
     when the weights have been loaded.
     """
-    from hf_rlhf.training.checkpoints import valid_checkpoints
+    from hf_rlhf.storage.checkpoints import valid_checkpoints
 
     found = valid_checkpoints(Path(run.training.output_dir))
     if not found or is_planned():
@@ -288,7 +291,6 @@ def _saves(run: "Run") -> Iterator[Problem]:
             "is best, but nothing is evaluated during training.",
             "Write `steps`, `epoch` or `no`.",
         )
-    from hf_rlhf.training.checkpoints import cycle_in_steps
 
     cycle = cycle_in_steps(run.training)
     steps = run.training.save_steps
@@ -335,3 +337,15 @@ _CHECKS: tuple[Check, ...] = (
     _folder,
     _trainers_own,
 )
+
+
+def cycle_in_steps(training: Any) -> int:
+    """Return after how many optimizer steps a save falls between two GRPO generation cycles.
+
+    Resuming elsewhere is inexact, since the completions under way are not saved: a cycle is
+    lcm(steps_per_generation * num_iterations, accumulation) micro-steps. 1 for other trainers.
+    """
+    accumulation = training.gradient_accumulation_steps
+    cycle = getattr(training, "steps_per_generation", None) or accumulation
+    cycle *= getattr(training, "num_iterations", 1)
+    return math.lcm(cycle, accumulation) // int(accumulation)

@@ -12,8 +12,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import Problem
+from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.loading import lora_problems, skeleton
-from hf_rlhf.runs.preflight_data import model_config
 
 if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run

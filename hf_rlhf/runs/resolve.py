@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config.run_file import RunFile, RunSpec
+from hf_rlhf.config.run_files import default_folder
 from hf_rlhf.config.settings import refusals, refused_problems, value_problems
 from hf_rlhf.config.shipped import is_as_shipped, labels_of_rewards, without_rewards
 from hf_rlhf.config.validation import annotations_of, check_settings
@@ -23,12 +24,13 @@ from hf_rlhf.errors import (
     Problem,
 )
 from hf_rlhf.models.loading import adapter_problems, find_adapter
+from hf_rlhf.models.locate import find_model, load_tokenizer
 from hf_rlhf.rewards.composed import ComposedReward
 from hf_rlhf.runs.components import ComponentBuilder
 from hf_rlhf.runs.estimate import disk_problems
 from hf_rlhf.runs.preflight import problems_of
 from hf_rlhf.runs.preflight_data import scored_columns
-from hf_rlhf.runs.run import Run, default_folder, find_model, load_tokenizer, trains_by_rewards
+from hf_rlhf.runs.run import Run, trains_by_rewards
 from hf_rlhf.storage.record import RECORD_NAME
 
 

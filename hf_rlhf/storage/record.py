@@ -15,11 +15,9 @@ from typing import Any, Literal, get_origin, get_type_hints
 from typing_extensions import TypedDict, is_typeddict  # pydantic reads these before Python 3.12
 
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.runs.environment import environment as environment
 from hf_rlhf.storage.files import atomic_write_json
-from hf_rlhf.storage.pure_json import as_json as as_json
-from hf_rlhf.storage.pure_json import parse_json
-from hf_rlhf.storage.secrets import scrub as scrub
+from hf_rlhf.storage.pure_json import as_json, parse_json
+from hf_rlhf.storage.secrets import scrub
 
 SCHEMA = 1
 RECORD_NAME = "run.json"

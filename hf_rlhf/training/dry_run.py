@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.markdown import duration
-from hf_rlhf.cli.check import counted
+from hf_rlhf.cards.markdown import counted, duration
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.distributed import processes
 from hf_rlhf.errors import HfRlhfError

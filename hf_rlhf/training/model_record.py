@@ -6,8 +6,9 @@ from typing import Any
 
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.models.fingerprint import identify
+from hf_rlhf.models.locate import PACKAGE_SCHEME
 from hf_rlhf.runs.preflight import model_config
-from hf_rlhf.runs.run import PACKAGE_SCHEME, Run
+from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import load_record, run_of_merged
 

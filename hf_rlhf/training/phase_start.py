@@ -12,10 +12,11 @@ from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.models.loading import CONFIG
 from hf_rlhf.runs.phases import Link
 from hf_rlhf.runs.run import Run
+from hf_rlhf.storage.checkpoints import changed, contents
 from hf_rlhf.storage.files import atomic_write_json
 from hf_rlhf.storage.pure_json import parse_json
 from hf_rlhf.storage.record import RECORD_NAME, load_record
-from hf_rlhf.training.checkpoints import changed, contents, newest_valid
+from hf_rlhf.training.checkpoints import newest_valid
 from hf_rlhf.training.record_sections import differences
 
 SAVED = "saved.json"

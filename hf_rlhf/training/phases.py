@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from hf_rlhf.distributed import main_does
 from hf_rlhf.errors import DiskError
 from hf_rlhf.evaluation.held_out import measure, measured_before, without_revision
 from hf_rlhf.evaluation.results import Evaluation, Measured
@@ -18,7 +19,6 @@ from hf_rlhf.runs.resolve import begun_from
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.files import atomic_write_bytes, whole_folder
 from hf_rlhf.storage.record import RECORD_NAME, load_record
-from hf_rlhf.together import main_does
 from hf_rlhf.training.chain_record import composed
 from hf_rlhf.training.phase_start import is_finished, note_saved, phase_start, starting_from
 from hf_rlhf.training.progress import SAMPLES_NAME, evenly, read_samples

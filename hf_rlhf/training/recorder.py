@@ -11,7 +11,8 @@ from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.files import atomic_write_text
-from hf_rlhf.storage.record import as_json, complete, load_record, now, write_record
+from hf_rlhf.storage.pure_json import as_json
+from hf_rlhf.storage.record import complete, load_record, now, write_record
 from hf_rlhf.storage.secrets import scrub
 from hf_rlhf.training.record_sections import (
     distribution,

@@ -10,15 +10,15 @@ from typing import Any
 from accelerate import PartialState
 from transformers import Trainer
 
+from hf_rlhf.distributed import main_does
 from hf_rlhf.errors import HfRlhfError, ModelError, PublishError
 from hf_rlhf.models.adapter_check import check_adapter
 from hf_rlhf.models.fingerprint import write_identity
 from hf_rlhf.models.loading import CONFIG
 from hf_rlhf.models.merge import merge_adapter
 from hf_rlhf.runs.run import Run
+from hf_rlhf.storage.checkpoints import is_valid
 from hf_rlhf.storage.files import whole_folder
-from hf_rlhf.together import main_does
-from hf_rlhf.training.checkpoints import is_valid
 from hf_rlhf.training.generation_cycle import Cycle
 
 Say = Callable[[str], None]

@@ -13,29 +13,28 @@ from datasets import disable_progress_bars
 from transformers import PrinterCallback, ProgressCallback, Trainer
 from transformers.utils import logging
 
+from hf_rlhf.distributed import main_does
 from hf_rlhf.errors import DiskError, HfRlhfError, JudgeError, PublishError, RewardError
 from hf_rlhf.evaluation.held_out import measure, measured_before, without_revision
 from hf_rlhf.evaluation.results import Measured
 from hf_rlhf.hub.checkpoints import INTERRUPTED_S, CheckpointPushes
 from hf_rlhf.hub.publish import finish_command, publish_run
+from hf_rlhf.models.lengths import has_new_head
 from hf_rlhf.models.loading import check_continued
 from hf_rlhf.rewards.abstentions import check_rewarded
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.runs.preflight import advice
-from hf_rlhf.runs.preflight_data import data_lines, has_new_head
+from hf_rlhf.runs.preflight_data import data_lines
 from hf_rlhf.runs.run import Run
+from hf_rlhf.storage.checkpoints import discard_unsealed, step_of, valid_checkpoints
 from hf_rlhf.storage.disk import disk_error
 from hf_rlhf.storage.pickles import refuse_code
 from hf_rlhf.storage.record import load_record
-from hf_rlhf.together import main_does
 from hf_rlhf.training.checkpoints import (
     AlreadyTrained,
     SealCheckpoints,
     StopIfTrained,
-    discard_unsealed,
     newest_valid,
-    step_of,
-    valid_checkpoints,
 )
 from hf_rlhf.training.generation_cycle import Cycle
 from hf_rlhf.training.library_warnings import head_is_new, tied_weights_in_place

@@ -20,11 +20,12 @@ import yaml
 from accelerate import DistributedType
 
 from hf_rlhf.cli.launch_configs import command, launch_configs, launch_configs_main, summary
-from hf_rlhf.distributed import launch_problems, planned, processes
+from hf_rlhf.config.run_files import choose_run_file
+from hf_rlhf.distributed import planned, processes
 from hf_rlhf.errors import ConfigError, HfRlhfError
+from hf_rlhf.runs.preflight_launch import launch_problems
 from hf_rlhf.runs.preflight_vllm import vllm_problems
 from hf_rlhf.runs.resolve import prepare
-from hf_rlhf.runs.run import choose_run_file
 
 LAUNCHER = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 CONFIGS = {name: path for name, path in launch_configs().items() if path.suffix == ".yaml"}
@@ -328,7 +329,7 @@ def test_the_mode_and_the_package_are_looked_at(monkeypatch):
 def test_a_sharded_optimizer_is_resumed_only_by_the_launch_that_wrote_it(tmp_path):
     """Elsewhere transformers would begin a new one without a word."""
     from hf_rlhf.runs import preflight
-    from hf_rlhf.training.checkpoints import seal
+    from hf_rlhf.storage.checkpoints import seal
 
     def said(kind: str, world: int) -> str:
         state = SimpleNamespace(distributed_type=DistributedType(kind))

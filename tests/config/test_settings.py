@@ -20,10 +20,11 @@ from hf_rlhf.config.registry import load, offered
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.settings import refusals, refused_problems, unclassified, value_problems
 from hf_rlhf.errors import ConfigError
+from hf_rlhf.models.locate import find_model
 from hf_rlhf.runs.preflight import advice, problems_of
 from hf_rlhf.runs.preflight_settings import ONLY_WITH
 from hf_rlhf.runs.resolve import prepare
-from hf_rlhf.runs.run import Run, find_model
+from hf_rlhf.runs.run import Run
 from tests.conftest import tiny_values
 
 TRAINERS = [point.name for point in offered("trainers")]
@@ -335,7 +336,7 @@ def _read_by(cls: type) -> set[str]:
     libraries = Path(transformers.__file__).parent, Path(trl.__file__).parent
     beside = [
         *package.rglob("*.py"),
-        *Path(tables.__file__).parent.glob("*.py"),
+        *Path(tables.__file__).parents[1].rglob("*.py"),
         *libraries[0].glob("training_args.py"),
         *libraries[0].glob("trainer_[!s]*.py"),
         *(

@@ -32,9 +32,9 @@ from hf_rlhf.hub.download import pull
 from hf_rlhf.hub.layout import eval_results
 from hf_rlhf.hub.publish import check_target, publish_run, publish_steps
 from hf_rlhf.models.merge import merge_adapter
+from hf_rlhf.storage.checkpoints import seal
 from hf_rlhf.storage.record import load_record, new_record, write_record
 from hf_rlhf.testing.hubs import forget_secrets, use_hub
-from hf_rlhf.training.checkpoints import seal
 
 local_hub = pytest.importorskip("hf_rlhf_local_hub")
 Fault = local_hub.Fault

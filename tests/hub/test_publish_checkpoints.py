@@ -21,9 +21,9 @@ from hf_rlhf.hub.checkpoints import CheckpointPushes
 from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.outbox import OUTBOX, published_steps
 from hf_rlhf.hub.publish import publish_run, publish_steps
+from hf_rlhf.storage.checkpoints import seal
 from hf_rlhf.storage.record import load_record
 from hf_rlhf.testing.hubs import forget_secrets, use_hub
-from hf_rlhf.training.checkpoints import seal
 
 local_hub = pytest.importorskip("hf_rlhf_local_hub")
 Fault = local_hub.Fault

@@ -7,7 +7,8 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from hf_rlhf.distributed import distributed_type, launch_problems, rank
+from hf_rlhf.distributed import distributed_type, rank
+from hf_rlhf.runs.preflight_launch import launch_problems
 
 training = TrainingArguments(output_dir="unused", use_cpu=sys.argv[1] == "use_cpu", bf16=False)
 spec = SimpleNamespace(expect_world_size=None, expect_distributed=None)

@@ -9,8 +9,7 @@ import pytest
 from hf_rlhf.data.sources import read_rows
 from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf.models.loading import find_adapter
-from hf_rlhf.models.locate import absent
-from hf_rlhf.runs.run import check_there, find_model
+from hf_rlhf.models.locate import absent, check_there, find_model
 
 NOBODY = "http://127.0.0.1:9"
 """The port of `discard`, where nobody listens."""

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hf_rlhf.distributed import planned
-from hf_rlhf.global_batch import PromptsPerStep
+from hf_rlhf.distributed import PromptsPerStep, planned
 
 
 @dataclass

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config.run_files import choose_run_file, run_files, told_as_shipped
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.runs.resolve import prepare
-from hf_rlhf.runs.run import choose_run_file, run_files, told_as_shipped
 from hf_rlhf.storage import bounded
 
 
@@ -195,7 +195,7 @@ def test_flash_attention_where_it_is_not_installed(tiny_run):
 def test_tokenizer_without_chat_template_or_pad_token(tiny_run, tmp_path):
     from transformers import AutoTokenizer
 
-    from hf_rlhf.runs.run import resolve_model_path
+    from hf_rlhf.models.locate import resolve_model_path
 
     source = resolve_model_path(tiny_run["model_name_or_path"])
     tokenizer = AutoTokenizer.from_pretrained(source)
@@ -354,7 +354,7 @@ def test_trainer_without_what_a_trainer_has(tiny_run, offer):
 
 def copied_model(tiny_run, folder):
     """Copy the tiny policy to `folder`, and have the run use it there."""
-    from hf_rlhf.runs.run import resolve_model_path
+    from hf_rlhf.models.locate import resolve_model_path
 
     shutil.copytree(resolve_model_path(tiny_run["model_name_or_path"]), folder)
     tiny_run["model_name_or_path"] = str(folder)

@@ -15,14 +15,8 @@ from hypothesis import strategies as st
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.runs import environment as machine
 from hf_rlhf.storage import record
-from hf_rlhf.storage.record import (
-    as_json,
-    complete,
-    load_record,
-    new_record,
-    problems_of,
-    write_record,
-)
+from hf_rlhf.storage.pure_json import as_json
+from hf_rlhf.storage.record import complete, load_record, new_record, problems_of, write_record
 
 EXAMPLE = Path(__file__).parents[1] / "golden" / "cards" / "finished_lora.json"
 

@@ -18,8 +18,8 @@ import torch
 from hf_rlhf.data.sources import read_file, read_rows
 from hf_rlhf.errors import DataError, ModelError, RunFolderError
 from hf_rlhf.models.merge import merge_adapter
+from hf_rlhf.storage.checkpoints import seal
 from hf_rlhf.storage.pickles import refuse_code
-from hf_rlhf.training.checkpoints import seal
 
 READ_ON_RESUME = [
     *("optimizer.pt", "scheduler.pt", "rng_state.pth", "rng_state_0.pth", "scaler.pt"),

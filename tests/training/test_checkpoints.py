@@ -9,20 +9,22 @@ import pytest
 import torch
 
 from hf_rlhf.errors import DiskError, RunFolderError
+from hf_rlhf.runs.preflight import cycle_in_steps
+from hf_rlhf.storage import checkpoints
+from hf_rlhf.storage.checkpoints import (
+    checksum,
+    discard_unsealed,
+    is_valid,
+    prune,
+    seal,
+    valid_checkpoints,
+)
 from hf_rlhf.storage.disk import Space
-from hf_rlhf.training import checkpoints
 from hf_rlhf.training.checkpoints import (
     AlreadyTrained,
     SealCheckpoints,
     StopIfTrained,
-    checksum,
-    cycle_in_steps,
-    discard_unsealed,
-    is_valid,
     newest_valid,
-    prune,
-    seal,
-    valid_checkpoints,
 )
 
 

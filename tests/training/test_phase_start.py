@@ -12,8 +12,8 @@ from hf_rlhf.cli.check import Finding
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.runs.phases import Link
+from hf_rlhf.storage.checkpoints import seal
 from hf_rlhf.training import phase_start, speed
-from hf_rlhf.training.checkpoints import seal
 from hf_rlhf.training.phase_start import note_saved, starting_from
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import RewardError, RunFolderError
+from hf_rlhf.storage.checkpoints import valid_checkpoints
 from hf_rlhf.storage.record import load_record, write_record
 from hf_rlhf.train import main, train
-from hf_rlhf.training.checkpoints import valid_checkpoints
 from hf_rlhf.training.run_folder import claimed
 
 pytestmark = pytest.mark.slow

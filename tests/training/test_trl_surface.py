@@ -40,9 +40,9 @@ def test_every_run_file_of_a_trainer_parses_and_its_settings_exist(name):
     from trl import ModelConfig
 
     from hf_rlhf.config.run_file import RunFile
+    from hf_rlhf.config.run_files import run_files
     from hf_rlhf.config.validation import check_settings
     from hf_rlhf.runs.phases import chain_of
-    from hf_rlhf.runs.run import run_files
 
     config = load("trainers", name).Config
     known = {item.name: item.type for cls in (config, ModelConfig) for item in fields(cls)}

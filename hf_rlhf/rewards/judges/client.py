@@ -1,6 +1,7 @@
 """How one model behind an API is asked, whatever it is asked for: caps, repeats, outages, cost.
 
-Judges ask for verdicts (`hf_rlhf.rewards.judges.openai`), writers for texts (`hf_rlhf.rewards.judges.text_generation`).
+Judges ask for verdicts (`hf_rlhf.rewards.judges.openai`), writers for texts
+(`hf_rlhf.rewards.judges.text_generation`).
 """
 
 import asyncio

@@ -167,7 +167,8 @@ class LexicalJudge:
         return {
             "judge": "lexical",
             "model": None,
-            "method": "word comparison; no paraphrase, no inference (hf_rlhf.rewards.judges.lexical)",
+            "method": "word comparison; no paraphrase, no inference "
+            "(hf_rlhf.rewards.judges.lexical)",
             "full": self.full,
             "partial": self.partial,
             "spread": self.spread,

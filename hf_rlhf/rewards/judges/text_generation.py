@@ -87,7 +87,7 @@ class TextCache(DiskCache[Text | NoText]):
 class OpenAIText:
     """Ask a language model behind an API like OpenAI's for texts. Picklable; it holds no key.
 
-    The fields are those of `hf_rlhf.rewards.judges.openai.OpenAIJudge`, with the same meaning. Raises
+    The fields are those of `hf_rlhf.rewards.judges.openai.OpenAIJudge` and mean the same. Raises
     JudgeError for settings that cannot work.
     """
 

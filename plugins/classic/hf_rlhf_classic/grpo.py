@@ -7,8 +7,8 @@ from typing import Any, Self
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from hf_rlhf.distributed import PromptsPerStep
 from hf_rlhf.errors import Problem
-from hf_rlhf.global_batch import PromptsPerStep
 from hf_rlhf.models.loading import policy_arguments
 from hf_rlhf.runs.run import Run
 from hf_rlhf_classic.checks import common_problems

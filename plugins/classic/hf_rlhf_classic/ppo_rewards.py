@@ -6,9 +6,9 @@ from typing import Any
 
 from hf_rlhf.evaluation.evaluate import evaluate
 from hf_rlhf.evaluation.results import Evaluation
+from hf_rlhf.models.lengths import completion_length
 from hf_rlhf.rewards.abstentions import Abstentions
 from hf_rlhf.rewards.composed import ComposedReward, Part
-from hf_rlhf.runs.preflight_data import completion_length
 from hf_rlhf.runs.run import Run
 from hf_rlhf.training.progress import ShowProgress
 from hf_rlhf_classic.encoding import ended, joined, tokens

@@ -6,7 +6,7 @@ from typing import Any
 
 from hf_rlhf.cards.markdown import counted, no_interval
 from hf_rlhf.errors import HfRlhfError
-from hf_rlhf.runs.run import resolve_model_path
+from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.storage.record import RECORD_NAME, load_record
 
 METRIC = "pair_accuracy"

@@ -160,7 +160,7 @@ class RewardModel:
         from hf_rlhf.models.adapter import read_adapter
         from hf_rlhf.models.fingerprint import check_base
         from hf_rlhf.models.loading import find_adapter
-        from hf_rlhf.runs.run import check_there, resolve_model_path
+        from hf_rlhf.models.locate import check_there, resolve_model_path
 
         path = resolve_model_path(self.model)
         if not Path(path).exists():

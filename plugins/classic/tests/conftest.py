@@ -53,7 +53,7 @@ def gpt2(tmp_path: Path) -> Callable[..., str]:
     """
     from transformers import AutoTokenizer
 
-    from hf_rlhf.runs.run import resolve_model_path
+    from hf_rlhf.models.locate import resolve_model_path
 
     def make(name: str = "gpt2", **attributes: Any) -> str:
         source = resolve_model_path("package://hf_rlhf_classic/tiny_sft")

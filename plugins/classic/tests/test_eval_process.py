@@ -76,7 +76,7 @@ def test_models_and_adapters_of_a_hub(tmp_path):
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    from hf_rlhf.runs.run import resolve_model_path
+    from hf_rlhf.models.locate import resolve_model_path
 
     base = Path(resolve_model_path(f"{ROOT}/tiny_sft"))
     model = AutoModelForCausalLM.from_pretrained(base)

@@ -324,6 +324,6 @@ def test_it_keeps_the_contract_of_trainers(given):
 
 
 def test_the_shipped_run_files_parse():
-    from hf_rlhf.runs.run import run_files
+    from hf_rlhf.config.run_files import run_files
 
     assert set(run_files("iterative_dpo")) >= {"tiny", "gpt2_hh"}

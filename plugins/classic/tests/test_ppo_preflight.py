@@ -12,8 +12,8 @@ from transformers import AutoTokenizer
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ConfigError, ModelError
 from hf_rlhf.models.loading import find_adapter
+from hf_rlhf.models.locate import find_model
 from hf_rlhf.runs.resolve import prepare
-from hf_rlhf.runs.run import find_model
 from hf_rlhf.testing.offering import offering
 from hf_rlhf.testing.tiny import make_tiny_policy
 from hf_rlhf_classic.scoring import RewardModel

@@ -34,7 +34,7 @@ PROMPTS, ANSWERS = ["1+1=", "2+2=", "3+3="], ["2", "five", "6 and more"]
 @pytest.fixture(scope="module")
 def scorer(tmp_path_factory):
     """Return the folder of a reward model with an untrained head."""
-    from hf_rlhf.runs.run import resolve_model_path
+    from hf_rlhf.models.locate import resolve_model_path
 
     folder = tmp_path_factory.mktemp("scorer")
     source = resolve_model_path(MODEL)

@@ -5,10 +5,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config.run_files import choose_run_file
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import prepare
-from hf_rlhf.runs.run import choose_run_file
 from hf_rlhf_classic.likelihood import likelihoods
 from hf_rlhf_classic.sft import SupervisedTrainer, encoder
 

@@ -3,9 +3,9 @@
 import pytest
 
 from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config.run_files import choose_run_file
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.runs.resolve import prepare
-from hf_rlhf.runs.run import choose_run_file
 from hf_rlhf.testing.rows import write_rows
 
 # What the recipe is, and what its run files therefore must say.

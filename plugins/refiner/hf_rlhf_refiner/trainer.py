@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from trl import GRPOConfig, GRPOTrainer
 
-from hf_rlhf.global_batch import PromptsPerStep
+from hf_rlhf.distributed import PromptsPerStep
 from hf_rlhf.models.loading import policy_arguments
 from hf_rlhf.runs.run import Run
 

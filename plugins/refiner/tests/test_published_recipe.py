@@ -5,7 +5,7 @@ from pathlib import Path
 import yaml
 
 import hf_rlhf_refiner
-from hf_rlhf.training.checkpoints import prune, seal, valid_checkpoints
+from hf_rlhf.storage.checkpoints import prune, seal, valid_checkpoints
 
 RUN_FILE = Path(hf_rlhf_refiner.__file__).parent / "runs" / "published.yaml"
 

@@ -48,8 +48,8 @@ def check_steps(planner: Planner, plan: Sequence[Planned]) -> None:
 
 
 def _prepare(one: Planned) -> None:
+    from hf_rlhf.models.locate import find_model, load_tokenizer
     from hf_rlhf.runs.resolve import prepare, prepare_scoring
-    from hf_rlhf.runs.run import find_model, load_tokenizer
 
     values = {**one.values, "output_dir": str(one.run_folder())}
     if REFERENCE.search(str(values.get("adapter"))):

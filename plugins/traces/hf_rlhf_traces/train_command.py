@@ -64,7 +64,7 @@ def run_values(
 
     `overrides` are not in it, but for what follows from a `--max_length`.
     """
-    from hf_rlhf.runs.run import choose_run_file
+    from hf_rlhf.config.run_files import choose_run_file
 
     file = choose_run_file(f"traces_{chosen.strategy}", chosen.run, None)
     # What its `card` says is of the data that it is shipped for.
@@ -110,7 +110,7 @@ def _check_options(overrides: Sequence[str]) -> None:
 
 def _check_model(name: str | None) -> None:
     """Raise ConfigError for a `--model` that is not there, which the run file calls otherwise."""
-    from hf_rlhf.runs.run import find_model
+    from hf_rlhf.models.locate import find_model
 
     try:
         if name is not None:

@@ -65,7 +65,7 @@ def store(made: Path, tmp_path: Path) -> Path:
 def tokenizer() -> Any:
     from transformers import AutoTokenizer
 
-    from hf_rlhf.runs.run import resolve_model_path
+    from hf_rlhf.models.locate import resolve_model_path
 
     return AutoTokenizer.from_pretrained(resolve_model_path("package://hf_rlhf_classic/tiny_sft"))
 

@@ -47,7 +47,7 @@ def asked(store: Path, **given: Any) -> argparse.Namespace:
 
 @pytest.mark.parametrize("form", ["multiturn", "summary_prefix", "summary_only", "summary_both"])
 def test_the_world_in_memory_is_what_the_verbs_build(form: Any, store: Path) -> None:
-    from hf_rlhf.runs.run import load_tokenizer, resolve_model_path
+    from hf_rlhf.models.locate import load_tokenizer, resolve_model_path
 
     made = traces_multihop(form=form, traces=24, seed=5)
     tokenizer = load_tokenizer(resolve_model_path(BASE), None)
@@ -337,8 +337,8 @@ def test_the_verb_plans_trains_goes_on_refuses_and_replaces(store: Path) -> None
 
 
 def test_lora_is_had_by_the_options_that_the_gpu_run_files_name() -> None:
+    from hf_rlhf.config.run_files import choose_run_file
     from hf_rlhf.runs.resolve import prepare
-    from hf_rlhf.runs.run import choose_run_file
 
     files = Path(train_command.__file__).parent.glob("runs/*/qwen2_5_7b.yaml")
     texts = [file.read_text(encoding="utf-8") for file in files]

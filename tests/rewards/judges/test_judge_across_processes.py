@@ -54,7 +54,7 @@ print(json.dumps(held))
 
 BOOK = """
 import asyncio, json, sys, time
-from hf_rlhf.rewards.judges import limits as module
+from hf_rlhf.rewards.judges import rate_limits as limits as module
 class Clock:
     monotonic = time.monotonic
     def time():
@@ -169,7 +169,8 @@ def test_two_servers_do_not_share_a_cap():
 
 def test_a_dead_process_frees_its_place(tmp_path):
     hold = (
-        "import asyncio, os\nfrom hf_rlhf.rewards.judges.rate_limits import Limits\nasync def f():\n"
+        "import asyncio, os\nfrom hf_rlhf.rewards.judges.rate_limits import Limits\n"
+        "async def f():\n"
         "  async with Limits('server', 1).call(1): os._exit(0)\nasyncio.run(f())"
     )
     outputs([start(hold, tmp_path)])
@@ -183,7 +184,8 @@ def test_a_dead_process_frees_its_place(tmp_path):
 
 def test_a_forked_child_neither_frees_nor_keeps_the_place_of_its_parent(tmp_path):
     hold = (
-        "import asyncio, os, sys, time\nfrom hf_rlhf.rewards.judges.rate_limits import Limits\nasync def f():\n"
+        "import asyncio, os, sys, time\nfrom hf_rlhf.rewards.judges.rate_limits import Limits\n"
+        "async def f():\n"
         "  async with Limits('server', 1).call(1):\n"
         "    child = os.fork()\n"
         "    if not child: os.write(1, b'forked '); os.close(1); time.sleep(600); os._exit(0)\n"

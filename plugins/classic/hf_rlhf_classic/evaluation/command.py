@@ -24,7 +24,7 @@ def command(argv: Sequence[str]) -> int:
     from transformers.utils import logging
 
     from hf_rlhf.config.run_file import RunFile
-    from hf_rlhf.runs.run import choose_run_file
+    from hf_rlhf.config.run_files import choose_run_file
     from hf_rlhf.training.library_warnings import ignore_old_names
     from hf_rlhf_classic.evaluation.measure import evaluate
     from hf_rlhf_classic.evaluation.plan import make_plan

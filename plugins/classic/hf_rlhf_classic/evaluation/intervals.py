@@ -30,7 +30,8 @@ def ratio(above: Table, below: Table, *, resamples: int = 10_000, seed: int = 0)
     A cell of which either is None is left out. Seeds and prompts are crossed: a resample draws
     seeds and prompts with replacement, and a prompt stands in it with all of the drawn seeds'
     values, since they answered the same one. With one seed this is the bootstrap over prompts
-    (Efron 1979). With few seeds a bootstrap over them is too narrow; `hf_rlhf.evaluation.statistics.crossed_mean`
+    (Efron 1979). With few seeds a bootstrap over them is too narrow;
+    `hf_rlhf.evaluation.statistics.crossed_mean`
     is for that. `n` counts the prompts. Returns None where nothing is left or sum(below) is 0.
     """
     tops, bottoms = _cells(above, below)

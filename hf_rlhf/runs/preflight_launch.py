@@ -1,0 +1,129 @@
+"""Whether the processes that run are those that were asked for.
+
+accelerate falls back silently: `--cpu --num_processes 2` starts one process, FSDP on the CPU
+is plain DDP, and ranks that find neither a GPU nor `use_cpu` each train alone, into one folder.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.config.validation import near
+from hf_rlhf.distributed import deepspeed_requested, distributed_type, fsdp_requested, is_planned
+from hf_rlhf.errors import Problem
+
+if TYPE_CHECKING:
+    from hf_rlhf.runs.run import Run
+
+
+CONFIGS = "`hf-rlhf launch-configs` lists launch configurations that do what they say."
+
+
+_TASKS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+"""Where those that start one command many times say how many times."""
+
+
+def launch_problems(run: "Run", where: Callable[[str], str]) -> Iterator[Problem]:
+    """Yield what differs between the processes asked for and the ones that run.
+
+    What the run file expects is compared last: a cause says more than two numbers.
+    `where` says where in the run file a top-level key stands.
+    """
+    kind, real = run.spec.expect_distributed, distributed_type(run.training)
+    known = [one.value for one in type(run.training.distributed_state.distributed_type)]
+    if kind is not None and kind.upper() not in known:
+        guess = near(kind, [one.lower() for one in known])
+        fix = f"Is `{guess.upper()}` meant?" if guess else f"One of {', '.join(known)}."
+        what = f"{kind!r} is no DistributedType of accelerate."
+        yield Problem(where("expect_distributed"), what, fix)
+        return
+    if is_planned():
+        return
+    found = [*_alone(run), *_undistributed(run.training), *_data_parallel(run.training)]
+    if found:
+        yield from found
+        return
+    size, actual = run.spec.expect_world_size, run.training.world_size
+    if size is not None and size != actual:
+        what = f"{size} processes were expected, {actual} launched."
+        yield Problem(where("expect_world_size"), what, CONFIGS)
+    if kind is not None and kind.upper() != real:
+        what = f"{kind} was expected, the launch is {real}."
+        yield Problem(where("expect_distributed"), what, CONFIGS)
+
+
+def _alone(run: "Run") -> Iterator[Problem]:
+    """Processes that were launched together but do not know of each other."""
+    actual = run.training.world_size
+    together = int(os.environ.get("WORLD_SIZE") or 1)
+    if together > actual:
+        yield Problem(
+            "launch",
+            f"{together} processes were launched, and each would train alone, on everything.",
+            "They found no GPUs: on the CPU the run says `use_cpu: true`.",
+        )
+        return
+    # Said of the very launch that runs, an expectation settles what is only likely below.
+    if run.spec.expect_world_size == actual:
+        return
+    # One launcher a task, or no launcher at all.
+    tasks = max(int(os.environ.get(name) or 1) for name in _TASKS)
+    together = tasks * int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    if tasks > 1 and together > actual:
+        yield Problem(
+            "launch",
+            f"{tasks} tasks were started with {together} processes in all, but only {actual} train "
+            "together.",
+            "Start one launcher a machine, each with --num_machines, --machine_rank and "
+            "--main_process_ip (`hf-rlhf launch-configs slurm`). If the tasks are runs of their "
+            f"own, say `expect_world_size: {actual}`.",
+        )
+    elif "WORLD_SIZE" not in os.environ and _meant_several(os.environ):
+        yield Problem(
+            "launch",
+            "`accelerate launch` was asked for several processes and started one.",
+            "It does so for `--cpu` and for `distributed_type` NO and MULTI_CPU. On the CPU: "
+            "`hf-rlhf launch-configs cpu_ddp`. If one is meant, say `expect_world_size: 1`.",
+        )
+
+
+def _meant_several(environ: Mapping[str, str]) -> bool:
+    """Return whether accelerate's launcher of one process was asked for more.
+
+    It sets MASTER_PORT then, and nothing else (`prepare_simple_launcher_cmd_env`). A user's own
+    MASTER_PORT is in the launcher's environment too.
+    """
+    import psutil
+
+    if "MASTER_PORT" not in environ or "ACCELERATE_MIXED_PRECISION" not in environ:
+        return False
+    try:
+        return "MASTER_PORT" not in psutil.Process(os.getppid()).environ()
+    except psutil.Error:
+        return False  # another user's, or gone: nothing to compare with
+
+
+def _undistributed(training: Any) -> Iterator[Problem]:
+    real = distributed_type(training)
+    asked = {"DEEPSPEED": deepspeed_requested(training), "FSDP": fsdp_requested(training)}
+    for kind, wanted in asked.items():
+        if wanted and real != kind:
+            yield Problem(
+                "launch",
+                f"{kind} was asked for, but accelerate would make it {real} without a word.",
+                "FSDP needs GPUs, and a launcher that starts a process for each."
+                if kind == "FSDP"
+                else "Unset ACCELERATE_USE_CPU, and use `accelerate launch`.",
+            )
+
+
+def _data_parallel(training: Any) -> Iterator[Problem]:
+    """One process that sees several GPUs multiplies its batch by their number."""
+    if training.n_gpu > 1:
+        yield Problem(
+            "launch",
+            f"one process sees {training.n_gpu} GPUs, and would train with torch's DataParallel on "
+            f"a batch {training.n_gpu} times as large.",
+            "Launch a process for each (`hf-rlhf launch-configs ddp`), or show it one: "
+            "`CUDA_VISIBLE_DEVICES=0`.",
+        )
