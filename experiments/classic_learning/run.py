@@ -137,7 +137,7 @@ def attempt(cell: Cell, out: Path) -> str:
 
 
 def _child(cell: Cell, out: Path) -> None:
-    from hf_rlhf.training.run_folder import claimed
+    from hf_rlhf.storage.lock import claimed
 
     with ExitStack() as stack:
         try:

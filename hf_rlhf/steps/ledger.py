@@ -136,7 +136,7 @@ class Ledger:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from working in the folder; raise RunFolderError if one does."""
-        from hf_rlhf.training.run_folder import claimed
+        from hf_rlhf.storage.lock import claimed
 
         with claimed(self.folder, self.folder_option):
             self._locked = True

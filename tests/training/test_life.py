@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader
 from trl.trainer.utils import RepeatSampler
 
 from hf_rlhf.errors import RunFolderError
+from hf_rlhf.storage.lock import claimed
 from hf_rlhf.training import signals as stopping
 from hf_rlhf.training.generation_cycle import Boundary, Cycle
 from hf_rlhf.training.record_sections import sessions
-from hf_rlhf.training.run_folder import claimed
 from hf_rlhf.training.signals import Stopping, Terminated
 from hf_rlhf.training.trackers import NewSteps, one_run
 
@@ -368,7 +368,7 @@ def test_trackers_get_the_runs_own_name_and_the_environment_comes_back(tmp_path,
 @pytest.mark.slow
 def test_a_folder_is_free_when_its_owner_was_killed_though_its_children_live(tmp_path):
     code = (
-        "import os, sys, time, pathlib; from hf_rlhf.training.run_folder import claimed\n"
+        "import os, sys, time, pathlib; from hf_rlhf.storage.lock import claimed\n"
         "with claimed(pathlib.Path(sys.argv[1])):\n"
         "    if os.fork() == 0: time.sleep(20); os._exit(0)\n"
         "    os.kill(os.getpid(), 9)"

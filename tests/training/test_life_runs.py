@@ -17,9 +17,9 @@ from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.storage.checkpoints import valid_checkpoints
+from hf_rlhf.storage.lock import claimed
 from hf_rlhf.storage.record import load_record
 from hf_rlhf.train import train
-from hf_rlhf.training.run_folder import claimed
 
 pytestmark = pytest.mark.slow
 

@@ -12,6 +12,7 @@ from datasets import DatasetDict
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.storage.lock import OWNER_NAME, claimed
 from hf_rlhf.storage.record import load_record, write_record
 from hf_rlhf.training.dry_run import plan
 from hf_rlhf.training.record_sections import (
@@ -22,7 +23,7 @@ from hf_rlhf.training.record_sections import (
     usage_of,
 )
 from hf_rlhf.training.recorder import Recorder
-from hf_rlhf.training.run_folder import OWNER_NAME, claimed, previous_record
+from hf_rlhf.training.run_folder import previous_record
 
 TOLD = {"repo_id": "me/it", "base_model": "me/base"}
 

@@ -42,7 +42,7 @@ class Condition(_Part):
 
 
 class Preparation(_Part):
-    """Commands that make what runs read, once for the study, for each seed, or for each block and seed."""
+    """Commands that make what runs read: once, for each seed, or for each block and seed."""
 
     per: Literal["study", "seed", "block"] = "seed"
     after: list[str] = []

@@ -47,7 +47,7 @@ class Store:
 
         Raises RunFolderError when the folder holds other things.
         """
-        from hf_rlhf.training.run_folder import claimed
+        from hf_rlhf.storage.lock import claimed
 
         store = cls(folder, "--out")
         if not (folder / MANIFEST).exists():
@@ -157,7 +157,7 @@ class Store:
         meanwhile, so that a process killed as it swaps old files for new ones leaves no word on
         the wrong ones; an error leaves the step as it was.
         """
-        from hf_rlhf.training.run_folder import claimed
+        from hf_rlhf.storage.lock import claimed
 
         with claimed(self.folder, self.chosen_by):
             for other in after:
@@ -209,8 +209,8 @@ class Store:
 
 
 def _holds_other(folder: Path) -> bool:
+    from hf_rlhf.storage.lock import OWNER_NAME
     from hf_rlhf.storage.record import LOCK_NAME
-    from hf_rlhf.training.run_folder import OWNER_NAME
 
     if not folder.is_dir():
         return folder.exists()

@@ -172,7 +172,7 @@ def _begin(out: Path, asked: Mapping[str, Any], *, overwrite: bool) -> Iterator[
     built anew since, where it is not to be replaced: it may have taken days.
     """
     from hf_rlhf.storage.files import atomic_write_json
-    from hf_rlhf.training.run_folder import claimed
+    from hf_rlhf.storage.lock import claimed
 
     note = out.with_name(f"{out.name}.begun.json")
     aside = out.with_name(f".{out.name}.replaced")

@@ -9,7 +9,7 @@ import pytest
 
 from hf_rlhf.cli import main
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.training.run_folder import claimed
+from hf_rlhf.storage.lock import claimed
 from hf_rlhf_traces import options
 from hf_rlhf_traces.command import VERBS, command
 from hf_rlhf_traces.store import Store

@@ -14,8 +14,8 @@ import pytest
 
 from hf_rlhf.cli.launch_configs import launch_configs
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
+from hf_rlhf.storage.lock import claimed
 from hf_rlhf.training.record_sections import as_shell
-from hf_rlhf.training.run_folder import claimed
 from hf_rlhf_traces import train_command
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.dataset import traces

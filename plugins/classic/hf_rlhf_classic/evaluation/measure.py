@@ -19,10 +19,10 @@ from hf_rlhf.evaluation.generation import generate
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.runs.environment import environment
 from hf_rlhf.storage.files import atomic_write_json, atomic_write_text
+from hf_rlhf.storage.lock import claimed
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import now
 from hf_rlhf.storage.secrets import scrub
-from hf_rlhf.training.run_folder import claimed
 from hf_rlhf_classic.evaluation import intervals
 from hf_rlhf_classic.evaluation.checkpoints import Checkpoint
 from hf_rlhf_classic.evaluation.compare import Compared, Pair, compare

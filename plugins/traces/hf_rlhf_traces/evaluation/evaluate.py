@@ -67,7 +67,7 @@ def evaluate(
     ModelError for a model that cannot be used; DataError as `held_out` does; ConfigError for
     claims that cannot be judged. All before any weights load.
     """
-    from hf_rlhf.training.run_folder import claimed
+    from hf_rlhf.storage.lock import claimed
 
     data = _data(store, options)
     candidates = [_candidate(label, asked) for label, asked in models.items()]
