@@ -11,14 +11,16 @@ from typing import Any
 
 from hf_rlhf.config.overrides import value_of
 from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config.run_files import choose_run_file
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf.runs.run import choose_run_file
 from hf_rlhf.steps import differences
 from hf_rlhf.steps.digests import file_digest
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.secrets import scrub
 from hf_rlhf_studies.study import PLACEHOLDER, Cell, Study
 
+REFERENCE = re.compile(r"\{(weights|folder|prepared):(\{\w+\}|[\w.=+-]+)\}")
+"""A placeholder that names a condition or preparation; the name may be a placeholder itself."""
 NOT_COMPARED = ("publish", "card", "output_dir", "seed")
 """Keys of a run file that change nothing of what is trained and measured."""
 
@@ -103,51 +105,47 @@ class Runs:
 
     def tasks(self, cells: Sequence[Cell]) -> list[Task]:
         """Return the tasks of cells, each after those that it reads."""
+        known: dict[str, Task] = {}
+        for cell in self.study.cells():
+            preparations = [self._preparation(name, cell) for name in self.study.file.prepare]
+            known |= {task.step: task for task in (*preparations, *self._cell_tasks(cell))}
         found: dict[str, Task] = {}
+
+        def add(task: Task) -> None:
+            if task.step not in found:
+                for step in task.after:
+                    add(known[step])
+                found[task.step] = task
+
         for cell in cells:
             for task in self._cell_tasks(cell):
-                for needed in self._needed(task):
-                    found.setdefault(needed.step, needed)
-                found.setdefault(task.step, task)
+                add(known[task.step])
         return list(found.values())
-
-    def _needed(self, task: Task) -> Iterator[Task]:
-        """Yield the tasks that a task reads, first those that they read themselves."""
-        known = {one.step: one for one in self._all_tasks()}
-        for step in task.after:
-            yield from self._needed(known[step])
-            yield known[step]
-
-    def _all_tasks(self) -> Iterator[Task]:
-        for cell in self.study.cells():
-            yield from self._cell_tasks(cell)
-            for name in self.study.file.prepare:
-                yield self._preparation(name, cell)
 
     def _cell_tasks(self, cell: Cell) -> Iterator[Task]:
         condition = self.study.file.conditions[cell.condition]
         if condition.trained:
-            read = [condition.start, condition.settings, condition.settings_file]
+            read = [condition.settings, condition.settings_file, self.study.file.settings]
             yield Task(
                 step=cell.folder,
                 kind="run",
                 cell=cell,
                 log=self.beside(cell, ".log"),
-                after=self._references([*read, self.study.file.settings], cell),
+                after=self._references(read, cell, condition.start),
                 inputs=lambda: {"run": compared(self.run_file(cell).values)},
                 command=lambda: self._written_run(cell),
                 output=self.folder(cell),
             )
         if (commands := self.study.file.measure) is not None:
             own = (cell.folder,) if condition.trained else ()
-            read = [] if condition.trained else [condition.start]
+            start = None if condition.trained else condition.start
             out = self.beside(cell, ".measured.json")
             yield Task(
                 step=f"{cell.folder}/measured",
                 kind="measure",
                 cell=cell,
                 log=self.beside(cell, ".measured.log"),
-                after=tuple(dict.fromkeys((*own, *self._references([*read, commands], cell)))),
+                after=tuple(dict.fromkeys((*own, *self._references(commands, cell, start)))),
                 inputs=lambda: self._command_inputs(commands, cell),
                 command=lambda: self._shell(commands, cell, out=str(out)),
                 output=out,
@@ -229,30 +227,23 @@ class Runs:
             raise ConfigError([Problem(str(self.study.source), what, fix)])
         return known[name]
 
-    def _references(self, values: Any, cell: Cell) -> tuple[str, ...]:
-        """Return the steps that placeholders and a start name."""
+    def _references(self, values: Any, cell: Cell, start: str | None = None) -> tuple[str, ...]:
+        """Return the steps that a start and the placeholders within values name."""
         conditions = self.study.file.conditions
-        names: list[str] = []
-        if isinstance(values, list) and values and values[0] in conditions:
-            names.append(values[0])  # `from`
-        text = json.dumps(values)
-        # A name may itself be a placeholder: `{weights:{reference}}`.
-        inner = re.compile(r"\{(weights|folder|prepared):(\{\w+\}|[\w.=+-]+)\}")
-        steps = []
-        for kind, word in inner.findall(text):
+        names = [start] if start in conditions else []
+        steps: list[str] = []
+        for kind, word in REFERENCE.findall(json.dumps([values, start])):
             name = str(self.fill(word, cell))
-            if kind == "prepared":
+            if kind == "prepared" and name in self.study.file.prepare:
                 steps.append(self._preparation(name, cell).step)
-            else:
+            elif name in conditions:
                 names.append(name)
         for name in names:
             other = replace(cell, condition=name)
-            if name == cell.condition:
-                continue
             if conditions[name].trained:
-                steps.append(other.folder)
-            elif conditions[name].start:
-                steps += self._references([conditions[name].start], other)
+                steps += [other.folder] if other != cell else []
+            else:
+                steps += self._references([], other, conditions[name].start)
         return tuple(dict.fromkeys(steps))
 
     def _written_run(self, cell: Cell) -> list[str]:
