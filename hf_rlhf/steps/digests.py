@@ -48,12 +48,15 @@ def file_digest(path: Path) -> str:
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return a line for each value that differs: `train.seed: 1 -> 2`, `data changed`.
 
-    Mappings are compared key by key, at any depth. Of two digests only the name is shown.
+    Mappings, and lists of one length, are compared item by item at any depth. Of two digests only
+    the name is shown.
     """
     return list(_differences(plain(before), plain(now), ""))
 
 
 def _differences(before: Any, now: Any, name: str) -> Iterator[str]:
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        before, now = dict(enumerate(before)), dict(enumerate(now))
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         for key in {**before, **now}:
             inner = f"{name}.{key}".lstrip(".")

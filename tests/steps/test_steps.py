@@ -203,13 +203,14 @@ def test_the_ledger_is_readable(work):
 
 
 def test_differences_go_into_mappings_and_hide_digests():
-    before = {"data": digest(1), "train": {"seed": 1, "old": True}, "same": [1]}
-    now = {"data": digest(2), "train": {"seed": 2, "new": digest(3)}, "same": (1,)}
+    before = {"data": digest(1), "train": {"seed": 1, "old": True}, "same": [1], "w": [{"a": 1}]}
+    now = {"data": digest(2), "train": {"seed": 2, "new": digest(3)}, "same": (1,), "w": [{"a": 2}]}
     assert differences(before, now) == [
         "data changed",
         "train.seed: 1 -> 2",
         "train.old was removed (true)",
         "train.new was added",
+        "w.0.a: 1 -> 2",
     ]
 
 

@@ -19,10 +19,11 @@ from hf_rlhf.errors import ConfigError, Problem, RunFolderError
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.record import LOCK_NAME, load_record
+from hf_rlhf_studies.check import check
 from hf_rlhf_studies.folder import StudyFolder, TaskStatus, read_state
 from hf_rlhf_studies.jobs import Job, JobEnd, run_jobs
 from hf_rlhf_studies.plots import draw
-from hf_rlhf_studies.report import answers, control_results, markdown, with_interval
+from hf_rlhf_studies.report import answers, control_results, markdown, title_of, with_interval
 from hf_rlhf_studies.results import ROWS_NAME, Results, collect, read_rows
 from hf_rlhf_studies.runs import Runs, Task
 from hf_rlhf_studies.study import Cell, Study
@@ -113,12 +114,12 @@ def _run(content: Study, out: Path, options: argparse.Namespace, argv: Sequence[
     folder = StudyFolder(Runs(content, out, launch))
     tasks = folder.runs.tasks(cells)
     if options.dry_run:
-        for status in folder.statuses(tasks):
-            words = _command_of(folder, status.task)
-            print(f"{_line(status)}\n  {words}" if words else _line(status))
+        check(folder, _to_run(folder, tasks))
+        show_plan(folder, tasks)
         return 0
     with folder.locked():
-        folder.begin(content.source.read_text(encoding="utf-8"), ["study", *argv])
+        folder.begin(content.file.model_dump(by_alias=True), ["study", *argv])
+        check(folder, _to_run(folder, tasks))
         stopped = perform(folder, tasks, options.jobs, redo=options.redo)
         results = collect(folder)
         write_report(results, folder.out)
@@ -142,10 +143,18 @@ def _chosen(content: Study, options: argparse.Namespace) -> tuple[list[Cell], li
     return [], [Problem("--only, --seeds (command line)", "choose no run.", fix)]
 
 
-def _command_of(folder: StudyFolder, task: Task) -> str:
-    if task.kind != "run" or task.cell is None:
-        return ""
-    return shlex.join(folder.runs.run_command(task.cell))
+def _to_run(folder: StudyFolder, tasks: Sequence[Task]) -> list[Cell]:
+    """Return the cells whose runs are still to do."""
+    statuses = folder.statuses([task for task in tasks if task.kind == "run"])
+    return [one.task.cell for one in statuses if one.state != "done" and one.task.cell]
+
+
+def show_plan(folder: StudyFolder, tasks: Sequence[Task]) -> None:
+    """Print how each task stands, with the command line of each run."""
+    for status in folder.statuses(tasks):
+        print(_line(status))
+        if status.task.kind == "run" and status.task.cell is not None:
+            print(f"  {shlex.join(folder.runs.run_command(status.task.cell))}")
 
 
 def perform(
@@ -301,9 +310,9 @@ def write_report(results: Results, folder: Path) -> None:
     console = Console(highlight=False, markup=False)
     for one in answers(results, predicted=True):
         block = f" ({one.block})" if one.block else ""
-        name = one.question.name or f"{one.question.condition} - {one.question.against}"
         numbers = f"{one.question.metric} {with_interval(one.difference)}"
-        console.print(f"{name}{block}: {one.verdict}; {numbers}", soft_wrap=True)
+        words = f"{title_of(one.question)}{block}: {one.verdict}; {numbers}"
+        console.print(words, soft_wrap=True)
     for control in control_results(results):
         name = control.control.name or control.control.condition
         console.print(f"control {name}: {control.outcome}", soft_wrap=True)

@@ -75,13 +75,10 @@ def answers(results: Results, *, predicted: bool) -> list[Answer]:
     for question in file.questions:
         if (question.predicted is not None) != predicted:
             continue
-        measure = results.difference if question.of == "value" else results.difference_of_gains
         for block in question.blocks or file.blocks:
-            pair = (question.condition, question.against)
-            if results.seeds(block, *pair):
-                difference = measure(block, *pair, question.metric)
-                if difference is not None:
-                    found.append((question, block, difference))
+            difference = _difference(results, question, block)
+            if difference is not None:
+                found.append((question, block, difference))
     p_values = adjusted([difference.p for _, _, difference in found])
     return [
         Answer(question, block, difference, p, _verdict(results, question, block, difference, p))
@@ -89,13 +86,24 @@ def answers(results: Results, *, predicted: bool) -> list[Answer]:
     ]
 
 
+def _difference(results: Results, question: Question, block: str) -> Estimate | None:
+    one, other, metric = question.condition, question.against, question.metric
+    if not results.seeds(block, one, *([other] if other else [])):
+        return None
+    if other is None:
+        return results.gain(block, one, metric)
+    if question.of == "gain":
+        return results.difference_of_gains(block, one, other, metric)
+    return results.difference(block, one, other, metric)
+
+
 def _verdict(
     results: Results, question: Question, block: str, difference: Estimate, p: float | None
 ) -> str:
     if question.predicted is None:
         return ""
-    pair = (question.condition, question.against)
-    if why := results.incomparable(block, *pair, question.metric):
+    pair = [name for name in (question.condition, question.against) if name]
+    if len(pair) == 2 and (why := results.incomparable(block, *pair, question.metric)):
         return f"not comparable: {why}"
     spread = results.spread(block, pair, question.metric)
     words = verdict(difference, question.predicted, p, results.study.file.decision, spread)
@@ -225,10 +233,14 @@ def _questions(results: Results) -> Iterator[str]:
 
 def _question(one: Answer) -> list[str]:
     question = one.question
-    gains = question.of == "gain"
-    pair = f"{question.condition} - {question.against}{' (gains)' if gains else ''}"
-    name = f"{question.name}: {pair}" if question.name else pair
-    return [name, one.block or "-", question.metric]
+    return [title_of(question), one.block or "-", question.metric]
+
+
+def title_of(question: Question) -> str:
+    """Return what tables call a question."""
+    gains = " (gains)" if question.of == "gain" else ""
+    pair = f"{question.condition} - {question.against or 'its start'}{gains}"
+    return f"{question.name}: {pair}" if question.name else pair
 
 
 def _numbers(one: Answer) -> list[str]:

@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,14 @@ class Runs:
     study: Study
     out: Path
     launch: Sequence[str] = (sys.executable,)
-    base: RunFile = field(init=False)
+    base: RunFile = None  # type: ignore[assignment]
+    """What all conditions change; None: what the study file names."""
+    absent_starts: bool = True
+    """Whether a run file may begin with weights that are still to be made."""
 
     def __post_init__(self) -> None:
         self.out = self.out.resolve()
-        self.base = base_run_file(self.study)
+        self.base = shared_by_all(self.base or base_run_file(self.study))
 
     def folder(self, cell: Cell) -> Path:
         """Return the run folder of a cell."""
@@ -84,17 +87,22 @@ class Runs:
         condition = self.study.file.conditions[cell.condition]
         settings = {**self.study.file.settings, **condition.settings}
         if condition.settings_file is not None:
-            settings |= _read_settings(Path(self.fill(condition.settings_file, cell)))
-        if (start := self.start(cell)) is not None:
-            settings |= {"model_name_or_path": start, "model_revision": None}
+            path = Path(self.fill(condition.settings_file, cell))
+            settings |= _read_settings(path) if self.absent_starts or path.exists() else {}
+        base, start = self.base, self.start(cell)
+        if start is not None and (self.absent_starts or _is_there(start)):
+            settings["model_name_or_path"] = start
+            # It is of the run file's own model.
+            kept = {key: value for key, value in base.values.items() if key != "model_revision"}
+            base = replace(base, values=kept)
         # A component that is replaced whole comes before settings within it.
         ordered = sorted(settings.items(), key=lambda item: item[0].count("."))
-        options = [
-            f"--{key}={written(self.fill(value, cell, typed=True))}" for key, value in ordered
-        ]
+        if condition.placeholders:
+            ordered = [(key, self.fill(value, cell, typed=True)) for key, value in ordered]
+        options = [f"--{key}={written(value)}" for key, value in ordered]
         options += [f"--seed={cell.seed}", f"--output_dir={self.folder(cell)}"]
-        file = self.base.override(options)
-        if problems := file.problems[len(self.base.problems) :]:
+        file = base.override(options)
+        if problems := file.problems[len(base.problems) :]:
             found = [replace(one, where=f"{cell.folder}: {one.where}") for one in problems]
             raise ConfigError(found)
         return file
@@ -272,19 +280,21 @@ class Runs:
 
 
 def base_run_file(study: Study) -> RunFile:
-    """Return the run file that all conditions change.
-
-    Nothing is published from a study: its runs would all go to one repository. Raises ConfigError
-    when there is no such file, and for a secret in it, which must not be written.
-    """
+    """Return the run file that a study names. Raises ConfigError when there is none."""
     run = study.file.run
     if isinstance(run, Mapping):
-        file = RunFile.from_mapping(run, study.source.name)
-    elif run.endswith((".yaml", ".yml")):
-        file = RunFile.read(study.source.parent / run)
-    else:
-        file = choose_run_file(run, None, None)
-        file = replace(file, values={**file.values, "plugin": file.plugin or run})
+        return RunFile.from_mapping(run, study.source.name)
+    if run.endswith((".yaml", ".yml")):
+        return RunFile.read(study.source.parent / run)
+    file = choose_run_file(run, None, None)
+    return replace(file, values={**file.values, "plugin": file.plugin or run})
+
+
+def shared_by_all(file: RunFile) -> RunFile:
+    """Return a run file without its folder and repository: all runs would go to the same ones.
+
+    Raises ConfigError for a secret in it, which must not be written.
+    """
     values = {key: value for key, value in file.values.items() if key != "output_dir"}
     if (values.get("publish") or {}).get("repo_id") is not None:
         values["publish"] = {**values["publish"], "repo_id": None}
@@ -319,3 +329,8 @@ def _read_settings(path: Path) -> dict[str, Any]:
         fix = "It is written by the commands of a preparation: see its log."
         problem = Problem(str(path), f"is not a JSON object of settings ({error}).", fix)
         raise ConfigError([problem]) from error
+
+
+def _is_there(model: str) -> bool:
+    """Return whether a model can be looked at now: it is no folder that is still to be made."""
+    return not Path(model).is_absolute() or Path(model).exists()

@@ -35,6 +35,8 @@ class Condition(_Part):
     """A JSON file of further settings, which a preparation writes."""
     values: dict[str, Any] = {}
     """For placeholders in commands and settings."""
+    placeholders: bool = True
+    """False: braces in its settings are text."""
     blocks: list[str] | None = None
     seeds: list[int] | None = None
     trained: bool = True
@@ -52,11 +54,12 @@ class Preparation(_Part):
 
 
 class Question(_Part):
-    """Two conditions to compare by one metric."""
+    """Two conditions to compare by one metric, or one with its start."""
 
     name: str = ""
     condition: str
-    against: str
+    against: str | None = None
+    """None: the condition's start, or the same model before training."""
     metric: str
     predicted: Literal["higher", "lower"] | None = None
     of: Literal["value", "gain"] = "value"

@@ -18,33 +18,36 @@ from filelock import FileLock
 from hf_rlhf.cli import main
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ConfigError, RunFolderError
+from hf_rlhf.steps import Ledger
 from hf_rlhf.storage.disk import Space
 from hf_rlhf.storage.record import load_record
-from hf_rlhf.sweep import sweep_main
-from hf_rlhf.sweep_check import main as sweep_check
+from hf_rlhf_studies.check import as_json
+from hf_rlhf_studies.check import main as check_main
+from hf_rlhf_studies.sweep import sweep as sweep_main
 
 STAND_IN = """
-import json, pathlib, sys, time
+import json, pathlib, re, sys, time
 
 arguments = sys.argv[3:]
 here = pathlib.Path(__file__).parent
-if sys.argv[2] == "hf_rlhf.sweep_check":
-    asked = json.loads(pathlib.Path(arguments[0]).read_text())
-    (here / "checked.json").write_text(json.dumps(asked))
+if sys.argv[2] == "hf_rlhf_studies.check":
+    request = json.loads(pathlib.Path(arguments[0]).read_text())
+    (here / "checked.json").write_text(json.dumps(request))
     rows = "others" if (here / "others").exists() else "r"
     plan = {"problems": [], "steps": 2, "bytes": 10, "rows": rows}
     plan["own"] = json.loads((here / "own").read_text()) if (here / "own").exists() else []
     plans = []
-    for cell in asked["cells"]:
+    for file in request["files"]:
         wrong = [["my.yaml:3 beta", "is wrong.", "Mend it."]] if (here / "all").exists() else []
-        if (here / "one").exists() and "--learning_rate=2" in cell:
+        if (here / "one").exists() and file["values"]["learning_rate"] == 2:
             wrong.append(["learning_rate", "is 2.", ""])
         plans.append({**plan, "problems": wrong, "bytes": 10**30 if (here / "big").exists() else 9})
     pathlib.Path(arguments[1]).write_text(json.dumps(plans))
     sys.exit()
+text = pathlib.Path(arguments[1]).read_text()
+options = dict(re.findall(r"^(\\w+): (.*)$", text, re.M))
 with (here / "ran").open("a") as ran:
-    print(*arguments, file=ran)
-options = dict(word[2:].split("=", 1) for word in arguments if "=" in word)
+    print(options["learning_rate"], options["seed"], file=ran)
 if (here / "wait").exists():
     (here / "waiting").touch()
     time.sleep(300)
@@ -56,19 +59,21 @@ rows = [{"total": rate + seed * 0.01 + row} for row in range(4)]
 interval = {"mean": rate, "low": 0.0, "high": 1.0, "n": 4}
 evaluation = {"split": "test", "rows": 4, "sampling": {}, "method": "", "difference": None}
 evaluation |= {"before": None, "after": {"total": interval}}
+training = {"steps": 2, "seconds": 1.0, "history": []}
 (folder / "evaluation").mkdir(parents=True)
-record = {"schema": 1, "status": "finished", "evaluation": evaluation}
-(folder / "run.json").write_text(json.dumps(record))
-content = {"rows": rows, "samples": [], "completions_per_prompt": 1}
+digest = "others" if (here / "others").exists() else "r"
+content = {"rows": rows, "samples": [], "completions_per_prompt": 1, "digest": digest}
 (folder / "evaluation" / "after.json").write_text(json.dumps(content))
+record = {"schema": 1, "status": "finished", "evaluation": evaluation, "training": training}
+(folder / "run.json").write_text(json.dumps(record))
 """
 
 
 @pytest.fixture
 def sweep(tmp_path, monkeypatch):
     """Return a function that sweeps over stand-ins: sweep("--seeds", "2")."""
-    # Pictures take longer than all the rest, and tests/test_sweep.py looks at one.
-    monkeypatch.setattr("hf_rlhf.sweep_folder.plot", lambda *_: None)
+    # Plots take longer than all the rest, and test_sweep.py looks at one.
+    monkeypatch.setattr("hf_rlhf_studies.sweep_table.by_value", lambda *_: None)
     (tmp_path / "stand_in.py").write_text(STAND_IN)
     file = tmp_path / "my.yaml"
     file.write_text("schema: 1\nplugin: refiner_grpo\ndataset: {name: tiny_world}\n")
@@ -85,11 +90,9 @@ def sweep(tmp_path, monkeypatch):
 def ran(tmp_path: Path) -> list[str]:
     """Return what has been run since the last call: rate and seed."""
     path = tmp_path / "ran"
-    found = (
-        re.findall(r"--learning_rate=(\S+) --seed=(\d+)", path.read_text()) if path.exists() else []
-    )
+    found = path.read_text().splitlines() if path.exists() else []
     path.unlink(missing_ok=True)
-    return [" ".join(pair) for pair in found]
+    return found
 
 
 @pytest.mark.slow
@@ -99,19 +102,17 @@ def test_only_what_is_missing_is_run_and_values_and_seeds_can_be_added(sweep, tm
     assert ran(tmp_path) == ["1 42", "2 42", "1 43", "2 43"]
     said = capsys.readouterr().out
     assert "[4/4] learning_rate 2, seed 43: finished after" in said
-    assert "about" in said
+    assert " left" in said
     assert sweep("--vary", "learning_rate=1,2", "--seeds", "2") == 0
     assert ran(tmp_path) == []
     assert sweep("--vary", "learning_rate=1,2,3", "--seeds", "2") == 0
     assert ran(tmp_path) == ["3 42", "3 43"]
     assert sweep("--vary", "learning_rate=3", "--seeds", "42,44,") == 0
     assert ran(tmp_path) == ["3 44"]
-    content = json.loads((tmp_path / "out" / "sweep.json").read_text())
-    runs = {cell["said"]: len(cell["runs"]) for cell in content["cells"]}
-    assert runs == {"learning_rate 1": 2, "learning_rate 2": 2, "learning_rate 3": 3}
+    text = (tmp_path / "out" / "sweep.md").read_text()
     # The first cell of the sweep stays the one that others are compared with.
-    assert content["cells"][0]["results"]["total"]["difference"] is None
-    assert content["cells"][2]["results"]["total"]["difference"]["mean"] == pytest.approx(2.0)
+    assert re.search(r"\| total \| learning_rate 1 \| 2 \|.*\| first \|", text)
+    assert re.search(r"\| total \| learning_rate 3 \| 3 \|.*\| \+2\.000", text)
 
 
 def test_a_failed_run_is_told_and_run_again(sweep, tmp_path, capsys):
@@ -119,7 +120,8 @@ def test_a_failed_run_is_told_and_run_again(sweep, tmp_path, capsys):
     assert sweep("--vary", "learning_rate=2,1") == 1
     assert ran(tmp_path) == ["2 42", "1 42"]
     said = capsys.readouterr().out
-    assert "learning_rate 2, seed 42: failed: error: out of luck" in said
+    assert "learning_rate 2, seed 42: failed after" in said
+    assert ": error: out of luck" in said
     text = (tmp_path / "out" / "sweep.md").read_text()
     assert "| learning_rate 2 | 42 | failed |" in text
     assert "| total | learning_rate 1 | 1 |" in text
@@ -168,7 +170,7 @@ def test_what_a_run_has_written_counts_as_room(sweep, tmp_path, monkeypatch):
     record = load_record(folder)
     (folder / "run.json").write_text(json.dumps({**record, "status": "interrupted"}))
     # The stand-in's check says 9 bytes, and more lies there.
-    monkeypatch.setattr("hf_rlhf.sweep.Space.of", lambda _: Space(0, None))
+    monkeypatch.setattr("hf_rlhf_studies.check.Space.of", lambda _: Space(0, None))
     assert sweep("--vary", "learning_rate=1", "--dry_run") == 0
     with pytest.raises(RunFolderError, match="1 runs need about"):
         sweep("--vary", "learning_rate=2", "--dry_run")
@@ -189,20 +191,19 @@ def test_runs_on_other_held_out_rows_are_not_added_to_a_cell(sweep, tmp_path):
 def test_a_dry_run_shows_the_commands_and_writes_nothing(sweep, tmp_path, capsys):
     assert sweep("--vary", "learning_rate=1,2", "--beta", "0.1", "--dry_run") == 0
     said = capsys.readouterr().out
-    assert "learning_rate 1 (2 steps)" in said
-    assert re.search(r"not run: .* -m hf_rlhf.train --config \S+base.yaml --learning_rate=2", said)
+    assert re.search(r"learning_rate=2-\w+/seed-42: to do\n .* -m hf_rlhf.train --config", said)
+    assert "2 to do" in said
     assert ran(tmp_path) == []
     assert not (tmp_path / "out").exists()
-    asked = json.loads((tmp_path / "checked.json").read_text())
-    assert asked["overrides"] == ["--beta", "0.1"]
+    request = json.loads((tmp_path / "checked.json").read_text())
+    assert [file["values"]["beta"] for file in request["files"]] == [0.1, 0.1]
 
 
-def test_the_runs_read_a_copy_of_the_run_file(sweep, tmp_path):
+def test_the_runs_read_files_of_their_own(sweep, tmp_path):
     """A run file that is edited while a sweep goes on must not change its later cells."""
     assert sweep("--vary", "learning_rate=1", "--beta", "0.1") == 0
-    base = RunFile.read(tmp_path / "out" / "base.yaml").values
-    assert base["beta"] == 0.1
-    assert f"--config {tmp_path / 'out' / 'base.yaml'}" in (tmp_path / "ran").read_text()
+    (file,) = (tmp_path / "out").glob("learning_rate=1*/seed-42.yaml")
+    assert RunFile.read(file).values["beta"] == 0.1
     (tmp_path / "my.yaml").write_text("schema: 1\nplugin: refiner_grpo\ndataset: {name: other}\n")
     with pytest.raises(RunFolderError, match='dataset.name: "tiny_world" -> "other"'):
         sweep("--vary", "learning_rate=1", "--beta", "0.1")
@@ -217,50 +218,58 @@ def test_ctrl_c_stops_the_run_and_says_how_to_go_on(sweep, tmp_path):
     while not (tmp_path / "waiting").exists():
         assert time.monotonic() < until
         time.sleep(0.05)
-    with pytest.raises(RunFolderError, match="Another sweep is at work"):
+    with pytest.raises(RunFolderError, match="is in use by process"):
         sweep()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
-    assert "the same command goes on: hf-rlhf sweep" in err
-    assert "learning_rate 1, seed 42: not run" in out
+    assert "the same command continues: hf-rlhf sweep" in err
+    assert re.search(r"learning_rate=1-\w+/seed-42: to do", out)
     assert ran(tmp_path) == ["1 42"]
     (tmp_path / "wait").unlink()
     assert sweep() == 0
     assert ran(tmp_path) == ["1 42", "2 42"]
 
 
-def test_a_run_that_a_killed_sweep_left_behind_is_waited_for(sweep, tmp_path, monkeypatch):
+def test_the_run_of_a_sweep_that_was_killed_is_waited_for(sweep, tmp_path, monkeypatch):
     assert sweep("--vary", "learning_rate=1") == 0
-    folder = next((tmp_path / "out").glob("learning_rate=1*/seed-42"))
+    (folder,) = (tmp_path / "out").glob("learning_rate=1*/seed-42")
+    Ledger(tmp_path / "out").remove(f"{folder.parent.name}/seed-42")
     (folder / "run.json").write_text(json.dumps({**load_record(folder), "status": "running"}))
-    held = FileLock(folder / ".lock", thread_local=False)
-    held.acquire()
-    ran(tmp_path)
     (folder / "evaluation" / "after.json").unlink()
     (folder / "evaluation").rmdir()
-    told = []
+    lock = FileLock(folder / ".lock", thread_local=False)
+    lock.acquire()
+    ran(tmp_path)
+    times = []
 
     class Out(io.StringIO):
-        """Lets the folder go a moment after the sweep has said that it waits."""
+        """Releases the folder a moment after the sweep has written that it waits."""
 
         def write(self, text):
-            if text.startswith("waiting for what still runs in"):
-                told.append(time.monotonic())
-                threading.Timer(0.5, held.release).start()
+            if text.startswith("waiting for the run that is still alive in"):
+                times.append(time.monotonic())
+                threading.Timer(0.5, lock.release).start()
             return super().write(text)
 
     monkeypatch.setattr(sys, "stdout", Out())
     assert sweep("--vary", "learning_rate=1") == 0
-    assert len(told) == 1
-    assert time.monotonic() - told[0] > 0.45
+    assert len(times) == 1
+    assert time.monotonic() - times[0] > 0.45
     assert ran(tmp_path) == ["1 42"]
 
 
-def test_every_cell_is_resolved_as_its_run_would_be(tiny_run, tmp_path):
-    tiny_run["output_dir"] = str(tmp_path / "not this one")
-    file = tmp_path / "my.yaml"
-    file.write_text(RunFile.from_mapping(tiny_run).to_yaml())
+def test_a_run_that_finished_after_its_sweep_was_killed_is_kept(sweep, tmp_path):
+    assert sweep("--vary", "learning_rate=1") == 0
+    ran(tmp_path)
+    (folder,) = (tmp_path / "out").glob("learning_rate=1*")
+    Ledger(tmp_path / "out").remove(f"{folder.name}/seed-42")
+    assert sweep("--vary", "learning_rate=1") == 0
+    assert ran(tmp_path) == []
+
+
+def test_every_cell_is_checked_as_its_run_would_be(tiny_run, tmp_path):
+    base = RunFile.parse(RunFile.from_mapping(tiny_run).to_yaml(), "my.yaml")
     cells = [
         ["--rewards.0.citation_weight=0.2"],
         ["--rewards.0.citation_weigth=0.2", "--learning_rat=1"],
@@ -268,18 +277,18 @@ def test_every_cell_is_resolved_as_its_run_would_be(tiny_run, tmp_path):
         ["--rewards.0.citation_weight=0.5"],
         ["--evaluation=null"],
     ]
-    asks, answers = tmp_path / "request.json", tmp_path / "answer.json"
-    asked = {"plugin": None, "run": None, "config": str(file), "overrides": ["--max_steps", "7"]}
-    asks.write_text(json.dumps({**asked, "cells": cells}))
-    assert sweep_check(str(asks), str(answers)) == 0
-    good, wrong, other_rows, same_rows, blind = json.loads(answers.read_text())
+    files = [as_json(base.override(["--max_steps", "7", *cell])) for cell in cells]
+    request, answer = tmp_path / "request.json", tmp_path / "answer.json"
+    request.write_text(json.dumps({"held_out": True, "files": files}))
+    assert check_main(str(request), str(answer)) == 0
+    good, wrong, other_rows, same_rows, blind = json.loads(answer.read_text())
     assert (good["problems"], good["steps"], good["own"]) == ([], 7, [])
     assert good["bytes"] > 1e6
     assert good["rows"] == same_rows["rows"] != other_rows["rows"]
-    said = "\n".join(" ".join(problem) for problem in wrong["problems"])
-    assert "`learning_rate`" in said
-    assert "citation_weight" in said
-    assert "a sweep compares" in blind["problems"][0][1]
+    words = "\n".join(" ".join(problem) for problem in wrong["problems"])
+    assert "--learning_rat (command line)" in words
+    assert "citation_weight" in words
+    assert "a study compares" in blind["problems"][0][1]
 
 
 @pytest.mark.slow

@@ -1,22 +1,19 @@
-"""What a sweep is made of: the values that are varied, the cells they make, and their commands."""
+"""What `--vary` and `--seeds` mean: keys of a run file, their values, and the cells they make."""
 
 import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config import yaml as plain_yaml
-from hf_rlhf.config.overrides import value_of
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.yaml import KeyPath, dotted
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf_studies.runs import written
 
-BASE_NAME = "base.yaml"
 DEFAULT_SEED = 42
 """Of transformers, where the run file says none."""
 
@@ -41,8 +38,8 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One combination of values. Its runs differ by their seed alone."""
+class Combination:
+    """One combination of values: a cell of the sweep, whose runs differ by their seed alone."""
 
     settings: Mapping[str, Any]
     """Value by dotted key."""
@@ -61,42 +58,14 @@ class Cell:
         return f"{readable}-{hashlib.sha256(content.encode()).hexdigest()[:6]}"
 
     @property
-    def said(self) -> str:
-        """The cell as a person calls it: `citation_weight 0.2, beta 0`."""
+    def label(self) -> str:
+        """What tables call the cell: `citation_weight 0.2, beta 0`."""
         keys = list(self.settings)
         ends = [key.rpartition(".")[2] for key in keys]
         return ", ".join(
             f"{end if ends.count(end) == 1 else key} {written(self.settings[key])}"
             for key, end in zip(keys, ends, strict=True)
         )
-
-    @property
-    def options(self) -> list[str]:
-        """The overrides that make this cell of the base run file."""
-        return [f"--{key}={written(value)}" for key, value in self.settings.items()]
-
-    def folder(self, out: Path, seed: int) -> Path:
-        """Return the run folder for one seed."""
-        return out / self.name / f"seed-{seed}"
-
-    def arguments(self, out: Path, seed: int) -> list[str]:
-        """Return the arguments of `hf_rlhf.train` for one seed."""
-        return [
-            *("--config", str(out / BASE_NAME), *self.options),
-            *(f"--seed={seed}", f"--output_dir={self.folder(out, seed)}"),
-        ]
-
-
-def written(value: Any) -> str:
-    """Return a value as the command line writes it: `overrides.value_of` reads it back."""
-    if isinstance(value, str):
-        try:
-            plain = value_of(value)
-        except ValueError:
-            plain = None
-        return value if plain == value and isinstance(plain, str) else json.dumps(value)
-    # JSON is YAML, and every number of it is a number here.
-    return json.dumps(value)
 
 
 def parse_axes(texts: Sequence[str], base: RunFile) -> tuple[list[Axis], list[Problem]]:
@@ -170,11 +139,11 @@ def numeric(values: Iterable[Any]) -> bool:
     return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
 
 
-def cells_of(axes: Sequence[Axis]) -> list[Cell]:
+def combinations(axes: Sequence[Axis]) -> list[Combination]:
     """Return every combination of the axes' values, the last axis changing fastest."""
     keys = [axis.key for axis in axes]
     return [
-        Cell(dict(zip(keys, values, strict=True)))
+        Combination(dict(zip(keys, values, strict=True)))
         for values in itertools.product(*(axis.values for axis in axes))
     ]
 
@@ -196,40 +165,3 @@ def parse_seeds(text: str, base: RunFile) -> tuple[list[int], list[Problem]]:
         return numbers, []
     fix = "Write how many (`--seeds 3`), or which (`--seeds 1,2,3`)."
     return [], [Problem(f"--seeds {text} (command line)", "is not seeds.", fix)]
-
-
-def base_of(file: RunFile, plugin: str | None) -> dict[str, Any]:
-    """Return the values that all runs share, as `base.yaml` holds them.
-
-    It is a copy, so that a run file that is edited while the sweep goes on changes no later cell.
-    Nothing is published from a sweep: its runs would all go to one repository. Raises ConfigError
-    for a secret, which must not be written.
-    """
-    base = {key: value for key, value in file.values.items() if key != "output_dir"}
-    base["plugin"] = plugin or file.plugin
-    if (base.get("publish") or {}).get("repo_id") is not None:
-        base["publish"] = {**base["publish"], "repo_id": None}
-    if secret := list(_differences(scrub(base), base, ())):
-        fix = "Take it from an environment variable: a sweep writes down what its runs read."
-        keys = [line.partition(":")[0] for line in secret]
-        raise ConfigError([Problem(f"{file.name} {key}", "holds a secret.", fix) for key in keys])
-    return base
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return how another base differs, as `key: old -> new`. What changes no run is left out."""
-    ignored = {"publish", "card", "output_dir", "seed"}
-    return list(_differences(old, new, (), ignored))
-
-
-def _differences(
-    old: Any, new: Any, path: KeyPath, ignored: set[str] | frozenset[str] = frozenset()
-) -> Iterator[str]:
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for key in sorted((old.keys() | new.keys()) - ignored):
-            yield from _differences(old.get(key), new.get(key), (*path, key))
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for place, (one, other) in enumerate(zip(old, new, strict=True)):
-            yield from _differences(one, other, (*path, place))
-    elif json.dumps(old) != json.dumps(new):
-        yield f"{dotted(path)}: {json.dumps(old)} -> {json.dumps(new)}"
