@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -177,7 +178,7 @@ class Runs:
                 dict.fromkeys((*after, *self._references(preparation.commands, cell))),
             ),
             inputs=lambda: self._command_inputs(preparation.commands, cell),
-            command=lambda: self._shell(preparation.commands, cell, prepared=str(folder)),
+            command=lambda: self._fresh_shell(preparation.commands, cell, folder),
             output=folder,
         )
 
@@ -269,6 +270,15 @@ class Runs:
             **self.study.file.conditions[cell.condition].values,
         }
         return {"commands": commands, "values": values, "scripts": found}
+
+    def _fresh_shell(
+        self, commands: Sequence[Sequence[str]], cell: Cell, folder: Path
+    ) -> list[str]:
+        """Return the command line of a preparation, in an empty folder."""
+        if folder.exists():
+            shutil.rmtree(folder)  # of an attempt that failed
+        folder.mkdir(parents=True)
+        return self._shell(commands, cell, prepared=str(folder))
 
     def _shell(self, commands: Sequence[Sequence[str]], cell: Cell, **more: str) -> list[str]:
         """Return one command line that runs commands in turn, up to the first that fails."""

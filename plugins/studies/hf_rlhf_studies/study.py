@@ -49,7 +49,6 @@ class Preparation(_Part):
     per: Literal["study", "seed", "block"] = "seed"
     after: list[str] = []
     """Conditions and preparations that come first."""
-    seeds: list[int] | None = None
     commands: list[list[str]]
 
 

@@ -137,9 +137,7 @@ class _Request:
         for one in self.combinations:
             known = conditions.setdefault(one.name, sweep_condition(one))
             known["seeds"] = list(dict.fromkeys([*known["seeds"], *self.seeds]))
-        study = sweep_study(
-            f"Sweep of {self.file.name}", dict(self.base.values), conditions, self.out
-        )
+        study = sweep_study(self.base, conditions, self.out)
         return StudyFolder(Runs(study, self.out, self.launch, self.base))
 
     def _run(self) -> dict[str, Any]:
