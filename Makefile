@@ -10,7 +10,7 @@ export TOKENIZERS_PARALLELISM := false
 # Tests start hundreds of processes, and each would compile the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-smoke test-slow lint clean
+.PHONY: help demo test test-smoke test-slow docs lint clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -31,6 +31,10 @@ $(VENV)/.slow: $(VENV)/.dev
 	$(RUN) -m pip install --quiet --constraint constraints.txt -e '.[dev,deepspeed]'
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.base
+	$(RUN) -m pip install --quiet --constraint constraints.txt -e '.[docs]'
+	@touch $@
+
 demo: $(VENV)/.base ## train, publish to a Hub on this disk, pull back and evaluate: up to 10 minutes
 	$(RUN) examples/demo.py
 
@@ -49,9 +53,15 @@ test-smoke: $(VENV)/.dev ## a few of the slow tests, one or two of each kind: 5 
 test-slow: $(VENV)/.slow ## the tests that take more than a few seconds each: up to 25 minutes
 	$(RUN) -m pytest -n 2 --dist loadfile -m slow --reruns 1
 
+# Both builders are strict. Only MkDocs refuses a plugin that it does not know; the site is Zensical's.
+docs: $(VENV)/.docs ## build the documentation into site/: 20 seconds
+	$(RUN) tools/docs_pages.py
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --site-dir build/mkdocs
+	$(VENV)/bin/zensical build --strict --clean
+
 lint: $(VENV)/.dev ## put code in order
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
 clean: ## forget the virtual environment and the demo
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo site build .cache

@@ -52,8 +52,8 @@ def _clock(out: Path) -> None:
 
 def ours(stage: str, folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, None, None]:
     """Train by hf_rlhf, as its command does; only evaluation and publishing are left out."""
+    from hf_rlhf import train
     from hf_rlhf.config.registry import load
-    from hf_rlhf.train import train
 
     load("trainers", stage)  # so that both have imported the same
     _clock(out)

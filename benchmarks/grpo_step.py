@@ -56,7 +56,7 @@ def ours(folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, None
     """Train by hf_rlhf, as its command does; only evaluation and publishing are left out."""
     from trl import GRPOTrainer  # noqa: F401 - so that both have imported the same
 
-    from hf_rlhf.train import train
+    from hf_rlhf import train
 
     _clock(out)
     yield

@@ -112,10 +112,9 @@ def say(text: str) -> None:
 
 def evaluate_pulled(out: Path) -> None:
     """Evaluate the base, the pulled merged model and the pulled adapter on the same rows."""
-    from hf_rlhf.config.run_file import RunFile
-    from hf_rlhf.evaluation.evaluate import evaluate
-    from hf_rlhf.evaluation.results import paired_difference
-    from hf_rlhf.runs.resolve import prepare
+    from hf_rlhf.config import RunFile
+    from hf_rlhf.evaluation import evaluate, paired_difference
+    from hf_rlhf.runs import prepare
 
     run = prepare(RunFile.read(out / "run" / "config.yaml"))
     spec = run.spec.evaluation

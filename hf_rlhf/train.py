@@ -72,8 +72,9 @@ def dry_run(
 ) -> list[dict[str, Any]]:
     """Print what `train` would do with these arguments, phase by phase, and return it.
 
-    Everything is checked, rows are counted in tokens, nothing is written. On several processes the
-    first one prints, and `[]` is returned on the others.
+    Everything is checked, rows are counted in tokens, the rewards score a few completions, the
+    judges and the Hub are tried, and nothing is written: what `hf-rlhf check` prints. On several
+    processes the first one prints, and `[]` is returned on the others.
 
     Raises:
         HfRlhfError: as `train` would, before weights load.
@@ -85,12 +86,13 @@ def dry_run(
     expected = file.values.get("expect_world_size")
     count = processes() if processes() > 1 or not isinstance(expected, int) else expected
     with planned(max(count, 1)), told_as_shipped(file, shipped):
-        from hf_rlhf.training.dry_run import lines, plan
+        from hf_rlhf.training.dry_run import report_of
 
-        found = plan(file, plugin, list(settings))
-    if rank() == 0:
-        print("\n".join(lines(found, plugin or file.plugin or "")), flush=True)
-    return [one.as_json() for one in found] if rank() == 0 else []
+        report = report_of(file, plugin, list(settings))
+    if rank() != 0:
+        return []
+    report.show()
+    return report.as_json()
 
 
 def _asked(
@@ -164,7 +166,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--dry_run",
         action="store_true",
-        help="print what would be done (rows, tokens, steps, estimated time) and train nothing",
+        help="check everything, print rows, tokens, steps and time, and train nothing",
     )
     return result
 
@@ -173,9 +175,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train as the command line says; return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen, overrides = parser().parse_known_args(arguments)
-    do = dry_run if chosen.dry_run else train
     try:
-        do(chosen.plugin, run=chosen.run, config=chosen.config, overrides=overrides)
+        if chosen.dry_run:
+            return dry_run_status(chosen.plugin, chosen.run, chosen.config, overrides)
+        train(chosen.plugin, run=chosen.run, config=chosen.config, overrides=overrides)
     except PublishError as error:
         return _ended(error, f"trained, but not published: {error}", 3)
     except HfRlhfError as error:
@@ -185,6 +188,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         return _ended(error, "interrupted.", INTERRUPTED)
     return 0
+
+
+def dry_run_status(
+    plugin: str | None, run: str | None, config: str | None, overrides: Sequence[str]
+) -> int:
+    """Print a dry run; return 1 if something in it fails, else 0."""
+    reports = dry_run(plugin, run=run, config=config, overrides=overrides)
+    statuses = {finding["status"] for report in reports for finding in report["findings"]}
+    return int("FAIL" in statuses)
 
 
 def _ended(error: BaseException, told: str, status: int) -> int:

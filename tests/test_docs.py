@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hf_rlhf.cli import BUILT_IN
 from hf_rlhf.config.registry import KINDS, offered
@@ -36,14 +37,41 @@ def test_links_inside_the_project_lead_somewhere(page):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_readme_names_the_two_commands_of_the_makefile():
+NAMED_FILE = re.compile(
+    r"(?<![\w/.-])((?:benchmarks|examples|experiments|hf_rlhf|launch_configs|model_cards|plugins|tests|tools)"
+    r"/[\w./*-]+\.(?:py|md|yaml|jinja|png|json))"
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_named_in_the_docs_exist(page):
+    if page.name != "CHANGELOG.md" and page.parent.name != "decisions":  # both are history
+        text = page.read_text(encoding="utf-8")
+        assert not [name for name in NAMED_FILE.findall(text) if not list(ROOT.glob(name))]
+
+
+def test_every_package_of_the_core_has_an_api_page():
+    packages = {stub.parent.name for stub in ROOT.glob("hf_rlhf/*/__init__.pyi")}
+    pages = {page.stem for page in ROOT.glob("docs/reference/api/*.md")}
+    assert packages
+    assert packages <= pages
+
+
+def test_the_site_uses_only_plugins_that_both_builders_know():
+    # Zensical ignores any other one without a word, even with --strict.
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    names = {item if isinstance(item, str) else next(iter(item)) for item in site["plugins"]}
+    assert names == {"search", "mkdocstrings"}
+
+
+def test_the_makefile_has_the_commands_of_the_readme():
     readme, makefile = (ROOT / "README.md").read_text(), (ROOT / "Makefile").read_text()
-    for target in ("demo", "test", "test-slow"):
+    for target in ("demo", "test", "test-slow", "docs"):
         assert f"make {target}" in readme
         assert re.search(rf"^{target}:", makefile, re.M)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/run-files.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/reference/run-files.md"])
 def test_components_named_in_run_file_examples_exist(page):
     text = (ROOT / page).read_text()
     examples = [

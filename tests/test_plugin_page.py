@@ -1,4 +1,4 @@
-"""docs/plugins.md is followed as it stands: commands are run, and code is what they make."""
+"""The pages on plugins work as they stand: commands run, and the code is what they create."""
 
 import os
 import re
@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[1] / "docs" / "plugins.md"
+DOCS = Path(__file__).parents[1] / "docs"
+TUTORIAL = DOCS / "tutorial" / "first-reward.md"
+TRAINER = DOCS / "how-to" / "write-a-trainer.md"
 pytestmark = pytest.mark.slow
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.S)
+def blocks(language, page=TUTORIAL):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.S)
 
 
 def commands():
-    """Every command of the page, in order; one that ends in a backslash goes on."""
+    """Yield every command of the page, in order, with lines that end in a backslash joined."""
     for block in blocks("bash"):
         for line in block.replace("\\\n", "").splitlines():
             if words := shlex.split(line, comments=True):
@@ -27,7 +29,7 @@ def commands():
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory):
-    """Follow the page from top to bottom; return the folder, and what each command said."""
+    """Run the page from top to bottom; return the folder, and the output of each command."""
     folder = tmp_path_factory.mktemp("reader")
     site = folder / "site"
     env = {**os.environ, "PYTHONPATH": str(site), "COLUMNS": "200"}
@@ -83,7 +85,7 @@ def test_the_code_of_the_page_is_what_the_commands_make(reader):
     }
     (manifest,) = blocks("toml")
     assert manifest in made["pyproject.toml"]
-    reward, tests, _ = blocks("python")
+    reward, tests = blocks("python")
     assert made["reward.py"].endswith(reward)
     assert "RewardTests" in tests
     (folder / "tests" / "test_page.py").write_text(tests)
@@ -102,7 +104,7 @@ def test_the_code_of_the_page_is_what_the_commands_make(reader):
 def test_the_trainer_of_the_page_keeps_the_contract(tmp_path, monkeypatch):
     from hf_rlhf.testing import check_trainer
 
-    _, _, trainer = blocks("python")
+    (trainer,) = blocks("python", TRAINER)
     (tmp_path / "page_trainer.py").write_text(trainer)
     monkeypatch.syspath_prepend(tmp_path)
     from page_trainer import Demonstrations

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from hf_rlhf.data.sources import read_file
+from hf_rlhf.data import read_file
 
 from language_consistency.reward import LanguageConsistency, consistent_share
 

@@ -47,7 +47,7 @@ def train_one(cell: Cell, out: Path) -> None:
     """Train and measure a cell, in a process of its own, and write what is kept of it."""
     import torch
 
-    from hf_rlhf.train import train
+    from hf_rlhf import train
 
     torch.set_num_threads(1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

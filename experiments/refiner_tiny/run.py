@@ -40,7 +40,7 @@ def rewards(condition: str) -> list[dict[str, Any]]:
 
 def train_one(condition: str, seed: int, folder: Path) -> None:
     """Train and evaluate one run in `folder`."""
-    from hf_rlhf.train import train
+    from hf_rlhf import train
 
     train(
         "refiner_grpo",

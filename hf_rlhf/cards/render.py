@@ -1,6 +1,7 @@
 """Render a model card from a run's record alone, so that it claims only what was recorded.
 
-The templates are in `model_cards/`; docs/cards.md says what each section shows and from where.
+The templates are in `model_cards/`; docs/reference/cards.md says what each section
+shows and from where.
 """
 
 import shlex

@@ -1,5 +1,8 @@
-"""The command line `hf-rlhf`: its verbs parse, call one room, and print."""
+"""The command line `hf-rlhf`: its verbs parse, call one room, and print.
 
-from hf_rlhf.cli.dispatch import BUILT_IN, main
+Nothing here is needed from Python: `hf_rlhf` exports the functions behind the verbs.
+"""
 
-__all__ = ["BUILT_IN", "main"]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -23,7 +23,7 @@ BUILT_IN = {
     "pull": ("hf_rlhf.cli.publish", "pull_main", "download a published run, verified"),
     "new": ("hf_rlhf.cli.new", "new_main", "make a plugin package of your own"),
     "launch-configs": (
-        "hf_rlhf.cli.launch_configs",
+        "hf_rlhf.cli.launch",
         "launch_configs_main",
         "list or copy launch configs",
     ),

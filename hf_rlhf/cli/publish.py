@@ -50,7 +50,7 @@ def publish_main(argv: Sequence[str]) -> int:
     )
     arguments = vars(parser.parse_args(argv))
 
-    from hf_rlhf.hub.publish import Published, publish_run, publish_steps
+    from hf_rlhf.hub.publishing import Published, publish, publish_steps
 
     run_dir = arguments.pop("run_dir")
     results: list[Published]
@@ -60,7 +60,7 @@ def publish_main(argv: Sequence[str]) -> int:
         if not results:
             print("every checkpoint is published already")
     else:
-        results = [publish_run(run_dir, **arguments)]
+        results = [publish(run_dir, **arguments)]
     for published in results:
         for path in published.left_out:
             print(f"left out: {path}")

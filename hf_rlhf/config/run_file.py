@@ -1,8 +1,8 @@
 """Run files: what a user asks for, read with the place of every key, checked all at once.
 
 A run file is YAML, flat like TRL's: a few sections that are ours (`dataset`, `rewards`, ...) and
-beside them, at the top level, the settings of the trainer and the model. docs/run-files.md
-describes the format. Nothing here knows a plugin or imports the training stack.
+beside them, at the top level, the settings of the trainer and the model. The format:
+docs/reference/run-files.md. Nothing here knows a plugin or imports the training stack.
 """
 
 import hashlib

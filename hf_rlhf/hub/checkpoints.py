@@ -23,7 +23,7 @@ from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.outbox import complete_steps, note_step, outbox, published_steps, set_aside
-from hf_rlhf.hub.publish import finish_command, push_run
+from hf_rlhf.hub.publishing import finish_command, push_run
 from hf_rlhf.hub.retries import Patience, is_transient
 
 ASIDE_BYTES = 10 * 10**9

@@ -1,1 +1,8 @@
-"""Rewards: composition and gates; judges are in `hf_rlhf.rewards.judges`."""
+"""Rewards, composed by name and weight, with gates; judges and text writers behind an API.
+
+A reward that cannot score a row abstains; nothing here turns a failure into a number.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

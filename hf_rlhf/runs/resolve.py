@@ -191,7 +191,7 @@ class _Preparation(ComponentBuilder):
             if lacks := [name for name in ("Config", "from_run") if not hasattr(trainer, name)]:
                 raise BrokenPlugin(
                     f"trainer {self.plugin!r} has no {' and no '.join(lacks)}, which every trainer "
-                    "has (docs/plugins.md)."
+                    "has (docs/how-to/write-a-trainer.md)."
                 )
             if other := getattr(trainer, "variant_of", None):
                 self._load("trainers", other, other, {})

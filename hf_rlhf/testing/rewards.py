@@ -309,7 +309,7 @@ def check_reward(
     prompt: str = PROMPT,
     skip: Collection[str] = (),
 ) -> None:
-    """Check that a reward keeps the rules of docs/plugins.md, as a run would use it.
+    """Check that a reward keeps the rules of docs/how-to/write-a-plugin.md, as a run would use it.
 
     Args:
         reward: an instance, or a class or function that makes one when called. A field `judge`

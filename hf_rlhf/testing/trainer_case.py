@@ -87,7 +87,7 @@ class TrainerCase:
                 f"from_run raised {type(error).__name__}: {error}.",
                 "a trainer built from run.training, run.model_path, run.dataset, run.tokenizer, "
                 "run.reward and run.callbacks.",
-                "build it as docs/plugins.md has it.",
+                "build it as docs/how-to/write-a-trainer.md has it.",
                 Unusable,
             )
 

@@ -1,105 +1,204 @@
-"""What a training run will do, before anything of it is done: `python -m hf_rlhf.train --dry_run`.
+"""A dry run: everything but the training is done, and one table says how it went.
 
-Everything is resolved and checked as for the run itself. Nothing is written, and no weights that
-are kept are trained: where the time is measured, it is on a copy in memory.
+`hf-rlhf check` and `python -m hf_rlhf.train --dry_run` print the same report. Nothing is written,
+and no weights that are kept are trained: where the time of a step is measured, it is on a copy
+in memory. A row is `ok`, `note` (worth reading) or `FAIL`; any FAIL gives exit status 1.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hf_rlhf.cards.markdown import counted, duration
+from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.distributed import processes
 from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.models.lengths import model_config, prompt_lengths
 from hf_rlhf.runs.estimate import disk_need, planned_steps
 from hf_rlhf.runs.phases import chain_of, said_of
-from hf_rlhf.runs.preflight_data import data_lines
+from hf_rlhf.runs.preflight import advice
+from hf_rlhf.runs.preflight_data import data_lines, row_counts
 from hf_rlhf.runs.resolve import prepare
 from hf_rlhf.runs.resolve_phases import prepare_chain
 from hf_rlhf.runs.run import Run
-from hf_rlhf.storage.disk import Space, human
+from hf_rlhf.storage.disk import Space, human, taken_bytes
 from hf_rlhf.storage.record import load_record
+from hf_rlhf.training.model_record import model_section
+from hf_rlhf.training.record_sections import opening
 from hf_rlhf.training.run_folder import previous_record
 from hf_rlhf.training.speed import Speed, speed_of
 
+ROWS_TRIED = 4
+"""Rows of which made-up completions are scored."""
+_SLOW_REWARDS_S = 0.05
+"""Seconds a completion from which the rewards are not run again to measure a step."""
+
 
 @dataclass(frozen=True)
-class Planned:
-    """One run of a plan: the only one, or a phase."""
+class Finding:
+    """One row of the table."""
+
+    check: str
+    status: Literal["ok", "note", "FAIL"]
+    text: str
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What is known of one run before it begins: the only one, or a phase."""
 
     name: str
     run: Run
-    data: str
     start: str
+    """The model that it starts from."""
     steps: int
+    steps_done: int
+    """Steps that the record in its folder holds."""
     tokens: Mapping[str, int] | None
     """`tokens` of an epoch and `trained`, those with a loss; None where the trainer cannot say."""
-    speed: Speed
-    disk: int | None
-    """Bytes; None of a model that is of no known kind."""
-    done: int
-    """Steps that the record in its folder says are done."""
+    speed: Speed | None
+    disk_bytes: int | None
+    """None of a model that is of no known kind."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def seconds(self) -> float | None:
+        """The time that the steps still to do will take; None if there is no estimate."""
+        if self.speed is None:
+            return None
+        return self.speed.seconds_a_step * max(self.steps - self.steps_done, 0)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the numbers."""
+        """Return the numbers and the findings."""
         training = self.run.training
         return {
             "name": self.name,
-            "data": self.data,
             "rows": len(self.run.dataset["train"]),
             "tokens_an_epoch": dict(self.tokens) if self.tokens else None,
             "epochs": training.num_train_epochs if training.max_steps <= 0 else None,
             "steps": self.steps,
-            "done": self.done,
+            "done": self.steps_done,
             "starts_from": self.start,
             "learning_rate": training.learning_rate,
             "seconds": self.seconds,
-            "seconds_from": self.speed.basis,
-            "disk_bytes": self.disk,
+            "seconds_from": self.speed.basis if self.speed is not None else None,
+            "disk_bytes": self.disk_bytes,
+            "findings": [asdict(finding) for finding in self.findings],
         }
 
-    @property
-    def seconds(self) -> float:
-        """Return the time that the steps still to do will take."""
-        return self.speed.seconds_a_step * max(self.steps - self.done, 0)
+
+@dataclass(frozen=True)
+class Report:
+    """What is known of a run file before it runs."""
+
+    plugin: str
+    folder: Path
+    runs: tuple[RunReport, ...]
+    findings: tuple[Finding, ...]
+    """What holds for the whole."""
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return the numbers and findings of each run; those of the whole are with the first."""
+        whole = [asdict(finding) for finding in self.findings]
+        runs = [report.as_json() for report in self.runs]
+        runs[0]["findings"] = [*whole, *runs[0]["findings"]]
+        return runs
+
+    def show(self) -> None:
+        """Print the report as a table."""
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table()
+        for heading in ("check", "", "finding"):
+            table.add_column(heading, overflow="fold")
+        colours = {"ok": "green", "note": "yellow", "FAIL": "bold red"}
+        if len(self.runs) == 1:
+            findings = (self.findings[0], *self.runs[0].findings, *self.findings[1:])
+            sections = [("", _failures_first(findings))]
+        else:
+            sections = [("", self.findings)]
+            for number, report in enumerate(self.runs, start=1):
+                sections.append((f"{number} {report.name}", report.findings))
+        for title, findings in sections:
+            if title:
+                table.add_section()
+                table.add_row(Text(title, style="bold"), "", "")
+            for finding in findings:
+                status = Text(finding.status, style=colours[finding.status])
+                table.add_row(finding.check, status, Text(finding.text))
+        on = counted(processes(), "process", "processes")
+        heading = f"Dry run of {self.plugin} in {self.folder}, on {on}. "
+        heading += "Nothing is trained or written."
+        Console().print(Text(heading), table, soft_wrap=False)
 
 
-def plan(file: RunFile, plugin: str | None, given: Sequence[str] = ()) -> list[Planned]:
-    """Return what a run file will do, phase by phase.
+def report_of(file: RunFile, plugin: str | None, given: Sequence[str] = ()) -> Report:
+    """Resolve, check and estimate a run file, phase by phase.
 
-    Raises ConfigError with every problem, and RunFolderError for a folder that holds another run,
-    as the run itself would.
+    Args:
+        file: the run file with its options applied.
+        plugin: the trainer, where the file does not name it.
+        given: top-level keys that were set from Python.
+
+    Raises:
+        ConfigError: with every problem that stops the run before it begins.
+        RunFolderError: for a folder that holds another run.
     """
     chain = chain_of(file, plugin, given)
     if chain is None:
         run = prepare(file, plugin=plugin)
-        previous_record(run)
-        asked = run.spec.dataset
-        data = ", ".join([asked.name, *filter(None, [str(asked.arguments.get("form") or "")])])
-        return [_planned(run.spec.plugin, run, data, _start(run), ())]
-    face, runs = prepare_chain(chain)
-    previous_record(face)
-    folders = [link.folder for link in chain.links]
-    found: list[Planned] = []
-    for link, run in zip(chain.links, runs, strict=True):
-        start = f"what phase {found[-1].name} has made" if found else _start(run)
-        data = said_of(link.own) or run.spec.dataset.name
-        found.append(_planned(link.name, run, data, start, folders))
-    return found
+        reports = [_report_of_run(run.spec.plugin, run, _start(run))]
+    else:
+        run, phases = prepare_chain(chain)
+        folders = [link.folder for link in chain.links]
+        reports = []
+        for link, phase in zip(chain.links, phases, strict=True):
+            start = f"the model of phase {reports[-1].name}" if reports else _start(phase)
+            reports.append(_report_of_run(link.name, phase, start, said_of(link.own), folders))
+    previous_record(run)
+    render_card(opening(run, []))
+    resolved = Finding("configuration", "ok", f"{run.spec.name}: every name and value resolves")
+    total = _totals(reports) if chain is not None else ()
+    findings = [resolved, *total, *_judges(run), *_hub(run)]
+    return Report(
+        plugin or file.plugin or "", run.folder, tuple(reports), _failures_first(findings)
+    )
 
 
-def _planned(name: str, run: Run, data: str, start: str, others: Sequence[Path]) -> Planned:
-    steps = planned_steps(run)
-    count = getattr(run.trainer_class, "tokens", None)
-    tokens = count(run) if count is not None else None
-    try:
-        disk = disk_need(run, steps).total
-    except ValueError:
-        disk = None
-    speed = speed_of(run, steps, tokens, others)
-    return Planned(name, run, data, start, steps, tokens, speed, disk, _done(run.folder))
+def _failures_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda finding: finding.status != "FAIL"))
+
+
+def _report_of_run(
+    name: str, run: Run, start: str, data: str = "", folders: Sequence[Path] = ()
+) -> RunReport:
+    steps, done = planned_steps(run), _steps_done(run.folder)
+    tokens_of = getattr(run.trainer_class, "tokens", None)
+    tokens = tokens_of(run) if tokens_of is not None else None
+    trial = _rewards(run)
+    cheap = trial.seconds <= _SLOW_REWARDS_S * trial.completions
+    failed = any(finding.status == "FAIL" for finding in trial.findings)
+    speed = None if failed else speed_of(run, steps, tokens, folders, measure=cheap)
+    disk, disk_bytes = _disk(run, steps)
+    report = RunReport(name, run, start, steps, done, tokens, speed, disk_bytes, ())
+    findings = [
+        Finding("model", "ok", start),
+        *_data(run, data, tokens),
+        *_settings(run),
+        *(Finding("advice", "note", text) for text in advice(run)),
+        *trial.findings,
+        *_work(run, report, trial),
+        disk,
+    ]
+    return RunReport(
+        name, run, start, steps, done, tokens, speed, disk_bytes, _failures_first(findings)
+    )
 
 
 def _start(run: Run) -> str:
@@ -107,7 +206,7 @@ def _start(run: Run) -> str:
     return f"{run.spec.adapter} on {base}" if run.adapter is not None else base
 
 
-def _done(folder: Path) -> int:
+def _steps_done(folder: Path) -> int:
     try:
         record = load_record(folder)
     except HfRlhfError:
@@ -115,45 +214,183 @@ def _done(folder: Path) -> int:
     return int((record["training"] or {}).get("steps") or 0)
 
 
-def lines(plans: Sequence[Planned], plugin: str) -> list[str]:
-    """Return a plan as text."""
-    folder = plans[-1].run.folder
-    folder = folder.parent.parent if len(plans) > 1 else folder
-    on = counted(processes(), "process", "processes")
-    found = [f"Plan of {plugin} in {folder}, on {on}. Nothing is trained or written."]
-    for number, one in enumerate(plans, start=1):
-        found += ["", f"{number} {one.name}", *(f"  {line}" for line in _about(one))]
-    seconds = sum(one.seconds for one in plans)
-    steps = sum(one.steps for one in plans)
-    known = [one.disk for one in plans if one.disk is not None]
-    found += [
-        "",
-        f"in all  {counted(steps, 'optimizer step')}, about {duration(seconds)} of training "
-        "(measuring before and after is not counted)",
-        f"disk    about {human(sum(known))}; {Space.of(folder)}",
-    ]
-    return found
+def _data(run: Run, data: str, tokens: Mapping[str, int] | None) -> Iterator[Finding]:
+    lost = bool(run.report.get("dropped")) or any(
+        counts.kept < counts.rows or any(counts.cut.values()) for counts in row_counts(run).values()
+    )
+    name = data or run.spec.dataset.name
+    yield Finding("data", "note" if lost else "ok", "; ".join([name, *data_lines(run)]))
+    if tokens:
+        text = "{tokens:,} an epoch ({trained:,} with a loss)".format(**tokens)
+        yield Finding("tokens", "ok", text)
+    if "prompt" not in run.dataset["train"].column_names:
+        return
+    lengths = sorted(prompt_lengths(run, 512))
+    room = getattr(model_config(run), "max_position_embeddings", None)
+    middle = lengths[len(lengths) // 2]
+    answer = getattr(run.training, "max_completion_length", None)
+    completions = f"completions up to {answer}; " if answer else ""
+    yield Finding(
+        "prompts",
+        "ok",
+        f"tokens: median {middle}, longest {lengths[-1]} (of {len(lengths)} rows); "
+        f"{completions}the model takes {room}",
+    )
 
 
-def _about(one: Planned) -> list[str]:
-    run, training = one.run, one.run.training
-    rows = len(run.dataset["train"])
+def _settings(run: Run) -> Iterator[Finding]:
+    """Yield what a run does that its file may not show."""
+    peft = run.model.use_peft
+    what = f"LoRA, r {run.model.lora_r}" if peft else "every weight (`use_peft: true` for LoRA)"
+    if run.adapter is not None:
+        what = f"the LoRA that {run.spec.adapter} has, further"
+    yield Finding("trains", "ok" if peft else "note", what)
+    spec = run.spec.evaluation
+    if spec is None:
+        yield Finding("evaluation", "note", "none: the card will say `not measured`")
+        return
+    held_out = len(run.dataset[spec.split])
+    rows = held_out if spec.rows is None else min(spec.rows, held_out)
+    few = " (too few to show anything)" if rows < 10 else ""
+    text = f"{rows} rows of {spec.split!r}, before and after{few}"
+    yield Finding("evaluation", "note" if few else "ok", text)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """What running the rewards on a few real rows cost."""
+
+    findings: Sequence[Finding]
+    completions: int = 0
+    judge_calls: float = 0.0
+    seconds: float = 0.0
+
+
+def _rewards(run: Run) -> _Trial:
+    """Score made-up completions for real rows: what a reward needs, it needs now.
+
+    A trainer that knows the form of its answers may offer `trial_completions(row) -> list[str]`;
+    without a plausible answer a judge may not be asked at all, and its calls be underestimated.
+    """
+    if run.reward is None:
+        columns = ", ".join(sorted(getattr(run.trainer_class, "columns", ())))
+        text = f"none: it learns from the columns {columns}" if columns else "none"
+        return _Trial([Finding("rewards", "ok" if columns else "note", text)])
+    prompts, completions, columns_of = _trial_batch(run)
+    calls, start = _calls(run), time.monotonic()
+    try:
+        scores = run.reward.score(prompts, completions, **columns_of)
+    except HfRlhfError as error:
+        return _Trial([Finding("rewards", "FAIL", str(error))])
+    seconds = time.monotonic() - start
+    findings = []
+    for label, values in {"total": scores.total, **scores.parts}.items():
+        abstained = sum(value is None for value in values)
+        numbers = [value for value in values if value is not None]
+        spread = f"{min(numbers):.3g} to {max(numbers):.3g}" if numbers else "no score"
+        text = f"{spread} on {len(values)} made-up completions"
+        text += f", abstained on {abstained}" if abstained else ""
+        findings.append(Finding(f"reward {label}", "note" if abstained else "ok", text))
+    return _Trial(findings, len(completions), _calls(run) - calls, seconds)
+
+
+def _trial_batch(run: Run) -> tuple[list[Any], list[Any], dict[str, list[Any]]]:
+    """Return prompts, completions and columns to try the rewards on, aligned."""
+    split = run.dataset["train"]
+    rows = split.select(range(min(ROWS_TRIED, len(split))))
+    plausible: Callable[[Any], Sequence[str]] = getattr(
+        run.trainer_class, "trial_completions", lambda row: ()
+    )
+    pairs = [(row, text) for row in rows for text in ("", "I do not know.", *plausible(row))]
+    prompts = [row["prompt"] for row, _ in pairs]
+    completions: list[Any] = [text for _, text in pairs]
+    if not isinstance(prompts[0], str):
+        completions = [[{"role": "assistant", "content": text}] for text in completions]
+    names = [name for name in rows.column_names if name != "prompt"]
+    return prompts, completions, {name: [row[name] for row, _ in pairs] for name in names}
+
+
+def _calls(run: Run) -> float:
+    return float(sum(judge.usage().get("calls", 0) for judge in run.judges.values()))
+
+
+def _judges(run: Run) -> Iterator[Finding]:
+    for label, judge in run.judges.items():
+        try:
+            yield Finding(f"judge {label}", "ok", asyncio.run(judge.ping()))
+        except Exception as error:  # noqa: BLE001 - plugin code may raise anything
+            text = str(error) if isinstance(error, HfRlhfError) else repr(error)
+            yield Finding(f"judge {label}", "FAIL", text)
+
+
+def _work(run: Run, report: RunReport, trial: _Trial) -> Iterator[Finding]:
+    training = run.training
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    much = f"{training.num_train_epochs:g} epochs, " if training.max_steps <= 0 else ""
-    tokens = "tokens not counted"
-    if one.tokens:
-        tokens = "{tokens:,} tokens an epoch ({trained:,} with a loss)".format(**one.tokens)
-    kind = f"LoRA, r {run.model.lora_r}" if run.model.use_peft else "all weights"
-    said = [
-        f"from    {one.start}",
-        f"data    {one.data}: {rows:,} rows, {tokens}",
-        f"train   {much}{counted(one.steps, 'step')} of {counted(batch * processes(), 'row')}, "
-        f"learning rate {training.learning_rate:g}, {kind}",
-        f"time    about {duration(one.seconds)} ({one.speed.basis})",
-    ]
-    said[2:2] = [f"rows    {line}" for line in data_lines(run)[1:]]
-    if one.disk is not None:
-        said.append(f"disk    about {human(one.disk)}")
-    if one.done:
-        said.append(f"done    {one.done} of {counted(one.steps, 'step')}")
-    return said
+    batch *= processes()
+    generations = getattr(training, "num_generations", None)
+    shape = counted(batch, "row")
+    if generations:
+        shape = f"{counted(batch // generations, 'prompt')} x {generations}"
+    epochs = f"{training.num_train_epochs:g} epochs, " if training.max_steps <= 0 else ""
+    text = f"{epochs}{counted(report.steps, 'optimizer step')} of {shape}, "
+    text += f"learning rate {training.learning_rate:g}"
+    text += f"; {report.steps_done} are done" if report.steps_done else ""
+    yield Finding("steps", "ok", text)
+    total = batch * report.steps
+    if trial.completions and trial.judge_calls:
+        calls = trial.judge_calls / trial.completions * total
+        text = f"about {calls:,.0f}, {calls / report.steps:,.0f} a step"
+        yield Finding("judge calls", "ok", text)
+    if report.speed is not None and report.seconds is not None:
+        text = f"about {duration(report.seconds)} ({report.speed.basis})"
+        if trial.completions and not report.speed.measured:
+            scoring = trial.seconds / trial.completions * total
+            text += f", and {duration(scoring)} for the rewards one after another"
+        yield Finding("time", "ok" if report.speed.measured else "note", text)
+
+
+def _disk(run: Run, steps: int) -> tuple[Finding, int | None]:
+    try:
+        need = disk_need(run, steps)
+    except ValueError as error:  # no causal language model
+        return Finding("disk", "note", f"not estimated: {error}".splitlines()[0]), None
+    space = Space.of(run.folder)
+    beside = f", {human(need.beside)} that the trainer keeps" if need.beside else ""
+    text = (
+        f"about {human(need.total)}: {need.at_once} checkpoints of {human(need.checkpoint)}, "
+        f"{human(need.end)} at the end{beside}; {space}"
+    )
+    if need.total <= taken_bytes(run.folder) + space.bytes:
+        return Finding("disk", "ok", text), need.total
+    fewer = ". `save_total_limit: 2` keeps the newest two" if need.at_once > 3 else ""
+    return Finding("disk", "FAIL", f"{text}{fewer}"), need.total
+
+
+def _totals(reports: Sequence[RunReport]) -> Iterator[Finding]:
+    """Phases keep what they have saved, so together they take the sum."""
+    steps = sum(report.steps for report in reports)
+    seconds = [report.seconds for report in reports if report.seconds is not None]
+    text = counted(steps, "optimizer step")
+    if len(seconds) == len(reports):
+        text += f", about {duration(sum(seconds))} of training (without the evaluations)"
+    yield Finding("all phases", "ok", text)
+    sizes = [report.disk_bytes for report in reports if report.disk_bytes is not None]
+    space = Space.of(reports[-1].run.folder)
+    taken = sum(taken_bytes(report.run.folder) for report in reports)
+    enough = sum(sizes) <= taken + space.bytes
+    text = f"about {human(sum(sizes))} in {len(reports)} phases; {space}"
+    yield Finding("disk", "ok" if enough else "FAIL", text)
+
+
+def _hub(run: Run) -> Iterator[Finding]:
+    repo_id = run.spec.publish.repo_id
+    if repo_id is None:
+        yield Finding("hub", "note", "publish.repo_id is not set: nothing will be pushed")
+        return
+    from hf_rlhf.hub.publishing import check_target
+
+    try:
+        text = check_target(run.spec.publish, model_section(run), run.folder)
+        yield Finding("hub", "ok", text)
+    except HfRlhfError as error:
+        yield Finding("hub", "FAIL", str(error))

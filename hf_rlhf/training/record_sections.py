@@ -14,7 +14,7 @@ from hf_rlhf.distributed import config_file, distributed_type
 from hf_rlhf.errors import BrokenPlugin
 from hf_rlhf.evaluation.results import METHOD, Measured
 from hf_rlhf.rewards.composed import Part
-from hf_rlhf.runs.environment import environment, peak_memory
+from hf_rlhf.runs.machine import environment, peak_memory
 from hf_rlhf.runs.preflight import completion_length
 from hf_rlhf.runs.preflight_data import row_counts
 from hf_rlhf.runs.run import Run, trains_by_rewards

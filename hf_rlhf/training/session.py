@@ -18,7 +18,7 @@ from hf_rlhf.errors import DiskError, HfRlhfError, JudgeError, PublishError, Rew
 from hf_rlhf.evaluation.held_out import measure, measured_before, without_revision
 from hf_rlhf.evaluation.results import Measured
 from hf_rlhf.hub.checkpoints import INTERRUPTED_S, CheckpointPushes
-from hf_rlhf.hub.publish import finish_command, publish_run
+from hf_rlhf.hub.publishing import finish_command, publish
 from hf_rlhf.models.lengths import has_new_head
 from hf_rlhf.models.loading import check_continued
 from hf_rlhf.rewards.abstentions import check_rewarded
@@ -297,7 +297,7 @@ class Session:
             # Before the run itself: its card names the branches of its checkpoints.
             unpublished = self._settle()
             self.recorder.refresh()
-            published = publish_run(self.run.folder, repo_id=repo_id)
+            published = publish(self.run.folder, repo_id=repo_id)
             self._say(f"published: {published.url}")
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):

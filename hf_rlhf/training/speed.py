@@ -11,9 +11,9 @@ from typing import Any
 
 from hf_rlhf.distributed import processes
 from hf_rlhf.errors import HfRlhfError
-from hf_rlhf.runs.environment import environment
+from hf_rlhf.models.lengths import model_config, prompt_lengths
 from hf_rlhf.runs.estimate import parameters_of, planned_steps
-from hf_rlhf.runs.preflight import prompt_lengths
+from hf_rlhf.runs.machine import environment
 from hf_rlhf.runs.resolve import begun_from
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.record import load_record
@@ -26,20 +26,28 @@ _MOST_ON_CPU = 500_000_000
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds of an optimizer step, and what says so."""
+    """Seconds of an optimizer step, and where the number comes from."""
 
     seconds_a_step: float
     basis: str
+    measured: bool = True
+    """False for an estimate by arithmetic, which leaves out the rewards."""
 
 
 def speed_of(
-    run: Run, steps: int, tokens: Mapping[str, int] | None, folders: Sequence[Path]
+    run: Run,
+    steps: int,
+    tokens: Mapping[str, int] | None,
+    folders: Sequence[Path],
+    *,
+    measure: bool = True,
 ) -> Speed:
     """Return how long a step of a run takes.
 
     What this run, or another one in `folders`, has recorded on the same kind of machine counts
     most; else a few steps are measured on a copy that is thrown away, where one process trains and
-    the model is of a size for it; else it is worked out from matrix products timed here.
+    the model is of a size for it, unless `measure` is false; else it is estimated from matrix
+    products timed here.
     """
     recorded = _recorded(run, tokens, folders)
     if recorded is not None:
@@ -47,9 +55,14 @@ def speed_of(
     import torch
 
     parameters = parameters_of(run)
-    if processes() == 1 and (torch.cuda.is_available() or parameters <= _MOST_ON_CPU):
+    if measure and processes() == 1 and (torch.cuda.is_available() or parameters <= _MOST_ON_CPU):
         return _measured(run)
-    return _worked_out(run, parameters, steps, tokens)
+    if getattr(run.training, "max_completion_length", None):
+        seconds = _generating(run, parameters)
+    else:
+        seconds = _learning(run, parameters, tokens)
+    basis = "from matrix products timed here; may be 3x off either way"
+    return Speed(math.ceil(seconds * 1000) / 1000, basis, measured=False)
 
 
 def _recorded(run: Run, tokens: Mapping[str, int] | None, folders: Sequence[Path]) -> Speed | None:
@@ -135,11 +148,29 @@ def _silent(trainer: Any) -> None:
         trainer.remove_callback(callback)
 
 
-def _worked_out(run: Run, parameters: int, steps: int, tokens: Mapping[str, int] | None) -> Speed:
-    """Estimate by arithmetic: 2 FLOPs a parameter and token forward, 4 backward, 2 for LoRA.
+def _generating(run: Run, parameters: int) -> float:
+    """Estimate a step that samples completions: 2 FLOPs a parameter and token forward, 4 backward.
 
-    Recomputing activations costs a forward more. A third of what a matrix product reaches here is
-    assumed reached (Kaplan et al. 2020, arXiv:2001.08361, for the count).
+    A token is decoded once, scored twice and trained on once. Decoding is timed here on a matrix
+    product of its own shape, the rest on a large one, of which a third is assumed reached.
+    """
+    lengths = prompt_lengths(run, 64)
+    answer = run.training.max_completion_length
+    batch = run.training.per_device_train_batch_size * run.training.gradient_accumulation_steps
+    width = getattr(model_config(run), "hidden_size", 1024)
+    device = str(run.training.device)
+    decoding = batch * answer * parameters * 2 / flops_per_second(device, batch, width)
+    tokens = sum(lengths) / len(lengths) + answer
+    rest = batch * tokens * parameters * 8 * 3 / flops_per_second(device, 2048, 1024)
+    return float(decoding + rest)
+
+
+def _learning(run: Run, parameters: int, tokens: Mapping[str, int] | None) -> float:
+    """Estimate a step that learns from rows.
+
+    2 FLOPs a parameter and token forward, 4 backward, 2 for LoRA (Kaplan et al. 2020,
+    arXiv:2001.08361). Recomputing activations costs a forward more. A third of what a matrix
+    product reaches here is assumed reached.
     """
     if tokens is None:
         lengths = prompt_lengths(run, 64)
@@ -151,11 +182,7 @@ def _worked_out(run: Run, parameters: int, steps: int, tokens: Mapping[str, int]
     if getattr(run.training, "gradient_checkpointing", False):
         flops += 2
     reached = flops_per_second(str(run.training.device), 2048, 1024) / 3
-    seconds = batch * a_row * parameters * flops / reached
-    return Speed(
-        math.ceil(seconds * 1000) / 1000,
-        "from matrix products timed here; may be 3x off either way",
-    )
+    return float(batch * a_row * parameters * flops / reached)
 
 
 def flops_per_second(device: str, rows: int, width: int) -> float:

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from accelerate import DistributedType
 
-from hf_rlhf.cli.launch_configs import command, launch_configs, launch_configs_main, summary
+from hf_rlhf.cli.launch import command, launch_configs, launch_configs_main, summary
 from hf_rlhf.config.run_files import choose_run_file
 from hf_rlhf.distributed import planned, processes
 from hf_rlhf.errors import ConfigError, HfRlhfError

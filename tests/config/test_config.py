@@ -28,7 +28,7 @@ from hf_rlhf.config.run_file import (
 from hf_rlhf.errors import ConfigError
 
 KNOWN = {"learning_rate": float, "bf16": bool, "max_steps": int, "report_to": str}
-DOCS = Path(__file__).parents[2] / "docs" / "run-files.md"
+DOCS = Path(__file__).parents[2] / "docs/reference/run-files.md"
 SMALL = """\
 schema: 1
 plugin: refiner_grpo

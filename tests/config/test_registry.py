@@ -204,7 +204,7 @@ def test_a_trainer_whose_package_is_gone_is_named(monkeypatch):
 
 
 def test_a_launch_config_that_cannot_be_written_is_said(tmp_path):
-    from hf_rlhf.cli.launch_configs import launch_configs, launch_configs_main
+    from hf_rlhf.cli.launch import launch_configs, launch_configs_main
     from hf_rlhf.errors import HfRlhfError
 
     name = next(iter(launch_configs()))

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from hf_rlhf import dry_run, train
 from hf_rlhf.cli.check import check_main
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.shipped import kept_settings, labels_of_rewards, own_card, without_rewards
 from hf_rlhf.errors import ConfigError
-from hf_rlhf.train import dry_run, main, train
+from hf_rlhf.train import main
 
 SHIPPED = """\
 schema: 1

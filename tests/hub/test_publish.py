@@ -30,7 +30,7 @@ from hf_rlhf.hub import retries as patience_module
 from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.download import pull
 from hf_rlhf.hub.layout import eval_results
-from hf_rlhf.hub.publish import check_target, publish_run, publish_steps
+from hf_rlhf.hub.publishing import check_target, publish, publish_steps
 from hf_rlhf.models.merge import merge_adapter
 from hf_rlhf.storage.checkpoints import seal
 from hf_rlhf.storage.record import load_record, new_record, write_record
@@ -174,7 +174,7 @@ SINGLE = {
 
 
 def test_single_layout_loads_right_everywhere(run: Path, base: Path, tmp_path: Path) -> None:
-    published = publish_run(run)
+    published = publish(run)
     repo_id = repo_of(run)
     assert tree(repo_id) == SINGLE
     assert published.new_commits == 1
@@ -210,7 +210,7 @@ def test_the_card_is_rendered_again_from_the_published_record(
 
     change_record(run, trained_in_a_folder)
     repo_id = repo_of(run)
-    publish_run(run, base_model="demo/base", layout=layout)
+    publish(run, base_model="demo/base", layout=layout)
     pulled = pull(repo_id, tmp_path / "pulled")
     # In the run's own folder, too, where the record goes on naming the base as it was trained on.
     card = (run / "README.md").read_bytes()
@@ -251,8 +251,8 @@ def test_a_stranger_loads_it_with_nothing_but_the_endpoint(
     run: Path, hub: Any, tmp_path: Path
 ) -> None:
     single, separate = next(names), next(names)
-    publish_run(run, repo_id=single)
-    publish_run(run, repo_id=separate, layout="separate")
+    publish(run, repo_id=single)
+    publish(run, repo_id=separate, layout="separate")
     environment = {
         **{name: os.environ[name] for name in ("PATH", "HOME")},
         **{"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"},
@@ -262,9 +262,9 @@ def test_a_stranger_loads_it_with_nothing_but_the_endpoint(
 
 
 def test_a_second_push_makes_no_commit(run: Path, hub: Any) -> None:
-    first = publish_run(run)
+    first = publish(run)
     record, card = (run / "run.json").read_bytes(), (run / "README.md").read_bytes()
-    second = publish_run(run)
+    second = publish(run)
     assert second.new_commits == 0
     assert second.commits == first.commits
     assert commits(repo_of(run)) == 2  # the Hub's own first one, and ours
@@ -275,17 +275,17 @@ def test_a_second_push_makes_no_commit(run: Path, hub: Any) -> None:
 
 @pytest.mark.slow
 def test_only_what_changed_is_pushed_and_what_is_gone_is_deleted(run: Path) -> None:
-    publish_run(run)
+    publish(run)
     change_record(run, lambda record: record["author"].update(title="Another title"))
     (run / "reward_curve.png").unlink()
-    published = publish_run(run)
+    published = publish(run)
     assert published.new_commits == 1
     assert tree(repo_of(run)) == SINGLE - {"reward_curve.png"}
 
 
 @pytest.mark.slow
 def test_separate_layout(run: Path, base: Path, tmp_path: Path) -> None:
-    published = publish_run(run, layout="separate")
+    published = publish(run, layout="separate")
     repo_id = repo_of(run)
     adapter = {path.removeprefix("adapter/") for path in SINGLE if path.startswith("adapter/")} | {
         "README.md",
@@ -302,18 +302,18 @@ def test_separate_layout(run: Path, base: Path, tmp_path: Path) -> None:
         pull(f"{repo_id}-adapter", tmp_path / "adapter"),
     )
     torch.testing.assert_close(logits(root), logits(adapted), rtol=1e-4, atol=1e-5)
-    assert publish_run(run, layout="separate").new_commits == 0
+    assert publish(run, layout="separate").new_commits == 0
 
 
 def test_full_fine_tuning_has_no_adapter(run: Path) -> None:
     shutil.rmtree(run / "adapter")
     change_record(run, lambda record: record["model"].update(adapter=None))
-    publish_run(run)
+    publish(run)
     assert tree(repo_of(run)) == {path for path in SINGLE if not path.startswith("adapter/")}
 
 
 def test_the_adapter_alone(run: Path) -> None:
-    publish_run(run, merged=False)
+    publish(run, merged=False)
     assert "adapter_config.json" in tree(repo_of(run))
     assert "model.safetensors" not in tree(repo_of(run))
 
@@ -322,14 +322,14 @@ def test_the_adapter_alone(run: Path) -> None:
 def test_a_missing_merge_is_made(run: Path) -> None:
     before = load_file(run / "merged" / "model.safetensors")
     shutil.rmtree(run / "merged")
-    publish_run(run)
+    publish(run)
     after = load_file(run / "merged" / "model.safetensors")
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
 @pytest.mark.slow
 def test_an_intermediate_step_goes_to_its_own_branch(run: Path) -> None:
-    published = publish_run(run, step=2)
+    published = publish(run, step=2)
     repo_id = repo_of(run)
     assert published.revision == "step-2"
     assert published.url.endswith("/tree/step-2")
@@ -337,9 +337,9 @@ def test_an_intermediate_step_goes_to_its_own_branch(run: Path) -> None:
     assert {"model.safetensors", "adapter/adapter_model.safetensors"} <= tree(repo_id, "step-2")
     assert not any(path.endswith((".pt", ".pth", ".bin")) for path in tree(repo_id, "step-2"))
     assert "later step" in text_of(repo_id, "README.md", "step-2")
-    assert publish_run(run, step=2).new_commits == 0
-    publish_run(run)
-    publish_run(run, step=4)
+    assert publish(run, step=2).new_commits == 0
+    publish(run)
+    publish(run, step=4)
     two, four, last = (
         load_file(api().hf_hub_download(repo_id, "model.safetensors", revision=revision))
         for revision in ("step-2", "step-4", "main")
@@ -352,12 +352,12 @@ def test_an_intermediate_step_goes_to_its_own_branch(run: Path) -> None:
 
 
 def test_a_card_edited_on_main_is_not_in_the_way_of_a_new_branch(run: Path) -> None:
-    publish_run(run)
+    publish(run)
     repo_id = repo_of(run)
     card = text_of(repo_id, "README.md") + "\nMy words.\n"
     api().upload_file(path_or_fileobj=card.encode(), path_in_repo="README.md", repo_id=repo_id)
     api().upload_file(path_or_fileobj=b"mine", path_in_repo="LICENSE", repo_id=repo_id)
-    publish_run(run, step=2, merged=False)
+    publish(run, step=2, merged=False)
     assert tree(repo_id, "step-2") == {
         "README.md", "run.json", "config.yaml", "adapter_config.json", "adapter_model.safetensors",
     }  # fmt: skip
@@ -367,14 +367,14 @@ def test_a_card_edited_on_main_is_not_in_the_way_of_a_new_branch(run: Path) -> N
 def test_a_step_that_is_not_there_names_those_that_are(run: Path) -> None:
     (run / "checkpoints" / "checkpoint-4" / "manifest.json").unlink()
     with pytest.raises(PublishError, match=r"step 4.*It has: 2\."):
-        publish_run(run, step=4)
+        publish(run, step=4)
 
 
 def test_a_run_without_weights(run: Path) -> None:
     shutil.rmtree(run / "merged")
     shutil.rmtree(run / "adapter")
     with pytest.raises(PublishError, match=r"nothing to publish.*complete: 2, 4"):
-        publish_run(run)
+        publish(run)
 
 
 @pytest.mark.parametrize(
@@ -394,7 +394,7 @@ def test_commit_faults_end_in_exactly_one_commit(
 ) -> None:
     hub.faults.add(fault)
     before = len(hub.faults.seen("POST .*/commit/"))
-    published = publish_run(run)
+    published = publish(run)
     assert published.new_commits == 1
     assert commits(repo_of(run)) == 2
     assert len(hub.faults.seen("POST .*/commit/")) - before == fewest
@@ -407,16 +407,16 @@ def test_the_last_try_lands_unheard(
 ) -> None:
     monkeypatch.setenv("HF_RLHF_PATIENCE", "0")
     hub.faults.add(Fault("POST .*/commit/", status, after=True))
-    assert publish_run(run).new_commits == 1
+    assert publish(run).new_commits == 1
     assert tree(repo_of(run)) == SINGLE
 
 
 def test_a_lost_answer_to_a_commit_that_deletes(run: Path, hub: Any) -> None:
-    publish_run(run)
+    publish(run)
     (run / "reward_curve.png").unlink()
     hub.faults.add(Fault("POST .*/commit/", 504, after=True))
     before = len(hub.faults.seen("POST .*/commit/"))
-    assert publish_run(run).new_commits == 1
+    assert publish(run).new_commits == 1
     assert len(hub.faults.seen("POST .*/commit/")) - before == 1
     assert tree(repo_of(run)) == SINGLE - {"reward_curve.png"}
 
@@ -428,7 +428,7 @@ def test_a_hub_that_stays_broken_lists_what_is_missing_and_the_command(
     monkeypatch.setenv("HF_RLHF_PATIENCE", "1")
     hub.faults.add(Fault("POST .*/commit/", 500, times=100))
     with pytest.raises(PublishError) as caught:
-        publish_run(run, private=True)
+        publish(run, private=True)
     message = str(caught.value)
     for path in SINGLE:
         assert f"{repo_of(run)}/{path}" in message
@@ -447,7 +447,7 @@ def test_a_refused_commit_is_not_tried_again(run: Path, hub: Any) -> None:
     hub.faults.add(Fault("POST .*/commit/", 403, times=100))
     before = len(hub.faults.seen("POST .*/commit/"))
     with pytest.raises(PublishError, match="11 files are not there"):
-        publish_run(run)
+        publish(run)
     assert len(hub.faults.seen("POST .*/commit/")) - before == 1
 
 
@@ -477,7 +477,7 @@ def test_a_commit_in_between_is_not_overwritten(
 
     monkeypatch.setattr(push_module, "_operations", meanwhile)
     with pytest.raises(PublishError, match="another commit"):
-        publish_run(run)
+        publish(run)
     assert tree(repo_of(run)) == {"NOTICE"}
 
 
@@ -486,9 +486,9 @@ def test_a_repository_of_others_is_refused_unless_overwritten(run: Path, templat
     api().create_repo(repo_id)
     api().upload_file(path_or_fileobj=b"x", path_in_repo="pytorch_model.bin", repo_id=repo_id)
     with pytest.raises(PublishError, match=r"pytorch_model\.bin.*--overwrite"):
-        publish_run(run)
+        publish(run)
     assert tree(repo_id) == {"pytorch_model.bin"}
-    publish_run(run, overwrite=True)
+    publish(run, overwrite=True)
     assert tree(repo_id) == SINGLE
 
 
@@ -498,7 +498,7 @@ def test_the_command_that_finishes_an_overwrite_overwrites(run: Path, hub: Any) 
     api().upload_file(path_or_fileobj=b"x", path_in_repo="pytorch_model.bin", repo_id=repo_id)
     hub.faults.add(Fault("POST .*/commit/", 403, times=100))
     with pytest.raises(PublishError) as caught:
-        publish_run(run, overwrite=True)
+        publish(run, overwrite=True)
     hub.faults.clear()
     assert publish_main(finish(caught)) == 0
     assert tree(repo_id) == SINGLE
@@ -510,7 +510,7 @@ def test_a_refused_repository_refuses_the_other_too(run: Path) -> None:
     api().create_repo(other)
     api().upload_file(path_or_fileobj=b"x", path_in_repo="README.md", repo_id=other)
     with pytest.raises(PublishError, match=r"README\.md.*Nothing was pushed"):
-        publish_run(run, layout="separate")
+        publish(run, layout="separate")
     assert not tree(repo_of(run))
 
 
@@ -521,23 +521,23 @@ def test_all_steps_do_not_go_to_one_revision(run: Path) -> None:
 
 @pytest.mark.slow
 def test_another_run_is_not_replaced_by_accident(run: Path, tmp_path: Path) -> None:
-    publish_run(run)
+    publish(run)
     change_record(run, lambda record: record.update(run_id="another"))
     save_file({"x": torch.zeros(1)}, run / "merged" / "model.safetensors")
     with pytest.raises(PublishError, match="did not push"):
-        publish_run(run)
+        publish(run)
 
 
 @pytest.mark.slow
 def test_a_card_edited_on_the_hub_is_kept(run: Path) -> None:
-    publish_run(run)
+    publish(run)
     repo_id = repo_of(run)
     card = text_of(repo_id, "README.md") + "\nMy words.\n"
     api().upload_file(path_or_fileobj=card.encode(), path_in_repo="README.md", repo_id=repo_id)
     api().upload_file(path_or_fileobj=b"mine", path_in_repo="LICENSE", repo_id=repo_id)
     with pytest.raises(PublishError, match=r"README\.md \(1 files\)"):
-        publish_run(run)
-    publish_run(run, overwrite=True)
+        publish(run)
+    publish(run, overwrite=True)
     assert "My words." not in text_of(repo_id, "README.md")
 
 
@@ -565,7 +565,7 @@ def test_no_secret_leaves(
         record = json.loads((run / "run.json").read_text())
         record["author"]["intended_use"] = f"with {canary}"
         (run / "run.json").write_text(json.dumps(record))
-        publish_run(run)
+        publish(run)
         assert (
             canary.encode()
             not in Path(api().hf_hub_download(repo_of(run), "README.md")).read_bytes()
@@ -582,7 +582,7 @@ def test_no_secret_leaves(
         path.write_bytes(path.read_bytes() + canary.encode())
     before = len(hub.faults.seen("POST|PUT"))
     with pytest.raises(PublishError) as caught:
-        publish_run(run)
+        publish(run)
     message = str(caught.value)
     assert path.name in message
     assert canary not in message
@@ -594,13 +594,13 @@ def test_a_link_out_of_the_folder_is_refused(run: Path, tmp_path: Path) -> None:
     (tmp_path / "private.txt").write_text("private")
     (run / "merged" / "vocab.txt").symlink_to(tmp_path / "private.txt")
     with pytest.raises(PublishError, match="outside"):
-        publish_run(run)
+        publish(run)
 
 
 def test_a_pickle_under_an_allowed_name_is_refused(run: Path) -> None:
     (run / "merged" / "tokenizer.model").write_bytes(pickle.dumps([1]))
     with pytest.raises(PublishError, match="pickle"):
-        publish_run(run)
+        publish(run)
 
 
 def local_base(run: Path, base: Path) -> None:
@@ -613,27 +613,27 @@ def local_base(run: Path, base: Path) -> None:
 def test_a_local_base_is_refused_with_the_cure(run: Path, base: Path) -> None:
     local_base(run, base)
     with pytest.raises(PublishError, match=r"--base_model.*--push_base"):
-        publish_run(run)
+        publish(run)
 
 
 @pytest.mark.slow
 def test_a_local_base_under_its_name_on_the_hub(run: Path, base: Path) -> None:
     local_base(run, base)
-    publish_run(run, base_model="demo/base")
+    publish(run, base_model="demo/base")
     card = text_of(repo_of(run), "README.md")
     assert "base_model: demo/base" in card
     assert str(base) not in card
-    assert publish_run(run).new_commits == 0, "the base's name is remembered"
+    assert publish(run).new_commits == 0, "the base's name is remembered"
 
 
 def test_a_local_base_is_pushed_on_request(run: Path, base: Path) -> None:
     local_base(run, base)
     wanted = f"{repo_of(run)}-base"
     with pytest.raises(PublishError, match="--push_base"):
-        publish_run(run, base_model=wanted)
-    publish_run(run, base_model=wanted, push_base=True)
+        publish(run, base_model=wanted)
+    publish(run, base_model=wanted, push_base=True)
     assert "model.safetensors" in tree(wanted)
-    assert publish_run(run).new_commits == 0
+    assert publish(run).new_commits == 0
     pull(wanted, run.parent / "pulled")
     card = text_of(wanted, "README.md")
     assert "The base model that adapters and models trained with hf-rlhf begin from." in card
@@ -650,17 +650,17 @@ def test_a_run_pushed_as_the_base_of_another_is_pulled_and_then_published_whole(
     write_record(load_record(run) | {"run_id": "first", "publish": None}, first)
     local_base(run, first / "merged")
     wanted = f"{repo_of(run)}-first"
-    publish_run(run, base_model=wanted, push_base=True)
+    publish(run, base_model=wanted, push_base=True)
     pulled = pull(wanted, tmp_path / "pulled")
     assert "adapter" not in {path.name for path in pulled.iterdir()}
     # The run itself can replace what was pushed of it, and no other run can.
     with pytest.raises(PublishError, match="this run did not push"):
-        publish_run(run, repo_id=wanted, base_model="demo/base")
-    assert publish_run(first, repo_id=wanted).new_commits == 1
+        publish(run, repo_id=wanted, base_model="demo/base")
+    assert publish(first, repo_id=wanted).new_commits == 1
     assert "adapter/adapter_model.safetensors" in tree(wanted)
     # As pulled, it can be a base again: under another name, and without the adapter.
     local_base(run, pull(wanted, tmp_path / "whole"))
-    publish_run(run, base_model=f"{wanted}-again", push_base=True)
+    publish(run, base_model=f"{wanted}-again", push_base=True)
     again = pull(f"{wanted}-again", tmp_path / "again")
     listing = json.loads((again / "run.json").read_text())["publish"]["files"]
     assert {*listing, "run.json"} == tree(f"{wanted}-again")
@@ -674,7 +674,7 @@ def test_a_base_whose_push_was_cut_short_is_pushed_by_the_command(
     wanted = f"{repo_of(run)}-base"
     hub.faults.add(Fault("POST .*/commit/", 403, times=100))
     with pytest.raises(PublishError, match="--push_base") as caught:
-        publish_run(run, base_model=wanted, push_base=True)
+        publish(run, base_model=wanted, push_base=True)
     hub.faults.clear()
     assert publish_main(finish(caught)) == 0
     assert "model.safetensors" in tree(wanted)
@@ -690,7 +690,7 @@ def finish(caught: Any) -> list[str]:
 def test_a_base_that_is_not_there(run: Path) -> None:
     change_record(run, lambda record: record["model"].update(base="demo/nothing"))
     with pytest.raises(PublishError, match="'demo/nothing' is not on"):
-        publish_run(run)
+        publish(run)
 
 
 def test_rights_are_looked_at_before_anything_is_sent(
@@ -698,34 +698,34 @@ def test_rights_are_looked_at_before_anything_is_sent(
 ) -> None:
     before = len(hub.faults.seen("POST|PUT"))
     with pytest.raises(PublishError, match="role 'read'"):
-        publish_run(run, token=READ_TOKEN)
+        publish(run, token=READ_TOKEN)
     with pytest.raises(PublishError, match="not a member of an organisation 'others'"):
-        publish_run(run, repo_id="others/model")
+        publish(run, repo_id="others/model")
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(run / "none"))
     with pytest.raises(PublishError, match="hf auth login"):
-        publish_run(run)
+        publish(run)
     assert len(hub.faults.seen("POST|PUT")) == before
 
 
 def test_organisation_private_and_gated(run: Path) -> None:
     repo_id = "acme/" + repo_of(run).rpartition("/")[2]
-    publish_run(run, repo_id=repo_id, private=True, gated="auto")
+    publish(run, repo_id=repo_id, private=True, gated="auto")
     info = api().model_info(repo_id)
     assert info.private
     assert info.gated == "auto"
-    publish_run(run, private=False)
+    publish(run, private=False)
     assert not api().model_info(repo_id).private
 
 
 def test_a_name_without_namespace_is_mine(run: Path) -> None:
     name = repo_of(run).rpartition("/")[2]
-    assert publish_run(run, repo_id=name).repo_id == f"demo/{name}"
+    assert publish(run, repo_id=name).repo_id == f"demo/{name}"
 
 
 def test_without_xet(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    publish_run(run)
+    publish(run)
     assert tree(repo_of(run)) == SINGLE
 
 
@@ -734,7 +734,7 @@ def test_check_target_says_beforehand_what_publishing_would(run: Path) -> None:
     spec = PublishSpec(repo_id=repo_of(run))
     assert repo_of(run) in check_target(spec, model)
     assert not api().repo_exists(repo_of(run)), "looking makes nothing"
-    publish_run(run)
+    publish(run)
     with pytest.raises(PublishError, match="did not push"):
         check_target(spec, model)
     assert check_target(spec, model, run)
@@ -757,7 +757,7 @@ def test_eval_results_only_for_registered_benchmarks() -> None:
 def test_pull_is_whole_verified_and_repeatable(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    publish_run(run)
+    publish(run)
     out = tmp_path / "pulled"
     assert pull_main([repo_of(run), "--out", str(out)]) == 0
     assert {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()} == SINGLE
@@ -773,7 +773,7 @@ def test_pull_is_whole_verified_and_repeatable(
 
 
 def test_pull_leaves_pickles_and_code_behind(run: Path, tmp_path: Path) -> None:
-    publish_run(run)
+    publish(run)
     for name in ("evil.py", "training_args.bin"):
         api().upload_file(path_or_fileobj=b"x", path_in_repo=name, repo_id=repo_of(run))
     out = pull(repo_of(run), tmp_path / "pulled")
@@ -792,7 +792,7 @@ def test_pull_refuses_weights_that_are_pickles(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_pull_notices_weights_exchanged_on_the_hub(run: Path, tmp_path: Path) -> None:
-    published = publish_run(run)
+    published = publish(run)
     save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
     api().upload_file(
         path_or_fileobj=tmp_path / "other.safetensors",

@@ -20,7 +20,7 @@ from hf_rlhf.hub import retries as patience_module
 from hf_rlhf.hub.checkpoints import CheckpointPushes
 from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.outbox import OUTBOX, published_steps
-from hf_rlhf.hub.publish import publish_run, publish_steps
+from hf_rlhf.hub.publishing import publish, publish_steps
 from hf_rlhf.storage.checkpoints import seal
 from hf_rlhf.storage.record import load_record
 from hf_rlhf.testing.hubs import forget_secrets, use_hub
@@ -222,9 +222,9 @@ def test_a_busy_hub_is_waited_for_without_holding_up_the_save(run: Path, hub: An
 @pytest.mark.slow
 def test_what_an_earlier_push_listed_is_read_patiently(run: Path, hub: Any) -> None:
     save_checkpoint(run, 2)
-    publish_run(run, step=2, merged=False)
+    publish(run, step=2, merged=False)
     hub.faults.add(Fault("(GET|HEAD) .*/resolve/.*/run.json", 503, times=2))
-    assert publish_run(run, step=2, merged=False).new_commits == 0
+    assert publish(run, step=2, merged=False).new_commits == 0
 
 
 @pytest.mark.slow
@@ -248,7 +248,7 @@ def test_a_run_that_is_asked_to_end_waits_briefly_and_says_what_is_under_way(
 def test_the_next_session_pushes_what_the_last_could_not(run: Path, hub: Any) -> None:
     save_checkpoint(run, 2)
     save_checkpoint(run, 4)
-    publish_run(run, step=4, merged=False)
+    publish(run, step=4, merged=False)
     pushes = Watched(run)
     pushes.take_up(load_record(run))
     pushes.settle()
@@ -305,12 +305,12 @@ def test_what_is_set_aside_is_bounded(run: Path, hub: Any, monkeypatch: pytest.M
 @pytest.mark.slow
 def test_the_card_of_the_run_names_the_branches(run: Path, hub: Any) -> None:
     save_checkpoint(run, 2)
-    publish_run(run, step=2, merged=False)
+    publish(run, step=2, merged=False)
     shutil.copytree(run / "checkpoints" / "checkpoint-2", run / "adapter")
-    publish_run(run, merged=False)
+    publish(run, merged=False)
     card = content("main", "README.md").decode()
     assert "| Checkpoints | published, each on a branch: `step-2` |" in card
-    assert publish_run(run, merged=False).new_commits == 0
+    assert publish(run, merged=False).new_commits == 0
 
 
 def test_a_refused_token_is_told_once(run: Path, hub: Any) -> None:

@@ -15,7 +15,7 @@ from hf_rlhf.cli import main
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub import retries as patience_module
 from hf_rlhf.hub.commit import Overtaken, or_finish
-from hf_rlhf.hub.publish import publish_run
+from hf_rlhf.hub.publishing import publish
 from hf_rlhf.hub.retries import UnexpectedAnswer
 from hf_rlhf.testing.hubs import forget_secrets, use_hub
 
@@ -71,7 +71,7 @@ def repo_of(run: Path) -> str:
 def unfinished(run: Path) -> str:
     """Push, which has to fail; return what is said."""
     with pytest.raises(PublishError) as caught:
-        publish_run(run, repo_id=repo_of(run))
+        publish(run, repo_id=repo_of(run))
     return str(caught.value)
 
 
@@ -163,13 +163,13 @@ def test_what_fails_beside_a_run_ends_in_its_command_too(error: Exception) -> No
 def test_a_date_to_come_back_at_may_lack_its_zone(hub: Any, run: Path, zone: str) -> None:
     when = f"Wed, 21 Oct 2015 07:28:00{zone}"
     hub.faults.add(Fault(COMMIT, 503, retry_after=when))
-    assert publish_run(run, repo_id=repo_of(run)).new_commits == 1
+    assert publish(run, repo_id=repo_of(run)).new_commits == 1
 
 
 def test_too_many_requests_are_waited_out(hub: Any, run: Path) -> None:
     hub.faults.add(Fault(COMMIT, 429, retry_after=0))
     hub.faults.add(Fault("GET /api/whoami", 429, retry_after=0))
-    assert publish_run(run, repo_id=repo_of(run)).new_commits == 1
+    assert publish(run, repo_id=repo_of(run)).new_commits == 1
     assert len(hub.faults.seen(COMMIT)) == 2
 
 

@@ -8,7 +8,7 @@ if os.environ.get("FSDP_ON_CPU"):
 
     fsdp_on_cpu.allow()
 
-from hf_rlhf.train import train
+from hf_rlhf import train
 
 for path in sys.argv[1:]:
     train(config=path)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.runs import environment as machine
+from hf_rlhf.runs import machine
 from hf_rlhf.storage import record
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import complete, load_record, new_record, problems_of, write_record

@@ -214,7 +214,7 @@ def attempt(work):
 @pytest.mark.slow
 def test_resuming_a_run_with_payloads_runs_none_and_goes_on_without_them(tiny_run, marker):
     """Real training: payloads in the newest checkpoint, its manifest made to fit."""
-    from hf_rlhf.train import train
+    from hf_rlhf import train
 
     tiny_run["evaluation"] = None
     train(config=tiny_run)

@@ -6,6 +6,7 @@ cache, trackio's database and what was published, inside zip and Parquet files t
 """
 
 import base64
+import importlib
 import json
 import shlex
 import subprocess
@@ -303,8 +304,9 @@ def test_the_recorded_command_is_scrubbed_as_it_is_parsed(secrets):
 
 
 def test_an_error_that_quotes_a_secret_is_printed_without_it(monkeypatch, secrets, capfd):
-    from hf_rlhf import train as train_module
     from hf_rlhf.errors import RewardError
+
+    train_module = importlib.import_module("hf_rlhf.train")
 
     def fail(*_, **__):
         quoted = f"KeyError: {CANARIES['OPENAI_API_KEY']} at http://me:{PROXY_PASSWORD}@proxy:1"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from hf_rlhf import train
 from hf_rlhf.testing import check_trainer
-from hf_rlhf.train import train
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import torch
 
 from hf_rlhf.errors import DiskError, RunFolderError
 from hf_rlhf.runs.preflight import cycle_in_steps
-from hf_rlhf.storage import checkpoints
+from hf_rlhf.storage import checkpoints as manifests
 from hf_rlhf.storage.checkpoints import (
     checksum,
     discard_unsealed,
@@ -20,6 +20,7 @@ from hf_rlhf.storage.checkpoints import (
     valid_checkpoints,
 )
 from hf_rlhf.storage.disk import Space
+from hf_rlhf.training import checkpoints
 from hf_rlhf.training.checkpoints import (
     AlreadyTrained,
     SealCheckpoints,
@@ -237,7 +238,7 @@ def test_what_is_no_part_of_a_checkpoint_is_moved_out_of_it_and_said(tmp_path, c
 
 
 def test_a_checksum_depends_on_every_block_and_their_order(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoints, "_BLOCK", 4)
+    monkeypatch.setattr(manifests, "_BLOCK", 4)
     found = set()
     for content in (b"", b"aaaabbbbcc", b"bbbbaaaacc", b"aaaabbbbcd", b"aaaabbbbccc", b"aaaa"):
         (tmp_path / "file").write_bytes(content)

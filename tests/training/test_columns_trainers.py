@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from hf_rlhf import train
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ConfigError, ModelError
 from hf_rlhf.models.fingerprint import read_identity
@@ -21,7 +22,6 @@ from hf_rlhf.runs.resolve import prepare
 from hf_rlhf.storage.record import load_record
 from hf_rlhf.testing.offering import offering
 from hf_rlhf.testing.tiny import make_tiny_policy
-from hf_rlhf.train import train
 
 Train = Callable[..., dict[str, Any]]
 RUN = {
@@ -249,7 +249,7 @@ def test_a_reward_model_is_published_and_pulled(folder, reward, tmp_path, monkey
 
     local_hub = pytest.importorskip("hf_rlhf_local_hub")
     from hf_rlhf.hub.download import pull
-    from hf_rlhf.hub.publish import publish_run
+    from hf_rlhf.hub.publishing import publish
 
     with local_hub.serve(tmp_path / "hub") as hub:
         monkeypatch.setenv("HF_TOKEN", "any-token-will-do")
@@ -257,7 +257,7 @@ def test_a_reward_model_is_published_and_pulled(folder, reward, tmp_path, monkey
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
         monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", files)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-        publish_run(folder / "reward", repo_id="demo/rm", base_model="demo/base", push_base=True)
+        publish(folder / "reward", repo_id="demo/rm", base_model="demo/base", push_base=True)
         pull("demo/rm", tmp_path / "pulled")
         from hf_rlhf.models.loading import find_adapter
 

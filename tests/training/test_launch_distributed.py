@@ -16,7 +16,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from hf_rlhf.cli.launch_configs import launch_configs
+from hf_rlhf.cli.launch import launch_configs
 from hf_rlhf.testing.launched import lacking, launch_environment
 
 # On a busy machine two processes wait for each other much longer than they compute.

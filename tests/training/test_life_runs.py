@@ -13,13 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from hf_rlhf import train
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.storage.checkpoints import valid_checkpoints
 from hf_rlhf.storage.lock import claimed
 from hf_rlhf.storage.record import load_record
-from hf_rlhf.train import train
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from hf_rlhf.cli import check
-from hf_rlhf.cli.check import Finding
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.runs.phases import Link
@@ -94,33 +92,6 @@ def test_an_adapter_stays_on_its_base_and_weights_become_the_model(tmp_path: Pat
     whole = starting_from(file, tmp_path, False).values
     assert whole["model_name_or_path"] == str(tmp_path)
     assert "model_revision" not in whole
-
-
-def test_what_a_check_finds_in_all_phases_is_said_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    same = Finding("trains", "ok", "LoRA")
-    found: dict[Any, list[Finding]] = {
-        name: [same, Finding("data", status, name), Finding("disk", "ok", "its own")]  # type: ignore[arg-type]
-        for name, status in (("a", "ok"), ("b", "FAIL"))
-    }
-    monkeypatch.setattr(check, "check", lambda run: found[run.name])
-    monkeypatch.setattr(check, "planned_steps", lambda run: 1)
-    need = SimpleNamespace(total=3 << 20)
-    monkeypatch.setattr(check, "disk_need", lambda run, steps: need)
-    run: Any = SimpleNamespace(spec=SimpleNamespace(publish=SimpleNamespace(repo_id=None)))
-    phases: Any = {name: SimpleNamespace(name=name, folder=tmp_path / name) for name in found}
-    said = check._in_phases(run, phases)
-    assert [(one.what, one.status) for one in said] == [
-        ("b: data", "FAIL"),
-        ("trains", "ok"),
-        ("a: data", "ok"),
-        ("disk", "ok"),
-    ]
-    # They keep what they have saved, so what they take is added up.
-    assert said[-1].said.startswith("about 6.0 MiB in 2 phases")
-    need.total = 1 << 60
-    assert check._in_phases(run, phases)[1].what == "disk"
 
 
 def test_the_speed_of_another_phase_is_taken_by_its_tokens_and_of_the_same_machine(

@@ -6,10 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from hf_rlhf.cli.check import check
-from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.runs.preflight import advice
-from hf_rlhf.runs.resolve import prepare
 from hf_rlhf.training.progress import (
     ShowProgress,
     cut_off,
@@ -119,18 +115,6 @@ def test_samples_of_training_are_shown_where_no_others_are():
     trained = [sample("train", text) for text in "abc"]
     assert shown(*trained) == ["b", "c"]
     assert shown(sample("before", "x"), *trained, sample("after", "y")) == ["x", "y"]
-
-
-@pytest.mark.slow
-def test_bf16_on_a_cpu_is_advised_against_and_nothing_else(tiny_run):
-    def run(**settings):
-        return prepare(RunFile.from_mapping({**tiny_run, **settings}))
-
-    assert advice(run()) == []
-    slow = run(bf16=True)
-    assert "`--bf16 false`" in advice(slow)[0]
-    shown = [finding for finding in check(slow) if finding.what == "advice"]
-    assert [(finding.status, finding.said) for finding in shown] == [("note", advice(slow)[0])]
 
 
 @pytest.mark.slow

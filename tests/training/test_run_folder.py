@@ -14,7 +14,7 @@ from hf_rlhf.errors import RunFolderError
 from hf_rlhf.runs.resolve import prepare
 from hf_rlhf.storage.lock import OWNER_NAME, claimed
 from hf_rlhf.storage.record import load_record, write_record
-from hf_rlhf.training.dry_run import plan
+from hf_rlhf.training.dry_run import report_of
 from hf_rlhf.training.record_sections import (
     _changed,
     judges_section,
@@ -85,7 +85,7 @@ def test_a_run_goes_on_unless_a_setting_or_the_rows_differ(tiny_run):
     with pytest.raises(RunFolderError, match=r"learning_rate: 0.001 -> 0.5"):
         previous_record(resolved({**tiny_run, "learning_rate": 0.5}))
     with pytest.raises(RunFolderError, match=r"learning_rate: 0.001 -> 0.5"):
-        plan(RunFile.from_mapping({**tiny_run, "learning_rate": 0.5}), None)
+        report_of(RunFile.from_mapping({**tiny_run, "learning_rate": 0.5}), None)
     backwards = run.dataset["train"].select(range(7, -1, -1))
     swapped = replace(run, dataset=DatasetDict({**run.dataset, "train": backwards}))
     with pytest.raises(RunFolderError) as refused:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from hf_rlhf import train
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import RewardError, RunFolderError
 from hf_rlhf.storage.checkpoints import valid_checkpoints
 from hf_rlhf.storage.lock import claimed
 from hf_rlhf.storage.record import load_record, write_record
-from hf_rlhf.train import main, train
+from hf_rlhf.train import main
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,7 @@
 """The dataset adapter `language_questions`: rows that say which language is asked for."""
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data.sources import read_rows, require
+from hf_rlhf.data import read_rows, require
 from hf_rlhf.errors import DataError
 
 from language_consistency.scripts import scripts_of

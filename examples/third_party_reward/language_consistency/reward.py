@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_rlhf.contracts import Score
-from hf_rlhf.data.messages import text_of
+from hf_rlhf.data import text_of
 from hf_rlhf.errors import RewardError
 
 from language_consistency.scripts import script, scripts_of

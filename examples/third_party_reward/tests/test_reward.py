@@ -1,9 +1,9 @@
 """What the reward scores, that it cannot be gamed cheaply, and that it keeps the rules."""
 
 import pytest
+from hf_rlhf import train
 from hf_rlhf.errors import DataError, RewardError
 from hf_rlhf.testing.suites import RewardTests
-from hf_rlhf.train import train
 from hypothesis import given
 from hypothesis import strategies as st
 

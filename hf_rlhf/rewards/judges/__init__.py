@@ -1,1 +1,1 @@
-"""Judges: who answers the questions of rubrics and citation checks. See docs/judges.md."""
+"""Judges answer the questions of rubrics and citation checks: see docs/reference/judges.md."""

@@ -106,8 +106,8 @@ class LexicalJudge:
     """Judge by comparing words: no model, no server, the same verdict every time.
 
     A stand-in where no model can be asked: it gives no verdict (None) on what it knows that it
-    cannot judge. What it compares, and its limits: docs/judges.md. Raises JudgeError for settings
-    that cannot work.
+    cannot judge. What it compares, and its limits: docs/reference/lexical-judge.md. Raises
+    JudgeError for settings that cannot work.
     """
 
     full: float = 0.9

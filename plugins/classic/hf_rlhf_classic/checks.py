@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from hf_rlhf.errors import Problem
-from hf_rlhf.evaluation.evaluate import held_out_rows
-from hf_rlhf.runs.preflight import model_config
-from hf_rlhf.runs.run import Run
+from hf_rlhf.evaluation import held_out_rows
+from hf_rlhf.models import model_config
+from hf_rlhf.runs import Run
 from hf_rlhf_classic.encoding import is_text, tokens
 
 FOR_TEMPLATES = ("tools", "chat_template_kwargs")

@@ -8,9 +8,9 @@ from trl import DPOConfig, DPOTrainer
 
 from hf_rlhf.contracts import RowCounts
 from hf_rlhf.errors import Problem
-from hf_rlhf.evaluation.evaluate import Evaluation, held_out_rows, measure_rows, saved_model
-from hf_rlhf.models.loading import policy_arguments
-from hf_rlhf.runs.run import Run
+from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
+from hf_rlhf.models import policy_arguments
+from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import (
     can_encode,
     choice,

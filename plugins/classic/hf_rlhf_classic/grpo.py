@@ -9,8 +9,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from hf_rlhf.distributed import PromptsPerStep
 from hf_rlhf.errors import Problem
-from hf_rlhf.models.loading import policy_arguments
-from hf_rlhf.runs.run import Run
+from hf_rlhf.models import policy_arguments
+from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import common_problems
 from hf_rlhf_classic.reference import drop_reference
 

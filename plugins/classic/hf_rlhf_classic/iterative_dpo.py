@@ -19,9 +19,8 @@ from trl.trainer.utils import use_adapter
 
 from hf_rlhf.distributed import distributed_type
 from hf_rlhf.errors import Problem
-from hf_rlhf.models.loading import policy_arguments
-from hf_rlhf.runs.preflight import prompt_lengths
-from hf_rlhf.runs.run import Run
+from hf_rlhf.models import policy_arguments, prompt_lengths
+from hf_rlhf.runs import Run
 from hf_rlhf_classic.dpo import loss_problems
 from hf_rlhf_classic.iterative_dpo_config import REFUSED, IterativeDPOConfig
 from hf_rlhf_classic.iterative_dpo_measures import tables

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from hf_rlhf.contracts import Score
-from hf_rlhf.evaluation.statistics import Interval, bootstrap_mean
+from hf_rlhf.evaluation import Interval, bootstrap_mean
 
 
 def win_rate(new: Sequence[Score], old: Sequence[Score]) -> Interval | None:

@@ -17,10 +17,10 @@ from torch.utils.data import Dataset
 from transformers import TrainerCallback
 
 from hf_rlhf.errors import HfRlhfError, RewardError, RunFolderError
-from hf_rlhf.rewards.composed import ComposedReward, gather_rows
-from hf_rlhf.runs.run import Run
-from hf_rlhf.storage.secrets import scrub
-from hf_rlhf.training.generation_cycle import Boundary
+from hf_rlhf.rewards import ComposedReward, gather_rows
+from hf_rlhf.runs import Run
+from hf_rlhf.storage import scrub
+from hf_rlhf.training import Boundary
 from hf_rlhf_classic.iterative_dpo_measures import exact_kl, held_out_entry, rollout_entry
 from hf_rlhf_classic.iterative_dpo_store import Store, fingerprint
 from hf_rlhf_classic.preference_buffer import (

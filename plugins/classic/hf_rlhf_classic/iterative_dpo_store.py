@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.storage.files import atomic_write_text, whole_folder
+from hf_rlhf.storage import atomic_write_text, whole_folder
 
 _POLICY = "policy.json"
 

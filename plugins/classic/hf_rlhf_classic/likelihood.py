@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.config.schema import EvaluationSpec
+from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.contracts import Score
-from hf_rlhf.runs.run import Run
+from hf_rlhf.runs import Run
 from hf_rlhf_classic.encoding import Encoded
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hf_rlhf.evaluation.statistics import bootstrap_mean
+from hf_rlhf.evaluation import bootstrap_mean
 from hf_rlhf_classic.encoding import encode_response
 from hf_rlhf_classic.likelihood import Metrics, padded
 

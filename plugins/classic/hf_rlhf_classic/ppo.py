@@ -27,11 +27,10 @@ from transformers.trainer_utils import get_last_checkpoint
 from trl.models import unwrap_model_for_generation
 
 from hf_rlhf.errors import ModelError, Problem
-from hf_rlhf.evaluation.generation import prompt_ids
-from hf_rlhf.evaluation.results import Evaluation
-from hf_rlhf.models.loading import find_adapter, policy_arguments
-from hf_rlhf.rewards.composed import TOTAL
-from hf_rlhf.runs.run import Run
+from hf_rlhf.evaluation import Evaluation, prompt_ids
+from hf_rlhf.models import find_adapter, policy_arguments
+from hf_rlhf.rewards import TOTAL
+from hf_rlhf.runs import Run
 from hf_rlhf_classic import ppo_math, ppo_models, ppo_preflight, ppo_rewards
 from hf_rlhf_classic.ppo_config import REFUSED, PPOConfig
 from hf_rlhf_classic.ppo_experience import (
@@ -54,7 +53,8 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
     With LoRA all four are one base: the policy is an adapter, the reference the base with adapters
     off, the reward an adapter with a score head (`reward_adapter`), the value a head on an adapter
     of its own or on the policy's. Each may be a model of its own instead. The reward is a learned
-    one, the run's composed `rewards`, or both. docs/ppo.md has the equations and what was measured.
+    one, the run's composed `rewards`, or both. The equations and
+    measurements are in docs/reference/ppo.md.
     """
 
     Config = PPOConfig

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from transformers import TrainingArguments
 
-from hf_rlhf.config.settings import NOISE
+from hf_rlhf.config import NOISE
 from hf_rlhf.distributed import processes
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hf_rlhf.errors import ModelError
-from hf_rlhf.storage.files import atomic_write_text
+from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_classic import ppo_math
 from hf_rlhf_classic.ppo_models import value_tensors
 

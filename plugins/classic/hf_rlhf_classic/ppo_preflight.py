@@ -6,12 +6,8 @@ from typing import Any
 
 from hf_rlhf.distributed import distributed_type, processes
 from hf_rlhf.errors import ModelError, Problem
-from hf_rlhf.models.adapter import read_adapter
-from hf_rlhf.models.fingerprint import check_base
-from hf_rlhf.models.loading import find_adapter
-from hf_rlhf.models.locate import find_model
-from hf_rlhf.runs.preflight import model_config
-from hf_rlhf.runs.run import Run
+from hf_rlhf.models import check_base, find_adapter, find_model, model_config, read_adapter
+from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import no_lengths
 from hf_rlhf_classic.ppo_models import hidden_size, no_head, score_names
 

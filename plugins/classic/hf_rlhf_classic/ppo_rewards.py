@@ -4,13 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.evaluation.evaluate import evaluate
-from hf_rlhf.evaluation.results import Evaluation
-from hf_rlhf.models.lengths import completion_length
-from hf_rlhf.rewards.abstentions import Abstentions
-from hf_rlhf.rewards.composed import ComposedReward, Part
-from hf_rlhf.runs.run import Run
-from hf_rlhf.training.progress import ShowProgress
+from hf_rlhf.evaluation import Evaluation, evaluate
+from hf_rlhf.models import completion_length
+from hf_rlhf.rewards import Abstentions, ComposedReward, Part
+from hf_rlhf.runs import Run
+from hf_rlhf.training import ShowProgress
 from hf_rlhf_classic.encoding import ended, joined, tokens
 
 ScoreIds = Callable[[list[list[int]]], list[float]]

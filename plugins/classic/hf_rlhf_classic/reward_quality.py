@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.markdown import counted, no_interval
+from hf_rlhf.cards import counted, no_interval
 from hf_rlhf.errors import HfRlhfError
-from hf_rlhf.models.locate import resolve_model_path
-from hf_rlhf.storage.record import RECORD_NAME, load_record
+from hf_rlhf.models import resolve_model_path
+from hf_rlhf.storage import RECORD_NAME, load_record
 
 METRIC = "pair_accuracy"
 """What `--plugin reward` measures on held-out pairs."""

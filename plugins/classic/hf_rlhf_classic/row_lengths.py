@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from hf_rlhf.contracts import RowCounts
-from hf_rlhf.runs.run import Run
+from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import splits
 from hf_rlhf_classic.encoding import common_start, encode_batch, ended, joined
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, TopPLogitsWarper
 
 from hf_rlhf.errors import ModelError
-from hf_rlhf.evaluation.generation import left_padded, prompt_ids
+from hf_rlhf.evaluation import left_padded, prompt_ids
 
 
 def noise(seed: int, step: int, rows: Sequence[int], tokens: int) -> Tensor:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Score
-from hf_rlhf.data.messages import text_of
+from hf_rlhf.data import text_of
 from hf_rlhf.errors import ModelError, RewardError
 from hf_rlhf_classic.encoding import ended, is_text, joined, tokens
 from hf_rlhf_classic.pairs import scores
@@ -157,10 +157,13 @@ class RewardModel:
 
     def _places(self) -> tuple[str, Path | None]:
         """Return what `from_pretrained` takes, and the adapter's folder, having looked at both."""
-        from hf_rlhf.models.adapter import read_adapter
-        from hf_rlhf.models.fingerprint import check_base
-        from hf_rlhf.models.loading import find_adapter
-        from hf_rlhf.models.locate import check_there, resolve_model_path
+        from hf_rlhf.models import (
+            check_base,
+            check_there,
+            find_adapter,
+            read_adapter,
+            resolve_model_path,
+        )
 
         path = resolve_model_path(self.model)
         if not Path(path).exists():
@@ -194,7 +197,7 @@ class RewardModel:
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         from hf_rlhf.distributed import whole_weights
-        from hf_rlhf.training.library_warnings import head_is_new
+        from hf_rlhf.training import head_is_new
 
         path, adapter = self._places()
         given = {"num_labels": 1} if adapter else {}

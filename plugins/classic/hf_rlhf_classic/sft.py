@@ -10,9 +10,9 @@ from trl.chat_template_utils import get_training_chat_template, has_generation_m
 
 from hf_rlhf.contracts import RowCounts
 from hf_rlhf.errors import Problem
-from hf_rlhf.evaluation.evaluate import Evaluation, held_out_rows, measure_rows, saved_model
-from hf_rlhf.models.loading import policy_arguments
-from hf_rlhf.runs.run import Run
+from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
+from hf_rlhf.models import policy_arguments
+from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import (
     can_encode,
     common_problems,

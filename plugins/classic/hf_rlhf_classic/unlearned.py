@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import ModelError
-from hf_rlhf.models.loading import lora_config
-from hf_rlhf.models.safetensors import Stored, open_checkpoint
-from hf_rlhf.runs.run import Run
+from hf_rlhf.models import Stored, lora_config, open_checkpoint
+from hf_rlhf.runs import Run
 from hf_rlhf_classic.encoding import Encoded
 
 _HEADS = ("lm_head", "embed_out")

@@ -164,7 +164,7 @@ def shown(adapter: str, history: Turns, answers: tuple[str, ...]) -> dict[str, A
 
 
 def test_each_schema_stands_in_the_docs() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "classic-data.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/reference/classic-data.md").read_text("utf-8")
     for adapter, name in CASES:
         part = page.split(f"\n`{adapter}`:\n")[1].split("\n\n`")[0]
         general = {"chosen": "NAME:chosen", "label": "NAME_label"}

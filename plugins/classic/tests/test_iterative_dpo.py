@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from hf_rlhf import train
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import ConfigError, RewardError, RunFolderError
 from hf_rlhf.runs.resolve import prepare
 from hf_rlhf.testing import check_trainer
-from hf_rlhf.train import train
 from hf_rlhf_classic.iterative_dpo import IterativeDPOTrainer
 from hf_rlhf_classic.iterative_dpo_config import IterativeDPOConfig
 from hf_rlhf_classic.iterative_dpo_rounds import Rounds

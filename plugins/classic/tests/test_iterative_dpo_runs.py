@@ -14,9 +14,9 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
+from hf_rlhf import train
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.storage.record import load_record
-from hf_rlhf.train import train
 from hf_rlhf_classic.worlds.tastes import KnownUtility
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

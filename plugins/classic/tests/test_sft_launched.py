@@ -9,7 +9,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from hf_rlhf.cli.launch_configs import launch_configs
+from hf_rlhf.cli.launch import launch_configs
 from hf_rlhf.testing.launched import lacking, launch_environment
 
 # On a busy machine two processes wait for each other much longer than they compute.
@@ -41,7 +41,7 @@ LAUNCHES = {
 }
 SCRIPT = """
 import sys
-from hf_rlhf.train import train
+from hf_rlhf import train
 for path in sys.argv[1:]:
     train(config=path)
 """

@@ -100,7 +100,7 @@ def test_a_tokenizer_without_a_pad_token_is_refused_or_given_one(
 @pytest.fixture
 def go(transcripts, tmp_path):
     """Return a function that trains a stage of the recipe, and returns its record."""
-    from hf_rlhf.train import train
+    from hf_rlhf import train
 
     def make(trainer, model, **settings):
         file = run_of(trainer, model, transcripts, tmp_path / trainer, **settings)

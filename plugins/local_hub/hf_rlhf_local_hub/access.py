@@ -1,4 +1,4 @@
-"""Who is asking, and what they may do. Not security: see docs/local_hub.md."""
+"""Who is asking, and what they may do. Not security: see docs/how-to/local-hub.md."""
 
 import hmac
 from dataclasses import dataclass

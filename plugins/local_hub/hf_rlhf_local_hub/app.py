@@ -65,10 +65,9 @@ class _RawPaths:
 
 
 def _front(request: Request) -> Response:
-    return Answer({"what": "a local hub of hf_rlhf", "docs": "docs/local_hub.md"})
+    return Answer({"what": "a local hub of hf_rlhf", "docs": "docs/how-to/local-hub.md"})
 
 
 def _no_route(request: Request, error: Exception) -> Response:
-    return refused(
-        Refused(404, f"This Hub has no {request.method} {request.url.path}: see docs/local_hub.md.")
-    )
+    missing = f"This Hub has no {request.method} {request.url.path}"
+    return refused(Refused(404, f"{missing}: see docs/how-to/local-hub.md."))

@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from hf_rlhf.storage.files import sync_folder
+from hf_rlhf.storage import sync_folder
 from hf_rlhf_local_hub.refusals import Refused
 
 

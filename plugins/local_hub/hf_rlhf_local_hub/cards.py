@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from hf_rlhf.cards.metadata import hub_rules, is_hub_id
+from hf_rlhf.cards import hub_rules, is_hub_id
 from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.errors import ConfigError
 from hf_rlhf_local_hub.refusals import Refused

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import HfRlhfError
-from hf_rlhf.storage.files import atomic_write_text
+from hf_rlhf.storage import atomic_write_text
 
 _ANY_TOKEN = "local-hub-any-token"
 
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         help="serve a Hub from a folder",
         description="A Hugging Face Hub in a folder of your own disk. It keeps what is pushed; "
-        "Ctrl-C stops it. What it is not: docs/local_hub.md.",
+        "Ctrl-C stops it. What it is not: docs/how-to/local-hub.md.",
     )
     serve.add_argument("folder", metavar="DIR", type=Path, help="made if it is not there")
     serve.add_argument("--port", type=int, default=0, help="default: any that is free")

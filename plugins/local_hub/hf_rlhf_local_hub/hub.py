@@ -14,7 +14,7 @@ import anyio
 from filelock import FileLock, Timeout
 
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.storage.files import atomic_write_json
+from hf_rlhf.storage import atomic_write_json
 from hf_rlhf_local_hub.access import Access
 from hf_rlhf_local_hub.store import Store
 from hf_rlhf_local_hub.xet import XetReader, XetStore

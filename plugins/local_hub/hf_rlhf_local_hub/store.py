@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.storage.files import atomic_write_json, sync_folder
+from hf_rlhf.storage import atomic_write_json, sync_folder
 from hf_rlhf_local_hub import names
 from hf_rlhf_local_hub.blobs import Blobs
 from hf_rlhf_local_hub.refusals import Refused, repo_not_found, revision_not_found

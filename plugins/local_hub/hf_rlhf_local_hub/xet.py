@@ -23,7 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.storage.files import atomic_write_json
+from hf_rlhf.storage import atomic_write_json
 from hf_rlhf_local_hub.blobs import Blobs, Upload
 from hf_rlhf_local_hub.names import check_digest
 from hf_rlhf_local_hub.refusals import Refused

@@ -163,7 +163,7 @@ def test_help_is_light() -> None:
 
 
 def test_the_docs_say_what_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "local_hub.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs/how-to/local-hub.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     quickstart, faults = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     names: dict[str, object] = {}

@@ -383,7 +383,7 @@ def test_what_is_not_here_says_so(hub: RunningHub, api: HfApi) -> None:
         api.upload_file(repo_id="demo/m", path_in_repo="a", path_or_fileobj=b"a", create_pr=True)
     answer = httpx.get(f"{hub.url}/api/collections/demo")
     assert answer.status_code == 404
-    assert "docs/local_hub.md" in answer.json()["error"]
+    assert "docs/how-to/local-hub.md" in answer.json()["error"]
 
 
 def test_another_name_for_this_machine_is_refused(hub: RunningHub) -> None:

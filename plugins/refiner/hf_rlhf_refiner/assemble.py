@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data.sources import Row, Rows, Source, rename
+from hf_rlhf.data import Row, Rows, Source, rename
 from hf_rlhf.distributed import rank
 from hf_rlhf.errors import DataError
 from hf_rlhf_refiner.prompt import BadRow, Prompt

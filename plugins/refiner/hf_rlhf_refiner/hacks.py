@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hf_rlhf.contracts import Judge, Score
-from hf_rlhf.rewards.judges.lexical import LexicalJudge
+from hf_rlhf.rewards import LexicalJudge
 from hf_rlhf_refiner.hack_cases import CASES, HONEST, Case
 from hf_rlhf_refiner.rewards import RefinerReward
 

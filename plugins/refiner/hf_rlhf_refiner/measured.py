@@ -6,7 +6,7 @@ They look at names, that is capitalised words, and so are silent on scripts with
 import re
 from collections.abc import Mapping
 
-from hf_rlhf.rewards.judges.terms import STOPWORDS
+from hf_rlhf.rewards import STOPWORDS
 from hf_rlhf_refiner.answer import Answer, Claim
 from hf_rlhf_refiner.statements import sentences
 

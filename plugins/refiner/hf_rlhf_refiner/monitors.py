@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_rlhf.data.messages import text_of
+from hf_rlhf.data import text_of
 from hf_rlhf_refiner.answer import Answer, Source, parse_answer
 
 

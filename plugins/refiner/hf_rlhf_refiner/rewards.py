@@ -1,4 +1,4 @@
-"""The refiner's rewards: rubrics, citations, and both together. See docs/refiner-rewards.md.
+"""The refiner's rewards: rubrics, citations, and both (docs/reference/refiner-rewards.md).
 
 All ask in batches: the completions of a step share one judge call per round (two at most: first
 all that can be asked at once, then what depends on which claims are supported). A
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Judge, Score
-from hf_rlhf.data.messages import text_of
+from hf_rlhf.data import text_of
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_refiner.answer import Answer, Source, parse_answer, source_texts
 from hf_rlhf_refiner.citations import CitationScore, CitationSheet

@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data.rollouts import Output, Rollout, parse_rollout
-from hf_rlhf.data.sources import Row, read_rows
-from hf_rlhf.data.tool_output import result_items, visible_fields
+from hf_rlhf.data import (
+    Output,
+    Rollout,
+    Row,
+    parse_rollout,
+    read_rows,
+    result_items,
+    visible_fields,
+)
 from hf_rlhf.errors import DataError
 from hf_rlhf_refiner.answer import Source
 from hf_rlhf_refiner.assemble import (

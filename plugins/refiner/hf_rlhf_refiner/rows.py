@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data.sources import Row, near, read_rows, require
+from hf_rlhf.data import Row, near, read_rows, require
 from hf_rlhf.errors import DataError
 from hf_rlhf_refiner.answer import parse_sources, scan_sources
 from hf_rlhf_refiner.assemble import (

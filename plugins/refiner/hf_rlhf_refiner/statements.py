@@ -3,7 +3,7 @@
 import re
 from collections.abc import Container, Iterator
 
-from hf_rlhf.rewards.judges.terms import STOPWORDS
+from hf_rlhf.rewards import STOPWORDS
 
 # Not after a single letter: "e.g.", "U.S.", "J. Smith".
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b[^\W\d_]\.)\s+|(?<=[。！？])")

@@ -7,8 +7,8 @@ from typing import Any, Self
 from trl import GRPOConfig, GRPOTrainer
 
 from hf_rlhf.distributed import PromptsPerStep
-from hf_rlhf.models.loading import policy_arguments
-from hf_rlhf.runs.run import Run
+from hf_rlhf.models import policy_arguments
+from hf_rlhf.runs import Run
 
 
 @dataclass

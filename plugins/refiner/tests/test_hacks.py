@@ -163,5 +163,5 @@ def test_text_added_to_an_honest_answer_never_pays(addition):
 
 
 def test_the_docs_show_the_measured_table(rows):
-    docs = Path(__file__).resolve().parents[3] / "docs" / "refiner-rewards.md"
+    docs = Path(__file__).resolve().parents[3] / "docs/explanation/reward-hacking.md"
     assert hacks.markdown(rows) in docs.read_text(encoding="utf-8")

@@ -141,7 +141,7 @@ def test_every_difference_is_explained_and_nothing_else():
 
 
 def test_the_docs_show_the_differences_as_measured():
-    docs = Path(__file__).resolve().parents[3] / "docs" / "refiner-rewards.md"
+    docs = Path(__file__).resolve().parents[3] / "docs/explanation/citation-score.md"
     agree = sum(not why for *_, why in ANSWERS)
     text = docs.read_text(encoding="utf-8")
     assert markdown() in text

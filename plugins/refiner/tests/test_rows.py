@@ -343,7 +343,7 @@ def test_chat_template_arguments_are_measured_too(tmp_path: Path) -> None:
 
 
 def test_the_row_in_the_documentation_loads(tmp_path: Path) -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs/refiner-data.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs/reference/refiner-data.md").read_text()
     row = json.loads(page.partition("```json\n")[2].partition("```")[0])
     loaded = load(write_rows(tmp_path, [row]))
     assert [source["id"] for source in loaded.dataset["train"][0]["sources"]] == ["S1", "S2"]

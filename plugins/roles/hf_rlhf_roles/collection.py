@@ -11,14 +11,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_rlhf.cards.metadata import COLLECTION, TAG, validate_card
+from hf_rlhf.cards import COLLECTION, TAG, validate_card
 from hf_rlhf.errors import ConfigError, Problem, PublishError
-from hf_rlhf.hub.base_model import secrets_in_use
-from hf_rlhf.hub.client import NOT_CONTENT, Hub, RemoteState, connect
-from hf_rlhf.hub.commit import or_finish, push
-from hf_rlhf.hub.publish import Published, publish_run
-from hf_rlhf.hub.upload_set import Bundle, as_text
-from hf_rlhf.models.safetensors import read_header
+from hf_rlhf.hub import (
+    NOT_CONTENT,
+    Bundle,
+    Hub,
+    Published,
+    RemoteState,
+    as_text,
+    connect,
+    or_finish,
+    publish,
+    push,
+    secrets_in_use,
+)
+from hf_rlhf.models import read_header
 from hf_rlhf_roles.guard import base_folder, seal_folder
 from hf_rlhf_roles.ledger import Ledger
 from hf_rlhf_roles.options import verb_parser
@@ -297,7 +305,7 @@ def _check_sealed(workspace: Workspace, ledger: Ledger, found: Sequence[Member])
 
 def _publish(workspace: Workspace, one: Member, base: str, chosen: Any) -> Published:
     with workspace.inside():
-        return publish_run(
+        return publish(
             one.run,
             repo_id=one.repo_id,
             merged=chosen.merged,

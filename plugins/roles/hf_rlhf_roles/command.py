@@ -75,8 +75,7 @@ def train_main(argv: Sequence[str]) -> int:
     steps = _steps(workspace, chosen)
     left_out = [s for s in workspace.order if chosen.all and s not in steps]
 
-    from hf_rlhf.storage.files import clear_unfinished
-    from hf_rlhf.storage.lock import claimed
+    from hf_rlhf.storage import claimed, clear_unfinished
     from hf_rlhf_roles.guard import seal_base
     from hf_rlhf_roles.ledger import Ledger
     from hf_rlhf_roles.plan import Planner

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.data.sources import Row, read_rows
+from hf_rlhf.data import Row, read_rows
 from hf_rlhf.errors import DataError
-from hf_rlhf.storage.files import atomic_write_bytes
+from hf_rlhf.storage import atomic_write_bytes
 from hf_rlhf_roles.role import Role, Stage
 
 _PREFERENCE = (

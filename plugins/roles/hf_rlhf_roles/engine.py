@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem
-from hf_rlhf.models.fingerprint import check_base
+from hf_rlhf.models import check_base
 from hf_rlhf_roles.guard import base_folder
 from hf_rlhf_roles.role import Role, unknown_role
 from hf_rlhf_roles.workspace import Workspace

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.markdown import interval
-from hf_rlhf.config import registry
-from hf_rlhf.config.validation import bind
-from hf_rlhf.data.sources import read_rows
+from hf_rlhf.cards import interval
+from hf_rlhf.config import bind, registry
+from hf_rlhf.data import read_rows
 from hf_rlhf.errors import ConfigError, DataError, Problem
-from hf_rlhf.evaluation.statistics import Interval, bootstrap_mean
-from hf_rlhf.storage.files import atomic_write_json
+from hf_rlhf.evaluation import Interval, bootstrap_mean
+from hf_rlhf.storage import atomic_write_json
 from hf_rlhf_roles.caches import own_caches
 from hf_rlhf_roles.evidence import COMPONENTS, EvidenceReliability
 from hf_rlhf_roles.insights import evidence_of

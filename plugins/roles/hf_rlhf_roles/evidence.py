@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Judge, Question, Score, Verdict
-from hf_rlhf.data.messages import text_of
+from hf_rlhf.data import text_of
 from hf_rlhf.errors import ConfigError, JudgeError, Problem
 from hf_rlhf_roles.figures import disagreements, figures_of, wrong_date, wrong_direction
 from hf_rlhf_roles.insights import (
@@ -62,9 +62,9 @@ LogMetric = Callable[[str, float], None]
 class EvidenceReliability:
     """Score insights, conclusion and uncertainty by their evidence; in [0, 1], None if unjudged.
 
-    See docs/roles.md for what scores what. The `lexical` judge knows equal words only: it accepts a
-    rearranged quotation and nothing that infers, so it almost never pays. Without a model that
-    judges, `preset: structure` rewards what a program can see.
+    See docs/how-to/roles.md for what scores what. The `lexical` judge knows equal words only: it
+    accepts a rearranged quotation and nothing that infers, so it almost never pays. Without a
+    model that judges, `preset: structure` rewards what a program can see.
     """
 
     judge: Judge | None = None

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hf_rlhf.errors import ModelError, RunFolderError
-from hf_rlhf.models.locate import resolve_model_path
+from hf_rlhf.models import resolve_model_path
 from hf_rlhf_roles.ledger import Ledger
 from hf_rlhf_roles.workspace import Workspace
 

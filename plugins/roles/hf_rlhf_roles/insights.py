@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_rlhf.data.messages import text_of
+from hf_rlhf.data import text_of
 
 MOST_INSIGHTS = 12
 _EVIDENCE = re.compile(r"^\[(E\d+)\][ \t]*(.*)$")

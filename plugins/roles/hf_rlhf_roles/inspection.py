@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hf_rlhf.errors import HfRlhfError, ModelError
-from hf_rlhf.models.fingerprint import check_base
+from hf_rlhf.models import check_base
 from hf_rlhf_roles.data import inspect_data
 from hf_rlhf_roles.guard import Seal, base_folder, changed, seal_all, seal_folder
 from hf_rlhf_roles.ledger import Ledger

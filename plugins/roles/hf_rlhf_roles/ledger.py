@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import DataError, RunFolderError
-from hf_rlhf.storage.files import atomic_write_json
+from hf_rlhf.storage import atomic_write_json
 from hf_rlhf_roles.data import Inspected, first_shared, read_marks, write_marks
 from hf_rlhf_roles.role import Role
 from hf_rlhf_roles.workspace import LEDGER, Workspace

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, DataError, Problem
 from hf_rlhf_roles.data import Inspected, check_kind, check_system, inspect_data, pins_of
 from hf_rlhf_roles.guard import Seal, seal_folder

@@ -1,6 +1,6 @@
 """Roles are data: what a role is told, its stages, and what each of them runs.
 
-A role is a YAML file (docs/roles.md has the format). The package ships `data_insight` and
+A role is a YAML file (docs/how-to/roles.md has the format). The package ships `data_insight` and
 `writer`; a workspace's `roles/NAME.yaml`, or `--role_file`, adds others or replaces these.
 """
 
@@ -12,10 +12,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+from hf_rlhf.config import KeyPath, RunFile, bind, near
 from hf_rlhf.config import yaml as plain_yaml
-from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.validation import bind, near
-from hf_rlhf.config.yaml import KeyPath
 from hf_rlhf.errors import ConfigError, Problem
 
 SCHEMA = 1

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hf_rlhf.data.sources import read_file
+from hf_rlhf.data import read_file
 from hf_rlhf.testing.small_models import small_llama
 
 VOCABULARY = 1024

@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.folder_card import tell_weights
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.cards import tell_weights
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem
-from hf_rlhf.models.adapter import check_head, read_adapter
-from hf_rlhf.storage.files import atomic_write_text, whole_folder
-from hf_rlhf.storage.record import load_record, now
+from hf_rlhf.models import check_head, read_adapter
+from hf_rlhf.storage import atomic_write_text, load_record, now, whole_folder
 from hf_rlhf_roles.caches import own_caches
 from hf_rlhf_roles.guard import check_as_left, check_untouched, seal_all, seal_folder
 from hf_rlhf_roles.plan import Planned, Planner
@@ -48,8 +47,8 @@ def check_steps(planner: Planner, plan: Sequence[Planned]) -> None:
 
 
 def _prepare(one: Planned) -> None:
-    from hf_rlhf.models.locate import find_model, load_tokenizer
-    from hf_rlhf.runs.resolve import prepare, prepare_scoring
+    from hf_rlhf.models import find_model, load_tokenizer
+    from hf_rlhf.runs import prepare, prepare_scoring
 
     values = {**one.values, "output_dir": str(one.run_folder())}
     if REFERENCE.search(str(values.get("adapter"))):
@@ -137,7 +136,7 @@ def _run(workspace: Workspace, file: Path) -> None:
     if workspace.launch is None:
         import datasets.config  # noqa: F401 - it keeps what the environment is when it is imported
 
-        from hf_rlhf.train import train
+        from hf_rlhf import train
 
         with own_caches(workspace.folder):
             train(config=str(file))

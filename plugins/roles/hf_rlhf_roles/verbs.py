@@ -110,8 +110,7 @@ def merge_main(argv: Sequence[str]) -> int:
     workspace = read_workspace(chosen.workspace)
     workspace.role(chosen.role)
 
-    from hf_rlhf.models.fingerprint import check_base
-    from hf_rlhf.models.merge import merge_adapter
+    from hf_rlhf.models import check_base, merge_adapter
     from hf_rlhf_roles.guard import base_folder
     from hf_rlhf_roles.training import check_made
 

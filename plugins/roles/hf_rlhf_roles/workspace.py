@@ -19,11 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf.config import RunFile, bind
 from hf_rlhf.config import yaml as plain_yaml
-from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.validation import bind
 from hf_rlhf.errors import ConfigError, ModelError, Problem, RunFolderError
-from hf_rlhf.storage.files import atomic_write_text
+from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_roles.role import OWNED, SCHEMA, Role, read_role, shipped, unknown_role
 
 NAME = "workspace.yaml"

@@ -434,9 +434,7 @@ def test_a_step_caches_rows_and_verdicts_in_the_workspace(home, monkeypatch, cap
     monkeypatch.setattr(config, "HF_DATASETS_CACHE", "before")
     caches = ["/elsewhere"] * 2 if given else [f"{home}/.cache/datasets", f"{home}/.cache"]
     seen = []
-    monkeypatch.setattr(
-        "hf_rlhf.train.train", lambda **_: seen.append(str(config.HF_DATASETS_CACHE))
-    )
+    monkeypatch.setattr("hf_rlhf.train", lambda **_: seen.append(str(config.HF_DATASETS_CACHE)))
     training._run(read_workspace(home), home / "run.yaml")
     assert seen == ["before" if given else caches[0]]
     assert config.HF_DATASETS_CACHE == "before"

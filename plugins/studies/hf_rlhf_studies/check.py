@@ -15,10 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.errors import ConfigError, HfRlhfError, Problem, RunFolderError
-from hf_rlhf.storage.disk import Space, human, taken_bytes
-from hf_rlhf.storage.files import atomic_write_json
+from hf_rlhf import ConfigError, HfRlhfError, Problem, RunFolderError
+from hf_rlhf.config import RunFile
+from hf_rlhf.storage import Space, atomic_write_json, human, taken_bytes
 from hf_rlhf_studies.folder import StudyFolder
 from hf_rlhf_studies.runs import Runs
 from hf_rlhf_studies.study import Cell
@@ -158,9 +157,8 @@ def plan_of(file: RunFile, held_out: bool) -> dict[str, Any]:
     held-out rows; `own` has the names of what the trainer measures itself, null where it does not
     tell. With `held_out` the run has to measure something.
     """
-    from hf_rlhf.data.arrow_rows import rows_digest
-    from hf_rlhf.runs.estimate import disk_need, planned_steps
-    from hf_rlhf.runs.resolve_phases import prepare_all
+    from hf_rlhf.data import rows_digest
+    from hf_rlhf.runs import disk_need, planned_steps, prepare_all
 
     try:
         run, phases = prepare_all(file, None)

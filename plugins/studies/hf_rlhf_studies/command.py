@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hf_rlhf.cards.markdown import duration, number
-from hf_rlhf.errors import ConfigError, Problem, RunFolderError
-from hf_rlhf.rewards.composed import TOTAL
-from hf_rlhf.storage.files import atomic_write_text
-from hf_rlhf.storage.record import LOCK_NAME, load_record
+from hf_rlhf import ConfigError, Problem, RunFolderError
+from hf_rlhf.cards import duration, number
+from hf_rlhf.rewards import TOTAL
+from hf_rlhf.storage import LOCK_NAME, atomic_write_text, load_record
 from hf_rlhf_studies.check import check
 from hf_rlhf_studies.folder import StudyFolder, TaskStatus, read_state
 from hf_rlhf_studies.jobs import Job, JobEnd, run_jobs

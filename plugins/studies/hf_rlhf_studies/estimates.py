@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hf_rlhf.evaluation.statistics import crossed_mean, holm
+from hf_rlhf.evaluation import crossed_mean, holm
 
 RESAMPLES = 10_000
 _BLOCK = 500

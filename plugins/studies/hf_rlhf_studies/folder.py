@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.errors import ConfigError, RunFolderError
+from hf_rlhf import ConfigError, RunFolderError
+from hf_rlhf.config import RunFile
 from hf_rlhf.steps import Ledger
-from hf_rlhf.storage.files import atomic_write_json
-from hf_rlhf.storage.record import RECORD_NAME, load_record, now
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.storage import RECORD_NAME, atomic_write_json, load_record, now, scrub
 from hf_rlhf_studies.jobs import JobEnd
 from hf_rlhf_studies.runs import Runs, Task, compared
 from hf_rlhf_studies.study import Study

@@ -12,7 +12,7 @@ from pathlib import Path
 from textwrap import shorten
 from types import FrameType
 
-from hf_rlhf.training.signals import LAUNCHED_BY
+from hf_rlhf.training import LAUNCHED_BY
 
 POLL_SECONDS = 0.1
 _LOG_END = 100_000

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.plots import COLOURS, INK, calm
-from hf_rlhf.storage.files import atomic_write_bytes
+from hf_rlhf.cards import COLOURS, INK, calm
+from hf_rlhf.storage import atomic_write_bytes
 from hf_rlhf_studies.estimates import Estimate
 from hf_rlhf_studies.results import Results
 

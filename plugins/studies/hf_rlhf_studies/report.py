@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from hf_rlhf.cards.markdown import cell as table_cell
-from hf_rlhf.cards.markdown import duration
+from hf_rlhf.cards import cell as table_cell
+from hf_rlhf.cards import duration
 from hf_rlhf_studies.estimates import Estimate, adjusted, verdict
 from hf_rlhf_studies.folder import plan_changes, plan_text
 from hf_rlhf_studies.results import Results

@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.errors import RunFolderError
-from hf_rlhf.evaluation.results import Evaluation
-from hf_rlhf.rewards.composed import TOTAL
+from hf_rlhf import RunFolderError
+from hf_rlhf.evaluation import Evaluation
+from hf_rlhf.rewards import TOTAL
 from hf_rlhf.steps import digest
-from hf_rlhf.storage.files import atomic_write_text
-from hf_rlhf.storage.record import load_record
+from hf_rlhf.storage import atomic_write_text, load_record
 from hf_rlhf_studies.estimates import Estimate, Values, estimate, paired
 from hf_rlhf_studies.folder import StudyFolder
 from hf_rlhf_studies.runs import Runs

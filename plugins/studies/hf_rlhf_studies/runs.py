@@ -10,14 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config.overrides import value_of
-from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.run_files import choose_run_file
-from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf.steps import differences
-from hf_rlhf.steps.digests import file_digest
-from hf_rlhf.storage.files import atomic_write_text
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf import ConfigError, Problem
+from hf_rlhf.config import RunFile, choose_run_file, value_of
+from hf_rlhf.steps import differences, file_digests
+from hf_rlhf.storage import atomic_write_text, scrub
 from hf_rlhf_studies.study import PLACEHOLDER, Cell, Study
 
 REFERENCE = re.compile(r"\{(weights|folder|prepared):(\{\w+\}|[\w.=+-]+)\}")
@@ -264,7 +260,7 @@ class Runs:
         words = [word for command in commands for word in command]
         here = self.study.source.parent
         scripts = [word.removeprefix("{here}/") for word in words if word.startswith("{here}/")]
-        found = {name: file_digest(here / name) for name in scripts if (here / name).is_file()}
+        found = file_digests(here, scripts) if scripts else {}
         values = {
             **self.study.file.blocks[cell.block],
             **self.study.file.conditions[cell.condition].values,

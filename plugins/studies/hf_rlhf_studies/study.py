@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.validation import near
-from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf import ConfigError, Problem
+from hf_rlhf.config import RunFile, near
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]*")
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.:/+=-]*)\}")

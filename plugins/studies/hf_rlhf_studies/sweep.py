@@ -11,14 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.run_files import choose_run_file
-from hf_rlhf.config.shipped import own_card
-from hf_rlhf.config.validation import near
-from hf_rlhf.errors import ConfigError, Problem, RunFolderError
-from hf_rlhf.rewards.composed import TOTAL
+from hf_rlhf import ConfigError, Problem, RunFolderError
+from hf_rlhf.config import RunFile, choose_run_file, near, own_card
+from hf_rlhf.rewards import TOTAL
 from hf_rlhf.steps import differences
-from hf_rlhf.storage.disk import human
+from hf_rlhf.storage import human
 from hf_rlhf_studies.check import check
 from hf_rlhf_studies.command import add_run_options, end, launch_words, perform, show_plan
 from hf_rlhf_studies.folder import StudyFolder, read_state

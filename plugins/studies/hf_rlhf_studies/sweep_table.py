@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from hf_rlhf.cards.markdown import duration, interval, number
-from hf_rlhf.errors import RunFolderError
-from hf_rlhf.rewards.composed import TOTAL
-from hf_rlhf.storage.files import atomic_write_text
+from hf_rlhf import RunFolderError
+from hf_rlhf.cards import duration, interval, number
+from hf_rlhf.rewards import TOTAL
+from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_studies.estimates import Estimate, adjusted
 from hf_rlhf_studies.folder import StudyFolder
 from hf_rlhf_studies.plots import by_value

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hf_rlhf import ConfigError, Problem
+from hf_rlhf.config import KeyPath, RunFile, dotted
 from hf_rlhf.config import yaml as plain_yaml
-from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.yaml import KeyPath, dotted
-from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_studies.runs import written
 
 DEFAULT_SEED = 42

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import DataError, ModelError
-from hf_rlhf.storage.files import atomic_write_text
+from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_traces.rows import DATASETS, FORMS, MADE_BY, Form, arrow_schema, conversation
 from hf_rlhf_traces.store import MANIFEST, Store
 from hf_rlhf_traces.tokens import Pair, lengths, rendered
@@ -193,7 +193,7 @@ def _hint(path: Path, form: str) -> str:
 def _on_the_hub(path: str, form: str, revision: str | None) -> _Found:
     from datasets import load_dataset
 
-    from hf_rlhf.data.sources import read_rows
+    from hf_rlhf.data import read_rows
 
     source = read_rows(path, revision=revision, subset=form)
     loaded = load_dataset(path, form, revision=source.commit or revision)

@@ -4,12 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.markdown import cell, code, fence, plain
-from hf_rlhf.cards.metadata import TAG, validate_card
-from hf_rlhf.config.yaml import dump
+from hf_rlhf.cards import TAG, cell, code, fence, plain, validate_card
+from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.errors import PublishError
-from hf_rlhf.storage.files import atomic_write_text
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.storage import atomic_write_text, scrub
 from hf_rlhf_traces.outcomes import NOTED, REJECTED
 from hf_rlhf_traces.rows import DATASETS, MADE_BY, ROWS, fields_of
 from hf_rlhf_traces.store import Store
@@ -109,9 +107,9 @@ def render(store: Store, names: Sequence[str], told: Mapping[str, Any]) -> str:
         "## Fields",
         *_fields(names),
         "## Settings",
-        fence(dump(_settings(store, names)).rstrip(), "yaml"),
+        fence(plain_yaml.dump(_settings(store, names)).rstrip(), "yaml"),
     ]
-    head = dump(_metadata(sizes, told))
+    head = plain_yaml.dump(_metadata(sizes, told))
     return str(scrub(f"---\n{head}---\n\n" + "\n\n".join(filter(None, parts)) + "\n"))
 
 

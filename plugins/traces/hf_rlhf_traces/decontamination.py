@@ -15,7 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.data.sources import Row, read_rows
+from hf_rlhf.data import Row, read_rows
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.trace import Answer, Trace, question_key
 

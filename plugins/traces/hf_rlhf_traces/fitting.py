@@ -13,8 +13,8 @@ def without_held_out(store: Store, options: Sequence[str]) -> list[str]:
 
     Raises DataError where not even a training sample fits.
     """
-    from hf_rlhf.config.run_file import RunFile
-    from hf_rlhf.models.locate import load_tokenizer, resolve_model_path
+    from hf_rlhf.config import RunFile
+    from hf_rlhf.models import load_tokenizer, resolve_model_path
 
     chosen, overrides = train_parser().parse_known_args([str(store.folder), *options])
     values = run_values(store, chosen, overrides)

@@ -15,9 +15,7 @@ from operator import is_
 from pathlib import Path
 from typing import IO, Any
 
-from hf_rlhf.storage.files import whole_folder
-from hf_rlhf.storage.lock import claimed
-from hf_rlhf.storage.record import LOCK_NAME
+from hf_rlhf.storage import LOCK_NAME, claimed, whole_folder
 from hf_rlhf_traces.building import AFTER, Built, Made, Rows, append, build, reported
 from hf_rlhf_traces.engine import Block, blocks, in_order
 from hf_rlhf_traces.format_options import store_format

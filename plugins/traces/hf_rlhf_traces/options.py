@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Tell what is wrong, with the nearest right name, and exit with status 2."""
-        from hf_rlhf.data.sources import near
+        from hf_rlhf.data import near
 
         if choice := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
             message += near(choice[1], re.findall(r"[\w.]+", choice[2]))

@@ -15,11 +15,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hf_rlhf.errors import PublishError
-from hf_rlhf.hub.base_model import secrets_in_use
-from hf_rlhf.hub.client import NOT_CONTENT, Hub, RemoteState, connect
-from hf_rlhf.hub.commit import or_finish, push
-from hf_rlhf.hub.upload_set import Bundle, as_text
-from hf_rlhf.storage.secrets import find_secrets, scrub
+from hf_rlhf.hub import (
+    NOT_CONTENT,
+    Bundle,
+    Hub,
+    RemoteState,
+    as_text,
+    connect,
+    or_finish,
+    push,
+    secrets_in_use,
+)
+from hf_rlhf.storage import find_secrets, scrub
 from hf_rlhf_traces.dataset_card import CARD, check_card, present, render, write_card
 from hf_rlhf_traces.options import add_overwrite, verb_parser
 from hf_rlhf_traces.rows import DATASETS, MADE_BY

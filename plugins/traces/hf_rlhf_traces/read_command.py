@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.data.sources import dataset_commit
+from hf_rlhf.data import dataset_commit
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_traces.decontamination import evaluation_set
 from hf_rlhf_traces.engine import add_workers_option, in_order

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.data.sources import near
+from hf_rlhf.data import near
 from hf_rlhf_traces.outcomes import NOTED, REJECTED
 from hf_rlhf_traces.readers.search import KNOWN
 from hf_rlhf_traces.store import REJECTS

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from xxhash import xxh3_128_hexdigest
 
-from hf_rlhf.data.formats import repeated_key
+from hf_rlhf.data import repeated_key
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.decontamination import evaluation_set
 from hf_rlhf_traces.readers import FORMS, form_of, without_question

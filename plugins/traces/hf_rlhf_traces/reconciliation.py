@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import DataError
-from hf_rlhf.storage.record import load_record
+from hf_rlhf.storage import load_record
 from hf_rlhf_traces.store import Store
 
 

@@ -1,7 +1,7 @@
 """The rows that are built, typed: what stands in each JSONL line and Parquet column.
 
 The fields are told once, here: the Parquet schema, the dataset card and the table of
-docs/traces-data.md follow from these types.
+docs/reference/traces-data.md follow from these types.
 """
 
 import types

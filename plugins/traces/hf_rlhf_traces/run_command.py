@@ -15,10 +15,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.data.sources import near
+from hf_rlhf.data import near
 from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, Problem
-from hf_rlhf.storage.files import atomic_write_text
-from hf_rlhf.storage.record import load_record
+from hf_rlhf.storage import atomic_write_text, load_record
 from hf_rlhf_traces.options import Parser, add_model_repo, add_overwrite, real, seed, verb_parser
 from hf_rlhf_traces.reconciliation import (
     Line,
@@ -259,7 +258,7 @@ def _verb(step: str, command: Sequence[str]) -> int:
     from hf_rlhf_traces.command import VERBS
 
     if step == "publish":
-        from hf_rlhf.cli.publish import publish_main
+        from hf_rlhf.cli import publish_main
 
         return publish_main(command)
     module, name, _ = VERBS[step]
@@ -309,7 +308,7 @@ def _end(chosen: argparse.Namespace, made: Sequence[Made], run: Path) -> None:
 def _times(made: Sequence[Made]) -> Any:
     from rich.table import Table
 
-    from hf_rlhf.training.progress import clock
+    from hf_rlhf.training import clock
 
     table = Table(title="Steps", title_justify="left")
     table.add_column("step")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from hf_rlhf.data.sources import near
+from hf_rlhf.data import near
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_traces.evaluation.text import exact_match
 from hf_rlhf_traces.readers.rough import BadRow, Noted

@@ -7,7 +7,7 @@ what cannot is rejected.
 
 from collections.abc import Mapping
 
-from hf_rlhf.data.sources import near
+from hf_rlhf.data import near
 from hf_rlhf_traces.readers.rough import BadRow, Noted, Rough
 from hf_rlhf_traces.readers.search import KNOWN, NO_TYPE
 from hf_rlhf_traces.trace import (

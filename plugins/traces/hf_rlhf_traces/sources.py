@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from hf_rlhf.data.formats import READERS
-from hf_rlhf.data.other_forms import FOREIGN
-from hf_rlhf.data.sources import read_rows
+from hf_rlhf.data import FOREIGN, READERS, read_rows
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.engine import Block, unreadable
 from hf_rlhf_traces.reading import Options, Rejected, rejected

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hf_rlhf.errors import DataError
-from hf_rlhf.storage.files import atomic_write_bytes, atomic_write_json
+from hf_rlhf.storage import atomic_write_bytes, atomic_write_json
 from hf_rlhf_traces.engine import Block
 
 R = TypeVar("R")

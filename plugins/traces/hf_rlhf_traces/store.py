@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.storage.files import atomic_write_json, clear_unfinished
-from hf_rlhf.storage.pure_json import as_json
+from hf_rlhf.storage import as_json, atomic_write_json, clear_unfinished
 
 MANIFEST = "traces.json"
 TRACES = "traces.jsonl"
@@ -47,7 +46,7 @@ class Store:
 
         Raises RunFolderError when the folder holds other things.
         """
-        from hf_rlhf.storage.lock import claimed
+        from hf_rlhf.storage import claimed
 
         store = cls(folder, "--out")
         if not (folder / MANIFEST).exists():
@@ -157,7 +156,7 @@ class Store:
         meanwhile, so that a process killed as it swaps old files for new ones leaves no word on
         the wrong ones; an error leaves the step as it was.
         """
-        from hf_rlhf.storage.lock import claimed
+        from hf_rlhf.storage import claimed
 
         with claimed(self.folder, self.chosen_by):
             for other in after:
@@ -209,8 +208,7 @@ class Store:
 
 
 def _holds_other(folder: Path) -> bool:
-    from hf_rlhf.storage.lock import OWNER_NAME
-    from hf_rlhf.storage.record import LOCK_NAME
+    from hf_rlhf.storage import LOCK_NAME, OWNER_NAME
 
     if not folder.is_dir():
         return folder.exists()

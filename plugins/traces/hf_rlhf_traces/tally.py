@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hf_rlhf.data.sources import near
+from hf_rlhf.data import near
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.outcomes import BY_CHOICE, REJECTED
 from hf_rlhf_traces.readers.search import KNOWN

@@ -99,7 +99,7 @@ def token_table(tokens: Mapping[str, Any]) -> "Table":
 
 
 def _tokenizer(name: str) -> Any:
-    from hf_rlhf.models.locate import load_tokenizer, resolve_model_path
+    from hf_rlhf.models import load_tokenizer, resolve_model_path
 
     try:
         return load_tokenizer(resolve_model_path(name), None)

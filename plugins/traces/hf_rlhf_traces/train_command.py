@@ -13,10 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hf_rlhf.data.sources import near
+from hf_rlhf.data import near
 from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem, RunFolderError
-from hf_rlhf.storage.pure_json import as_json
-from hf_rlhf.storage.record import RECORD_NAME
+from hf_rlhf.storage import RECORD_NAME, as_json
 from hf_rlhf_traces.options import Parser, add_model_repo, add_overwrite, verb_parser
 from hf_rlhf_traces.rows import MADE_BY
 from hf_rlhf_traces.store import Store
@@ -64,7 +63,7 @@ def run_values(
 
     `overrides` are not in it, but for what follows from a `--max_length`.
     """
-    from hf_rlhf.config.run_files import choose_run_file
+    from hf_rlhf.config import choose_run_file
 
     file = choose_run_file(f"traces_{chosen.strategy}", chosen.run, None)
     # What its `card` says is of the data that it is shipped for.
@@ -110,7 +109,7 @@ def _check_options(overrides: Sequence[str]) -> None:
 
 def _check_model(name: str | None) -> None:
     """Raise ConfigError for a `--model` that is not there, which the run file calls otherwise."""
-    from hf_rlhf.models.locate import find_model
+    from hf_rlhf.models import find_model
 
     try:
         if name is not None:
@@ -121,8 +120,8 @@ def _check_model(name: str | None) -> None:
 
 def check_overrides(chosen: argparse.Namespace, overrides: Sequence[str]) -> None:
     """Raise ConfigError for options that no run of the strategy takes, with or without datasets."""
-    from hf_rlhf.config.run_file import RunFile
-    from hf_rlhf.runs.resolve_phases import prepare_all
+    from hf_rlhf.config import RunFile
+    from hf_rlhf.runs import prepare_all
 
     _check_options(overrides)
     _check_model(chosen.model)
@@ -140,8 +139,8 @@ def _begun(
     store: Store, strategy: str, values: Mapping[str, Any], overrides: Sequence[str]
 ) -> dict[str, Any]:
     """Return what tells a run from others: its run file, options applied, and its datasets."""
-    from hf_rlhf.config.run_file import RunFile
-    from hf_rlhf.storage.secrets import scrub
+    from hf_rlhf.config import RunFile
+    from hf_rlhf.storage import scrub
 
     made_by = [MADE_BY[one] for one in STRATEGIES[strategy]]
     asked = RunFile.from_mapping(values).override(overrides).values
@@ -151,7 +150,7 @@ def _begun(
 @contextmanager
 def _typed(argv: Sequence[str]) -> Iterator[None]:
     """Have a run that is stopped say this command, not the one that it launches."""
-    from hf_rlhf.training.record_sections import TYPED_NAME
+    from hf_rlhf.training import TYPED_NAME
 
     again = [word for word in argv if word != "--overwrite"]
     os.environ[TYPED_NAME] = f"hf-rlhf traces train {shlex.join(again)}"
@@ -171,8 +170,7 @@ def _begin(out: Path, asked: Mapping[str, Any], *, overwrite: bool) -> Iterator[
     Raises RunFolderError for another run, with the difference, or one on datasets that have been
     built anew since, where it is not to be replaced: it may have taken days.
     """
-    from hf_rlhf.storage.files import atomic_write_json
-    from hf_rlhf.storage.lock import claimed
+    from hf_rlhf.storage import atomic_write_json, claimed
 
     note = out.with_name(f"{out.name}.begun.json")
     aside = out.with_name(f".{out.name}.replaced")
@@ -219,7 +217,7 @@ def _settle(out: Path, aside: Path, note: Path) -> None:
 def _is_another(
     out: Path, begun: Mapping[str, Any], asked: Mapping[str, Any], overwrite: bool
 ) -> bool:
-    from hf_rlhf.training.record_sections import changed_settings
+    from hf_rlhf.training import changed_settings
 
     changed = changed_settings(begun["run"], asked["run"])
     if not changed and begun["data"] == asked["data"]:
@@ -245,8 +243,8 @@ def _launched(
     chosen: argparse.Namespace, folder: Path, values: Mapping[str, Any], options: Sequence[str]
 ) -> int:
     """Train by a run file written into `folder`: in this process, or as it is asked to launch."""
-    from hf_rlhf.config.run_file import RunFile
-    from hf_rlhf.storage.files import atomic_write_text
+    from hf_rlhf.config import RunFile
+    from hf_rlhf.storage import atomic_write_text
 
     file = folder / f"{chosen.strategy}.yaml"
     atomic_write_text(file, RunFile.from_mapping(values).to_yaml())
@@ -266,7 +264,7 @@ def _launched(
 
 def launcher(text: str) -> list[str]:
     """Return the words that launch: of a command, a launch configuration, or the name of one."""
-    from hf_rlhf.cli.launch_configs import launch_configs
+    from hf_rlhf.cli import launch_configs
 
     accelerate = [sys.executable, "-m", "accelerate.commands.launch"]
     if text in (configs := launch_configs()):

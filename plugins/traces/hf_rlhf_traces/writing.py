@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import DataError
-from hf_rlhf.storage.files import whole_folder
+from hf_rlhf.storage import whole_folder
 from hf_rlhf_traces.columns import Batch, Part
 from hf_rlhf_traces.layout import Layout
 from hf_rlhf_traces.parquet_parts import PartsFile

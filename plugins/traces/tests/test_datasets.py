@@ -472,7 +472,7 @@ def test_a_card_that_the_hub_would_refuse_is_not_written(store: Path) -> None:
 
 
 def test_the_docs_have_every_field_and_a_format_that_works() -> None:
-    docs = Path(__file__).resolve().parents[3] / "docs/traces-data.md"
+    docs = Path(__file__).resolve().parents[3] / "docs/reference/traces-data.md"
     text = docs.read_text(encoding="utf-8")
     for dataset in DATASETS:
         assert fields_table(dataset) in text

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hf_rlhf.cli.launch_configs import launch_configs
+from hf_rlhf.cli.launch import launch_configs
 from hf_rlhf.testing.launched import launch_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

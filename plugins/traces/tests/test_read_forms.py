@@ -31,7 +31,7 @@ from hf_rlhf_traces.trace import (
 DATA = Path(
     os.environ.get("HF_RLHF_DATA") or Path(__file__).resolve().parents[3] / "../shared/data"
 )
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "traces-data.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs/reference/traces-data.md"
 SECTIONS = re.findall(r"### `(\w+)`(.*?)(?=\n##)", DOCS.read_text(encoding="utf-8"), re.DOTALL)
 EXAMPLES = [
     (form, example)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hf_rlhf.cli.launch_configs import launch_configs
+from hf_rlhf.cli.launch import launch_configs
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
 from hf_rlhf.storage.lock import claimed
 from hf_rlhf.training.record_sections import as_shell
@@ -343,7 +343,7 @@ def test_lora_is_had_by_the_options_that_the_gpu_run_files_name() -> None:
     files = Path(train_command.__file__).parent.glob("runs/*/qwen2_5_7b.yaml")
     texts = [file.read_text(encoding="utf-8") for file in files]
     (options,) = {re.findall("^# LoRA, on one GPU: (.*)$", one, re.MULTILINE)[0] for one in texts}
-    page = Path(__file__).resolve().parents[3] / "docs/traces-training.md"
+    page = Path(__file__).resolve().parents[3] / "docs/how-to/traces-training.md"
     assert f"`{options}`" in page.read_text(encoding="utf-8")
     tiny = choose_run_file("traces_only", None, None)
     run = prepare(tiny.override([*shlex.split(options), "--dataset.traces", "20"]))

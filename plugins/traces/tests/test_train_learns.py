@@ -25,7 +25,7 @@ def mixed_up(*, seed: int, traces: int) -> Any:
 
 
 def trained(folder: Path, dataset: dict[str, Any], seed: int) -> dict[str, Any]:
-    from hf_rlhf.train import train
+    from hf_rlhf import train
 
     record = train(
         "traces_only",

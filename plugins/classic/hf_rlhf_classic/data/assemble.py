@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data.sources import Row, Rows, Source, read_rows
+from hf_rlhf.data import Row, Rows, Source, read_rows
 from hf_rlhf.errors import DataError
 from hf_rlhf_classic.data.rejected import Rejected, counted
 from hf_rlhf_classic.data.schemas import Chosen, Example, Schema, choose, mapped

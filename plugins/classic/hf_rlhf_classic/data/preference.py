@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data.sources import Row
+from hf_rlhf.data import Row
 from hf_rlhf_classic.data.assemble import Settings, assemble
 from hf_rlhf_classic.data.rows import (
     ALPACA,
@@ -209,8 +209,8 @@ def preference(
     """Load pairs of a chosen and a rejected answer, for DPO, iterative DPO and reward models.
 
     Rows are `{system?, prompt, chosen, rejected}`, or have one of the forms of `schemas`
-    (docs/classic-data.md has the table): `question, response_chosen, response_rejected`; hh-rlhf
-    transcripts; PKU-SafeRLHF; ShareGPT pairs; chosen and rejected as message lists.
+    (table in docs/reference/classic-data.md): `question, response_chosen, response_rejected`;
+    hh-rlhf transcripts; PKU-SafeRLHF; ShareGPT pairs; chosen and rejected as message lists.
 
     Args:
         label: which of PKU-SafeRLHF's labels says what is chosen.

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data.sources import Row
+from hf_rlhf.data import Row
 from hf_rlhf_classic.data.assemble import Settings, assemble
 from hf_rlhf_classic.data.rows import (
     ALPACA,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
-from hf_rlhf.data.sources import Row
+from hf_rlhf.data import Row
 from hf_rlhf.errors import DataError
 from hf_rlhf_classic.data.values import BadRow
 

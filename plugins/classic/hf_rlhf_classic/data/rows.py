@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hf_rlhf.data.sources import Row
+from hf_rlhf.data import Row
 from hf_rlhf_classic.data.turns import (
     Turn,
     check_order,

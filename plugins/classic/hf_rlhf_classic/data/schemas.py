@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from hf_rlhf.data.sources import Row, near, rename
+from hf_rlhf.data import Row, near, rename
 from hf_rlhf.errors import DataError
 from hf_rlhf_classic.data.turns import Turn
 from hf_rlhf_classic.data.values import NOTHING, TEXT, BadRow, kind_of, said

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data.sources import Row
+from hf_rlhf.data import Row
 from hf_rlhf_classic.data import preference
 from hf_rlhf_classic.data.assemble import Settings, assemble
 from hf_rlhf_classic.data.rows import (
@@ -163,9 +163,9 @@ def sft(
     """Load prompts and the responses to learn from a Hub dataset, a folder or a file.
 
     Rows are `{system?, prompt, response}`, or have one of the forms of `schemas`
-    (docs/classic-data.md has the table): `instruction`, `input`, `output`; `question`, `answer`;
-    `messages` or `conversations` as OpenAI and ShareGPT spell them; and preference pairs, of
-    which the chosen answer is learnt.
+    (table in docs/reference/classic-data.md): `instruction`, `input`, `output`; `question`,
+    `answer`; `messages` or `conversations` as OpenAI and ShareGPT spell them; and preference
+    pairs, of which the chosen answer is learnt.
 
     Args:
         path: a JSONL(.gz), JSON, Parquet or CSV file, a folder, or the id of a Hub dataset.

@@ -7,7 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from hf_rlhf.errors import DiskError
-from hf_rlhf.storage.disk import disk_errors_told
+from hf_rlhf.storage import disk_errors_told
 
 PREFIX = ".spool-"
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_rlhf.errors import HfRlhfError, Problem
-from hf_rlhf.evaluation.saved_models import SavedModel, find_saved
+from hf_rlhf.evaluation import SavedModel, find_saved
 from hf_rlhf_classic.evaluation.spec import SECTION, EvalSpec
 
 

@@ -10,7 +10,7 @@ Measure saved models on the same held-out prompts: reward, win rate, KL, length,
 
 FILE is an evaluation file, or the run file of a training, of which the dataset, the judges, the
 rewards and `evaluation:` are taken. Any key of it is an option too: `--evaluation.rows 200`,
-`--evaluation.temperature 0.7`, `--rewards.0.name NAME`. docs/eval.md tells more.
+`--evaluation.temperature 0.7`, `--rewards.0.name NAME`. docs/how-to/evaluate.md tells more.
 The same command goes on where it stopped, and with another `--model` adds it."""
 
 
@@ -23,9 +23,8 @@ def command(argv: Sequence[str]) -> int:
     from rich.console import Console
     from transformers.utils import logging
 
-    from hf_rlhf.config.run_file import RunFile
-    from hf_rlhf.config.run_files import choose_run_file
-    from hf_rlhf.training.library_warnings import ignore_old_names
+    from hf_rlhf.config import RunFile, choose_run_file
+    from hf_rlhf.training import ignore_old_names
     from hf_rlhf_classic.evaluation.measure import evaluate
     from hf_rlhf_classic.evaluation.plan import make_plan
     from hf_rlhf_classic.evaluation.recording import check_recordable, record

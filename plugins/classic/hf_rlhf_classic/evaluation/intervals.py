@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hf_rlhf.evaluation.statistics import Interval
+from hf_rlhf.evaluation import Interval
 
 METHOD = "95% percentile bootstrap over prompts, 10000 resamples; a prompt's completions averaged"
 OF_SEEDS = (

@@ -3,8 +3,8 @@
 from contextlib import AbstractContextManager
 from typing import Any
 
-from hf_rlhf.evaluation.saved_models import load_tokenizer_of
-from hf_rlhf.evaluation.saved_models import loaded as load
+from hf_rlhf.evaluation import load_tokenizer_of
+from hf_rlhf.evaluation import loaded as load
 from hf_rlhf_classic.evaluation.checkpoints import Checkpoint
 from hf_rlhf_classic.evaluation.spec import EvalSpec
 

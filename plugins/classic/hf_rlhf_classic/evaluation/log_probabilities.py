@@ -7,7 +7,7 @@ that distribution. `top_p` below 1 cuts its tail off when sampling, but not in t
 from collections.abc import Sequence
 from typing import Any
 
-from hf_rlhf.evaluation.generation import left_padded
+from hf_rlhf.evaluation import left_padded
 
 
 def log_probabilities(

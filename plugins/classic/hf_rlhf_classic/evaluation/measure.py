@@ -13,16 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.data.messages import text_of
+from hf_rlhf.data import text_of
 from hf_rlhf.errors import HfRlhfError
-from hf_rlhf.evaluation.generation import generate
-from hf_rlhf.rewards.composed import TOTAL
-from hf_rlhf.runs.environment import environment
-from hf_rlhf.storage.files import atomic_write_json, atomic_write_text
-from hf_rlhf.storage.lock import claimed
-from hf_rlhf.storage.pure_json import as_json
-from hf_rlhf.storage.record import now
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.evaluation import generate
+from hf_rlhf.rewards import TOTAL
+from hf_rlhf.runs import environment
+from hf_rlhf.storage import as_json, atomic_write_json, atomic_write_text, claimed, now, scrub
 from hf_rlhf_classic.evaluation import intervals
 from hf_rlhf_classic.evaluation.checkpoints import Checkpoint
 from hf_rlhf_classic.evaluation.compare import Compared, Pair, compare

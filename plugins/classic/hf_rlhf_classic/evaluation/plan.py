@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.schema import EvaluationSpec
+from hf_rlhf.config import EvaluationSpec, RunFile
 from hf_rlhf.errors import ConfigError, JudgeError, ModelError, Problem
-from hf_rlhf.evaluation.generation import prompt_ids
-from hf_rlhf.runs.resolve import Scoring, prepare_scoring
+from hf_rlhf.evaluation import prompt_ids
+from hf_rlhf.runs import Scoring, prepare_scoring
 from hf_rlhf_classic.evaluation.checkpoints import Checkpoint, resolve_all
 from hf_rlhf_classic.evaluation.loading import tokenizer_of
 from hf_rlhf_classic.evaluation.spec import (

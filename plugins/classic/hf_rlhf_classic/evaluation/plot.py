@@ -5,9 +5,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from hf_rlhf.cards.plots import COLOURS, INK, calm
-from hf_rlhf.rewards.composed import TOTAL
-from hf_rlhf.storage.files import atomic_write_bytes
+from hf_rlhf.cards import COLOURS, INK, calm
+from hf_rlhf.rewards import TOTAL
+from hf_rlhf.storage import atomic_write_bytes
 
 
 def frontier(evaluation: Mapping[str, Any], path: str | os.PathLike[str]) -> bool:

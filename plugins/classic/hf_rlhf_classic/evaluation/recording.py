@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.folder_card import write_card
+from hf_rlhf.cards import write_card
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf.storage.files import atomic_write_bytes
-from hf_rlhf.storage.lock import claimed
-from hf_rlhf.storage.record import load_record, write_record
+from hf_rlhf.storage import atomic_write_bytes, claimed, load_record, write_record
 from hf_rlhf_classic.evaluation.measure import PICTURE
 from hf_rlhf_classic.evaluation.plan import Plan
 from hf_rlhf_classic.evaluation.report import notes_of, table_of

@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_rlhf.cards.markdown import cell, code, duration, excerpt, fence, interval, number, share
-from hf_rlhf.rewards.composed import TOTAL
+from hf_rlhf.cards import cell, code, duration, excerpt, fence, interval, number, share
+from hf_rlhf.rewards import TOTAL
 
 SAMPLES_SHOWN = 3
 _EMPTY = "-"

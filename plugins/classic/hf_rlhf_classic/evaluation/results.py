@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_rlhf.rewards.composed import TOTAL
+from hf_rlhf.rewards import TOTAL
 from hf_rlhf_classic.evaluation import intervals
 from hf_rlhf_classic.evaluation.compare import Compared, position_bias
 from hf_rlhf_classic.evaluation.estimators import k1, k3, tally

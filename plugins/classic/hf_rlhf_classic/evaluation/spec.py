@@ -6,11 +6,9 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import MinLen
 
-from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.schema import RunSpec
-from hf_rlhf.config.validation import Unfit, bind, fit, near, unknown
+from hf_rlhf.config import RunFile, RunSpec, Unfit, bind, fit, near, unknown
 from hf_rlhf.errors import Problem
-from hf_rlhf.rewards.composed import TOTAL
+from hf_rlhf.rewards import TOTAL
 
 SECTION = "eval"
 CRITERION = "It answers the prompt correctly, completely and harmlessly."
@@ -115,7 +113,7 @@ def _with_models(
     models: Mapping[str, Any], options: Sequence[str]
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Return the models with the command line's; one name given several times is several seeds."""
-    from hf_rlhf.config.overrides import value_of
+    from hf_rlhf.config import value_of
 
     added: dict[str, list[Any]] = {}
     problems = []

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_rlhf.contracts import Loaded, Score
-from hf_rlhf.data.messages import text_of
+from hf_rlhf.data import text_of
 from hf_rlhf.errors import DataError
 from hf_rlhf_classic.worlds.rows import Form, Split, distinct, generator, make
 

@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     store = Store.open(chosen.folder)
     labelled = models_of(chosen.model) or newest_run(store)
 
-    from hf_rlhf.training.library_warnings import ignore_old_names
+    from hf_rlhf.training import ignore_old_names
     from hf_rlhf_traces.evaluation.evaluate import TABLE, Options, evaluate
     from hf_rlhf_traces.evaluation.generating import Sampling
     from hf_rlhf_traces.evaluation.results import FOLDER, RESULTS
@@ -126,8 +126,8 @@ def eval_parser() -> Parser:
     parser = verb_parser(
         "eval",
         "Measure models on held-out questions in the two tasks: to summarise a full context and go "
-        "on (prefix), and to go on from a given summary (only). docs/traces-eval.md says what each "
-        "number is. The same command goes on where it stopped.",
+        "on (prefix), and to go on from a given summary (only). What each number is: "
+        "docs/how-to/traces-eval.md. The same command goes on where it stopped.",
         folder="the folder that the verbs work in",
     )
     add = parser.add_argument

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_rlhf.errors import ConfigError, ModelError, Problem
-from hf_rlhf.storage.files import atomic_write_json, atomic_write_text
+from hf_rlhf.storage import atomic_write_json, atomic_write_text
 from hf_rlhf_traces.evaluation.claims import parse_claim, standing
 from hf_rlhf_traces.evaluation.generating import Candidate, Replies, Sampling, generate_missing
 from hf_rlhf_traces.evaluation.held_out import HeldOut, held_out
@@ -67,7 +67,7 @@ def evaluate(
     ModelError for a model that cannot be used; DataError as `held_out` does; ConfigError for
     claims that cannot be judged. All before any weights load.
     """
-    from hf_rlhf.storage.lock import claimed
+    from hf_rlhf.storage import claimed
 
     data = _data(store, options)
     candidates = [_candidate(label, asked) for label, asked in models.items()]
@@ -132,7 +132,7 @@ def _data(store: Store, options: Options) -> dict[Task, HeldOut]:
 
 
 def _candidate(label: str, asked: str) -> Candidate:
-    from hf_rlhf.evaluation.saved_models import find_saved
+    from hf_rlhf.evaluation import find_saved
 
     return Candidate(label, find_saved(asked))
 
@@ -190,7 +190,7 @@ def _progress() -> Iterator[Callable[[Replies], Callable[[int], object]]]:
 
 
 def _made(command: Sequence[str]) -> dict[str, Any]:
-    from hf_rlhf.storage.record import now
+    from hf_rlhf.storage import now
 
     return {"made": now(), "command": list(command)}
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.plots import COLOURS, INK, calm
-from hf_rlhf.storage.files import atomic_write_bytes
+from hf_rlhf.cards import COLOURS, INK, calm
+from hf_rlhf.storage import atomic_write_bytes
 from hf_rlhf_traces.evaluation.analysis import JUDGED_BY, Analysed, Groups
 from hf_rlhf_traces.evaluation.intervals import Estimate
 from hf_rlhf_traces.evaluation.metrics import METRICS, SAID, Metric, metrics_of

@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config.schema import EvaluationSpec
+from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.errors import ModelError, RunFolderError
-from hf_rlhf.evaluation.generation import generate, prompt_ids
-from hf_rlhf.evaluation.saved_models import SavedModel, load_tokenizer_of, loaded
-from hf_rlhf.storage.files import atomic_write_bytes, atomic_write_json
+from hf_rlhf.evaluation import SavedModel, generate, load_tokenizer_of, loaded, prompt_ids
+from hf_rlhf.storage import atomic_write_bytes, atomic_write_json
 from hf_rlhf_traces.evaluation.held_out import HeldOut, Sample
 from hf_rlhf_traces.format import Format
 

@@ -1,4 +1,4 @@
-"""What is measured of a reply, by name. Definitions are in `scores`; docs/traces-eval.md has both.
+"""What is measured of a reply, by name. Definitions: `scores` and docs/how-to/traces-eval.md.
 
 A name stands for the same number in the tables, in `results.json` and in `samples.jsonl`.
 """

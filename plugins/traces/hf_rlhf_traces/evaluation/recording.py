@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.folder_card import write_card
-from hf_rlhf.storage.lock import claimed
-from hf_rlhf.storage.record import load_record, write_record
+from hf_rlhf.cards import write_card
+from hf_rlhf.storage import claimed, load_record, write_record
 from hf_rlhf_traces.evaluation.metrics import SAID
 from hf_rlhf_traces.evaluation.tables import claim_lines, task_table
 

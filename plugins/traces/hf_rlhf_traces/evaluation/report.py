@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hf_rlhf.storage.files import atomic_write_text
+from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_traces.evaluation import figures
 from hf_rlhf_traces.evaluation.analysis import (
     JUDGED_BY,

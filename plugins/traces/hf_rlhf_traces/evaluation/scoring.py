@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from hf_rlhf.storage.files import atomic_write_text
+from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_traces.evaluation.generating import Candidate, Generated, Replies
 from hf_rlhf_traces.evaluation.held_out import Sample
 from hf_rlhf_traces.evaluation.results import Scored

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_rlhf.data.sources import near
+from hf_rlhf.data import near
 from hf_rlhf_traces.readers import chat, responses, search, tagged
 from hf_rlhf_traces.readers.foreign import why_refused
 from hf_rlhf_traces.readers.messages import MESSAGES

@@ -17,8 +17,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from hf_rlhf.data.messages import split_thoughts
-from hf_rlhf.data.rollouts import Call, Message, Other, Output, Reasoning, Rollout, Step
+from hf_rlhf.data import Call, Message, Other, Output, Reasoning, Rollout, Step, split_thoughts
 from hf_rlhf_traces.readers import tagged
 from hf_rlhf_traces.readers.blocks import (
     call_id,

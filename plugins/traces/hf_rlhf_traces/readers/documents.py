@@ -4,14 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_rlhf.data.tool_output import (
-    CONTENTS,
-    SNIPPETS,
-    TITLES,
-    plain_text,
-    result_items,
-    visible_fields,
-)
+from hf_rlhf.data import CONTENTS, SNIPPETS, TITLES, plain_text, result_items, visible_fields
 from hf_rlhf_traces.readers.clean import json_in
 from hf_rlhf_traces.readers.rough import BadRow, Noted, first_held, kind_of, text_of
 from hf_rlhf_traces.trace import Document

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hf_rlhf.data.rollouts import parse_rollout
-from hf_rlhf.data.sources import Row
+from hf_rlhf.data import Row, parse_rollout
 from hf_rlhf_traces.readers.messages import has_items, second_question
 from hf_rlhf_traces.readers.rollout_steps import steps_of
 from hf_rlhf_traces.readers.rough import Noted, Rough, own_id, rest

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from hf_rlhf.data.rollouts import Call, Message, Other, Output, Reasoning, Rollout, Step
+from hf_rlhf.data import Call, Message, Other, Output, Reasoning, Rollout, Step
 from hf_rlhf_traces import trace
 from hf_rlhf_traces.readers.clean import json_in
 from hf_rlhf_traces.readers.documents import documents_said

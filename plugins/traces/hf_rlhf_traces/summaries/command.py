@@ -77,8 +77,7 @@ def _how(chosen: argparse.Namespace, form: "Format") -> "How":
         given = {name: getattr(chosen, name) for name in _OF_EXTRACTIVE}
         limits = Limits(**{name: value for name, value in given.items() if value is not None})
         return Extracted(Extractive(form, limits))
-    from hf_rlhf.rewards.judges.display_name import Called
-    from hf_rlhf.rewards.judges.text_generation import OpenAIText
+    from hf_rlhf.rewards import Called, OpenAIText
 
     given = {_RENAMED.get(name, name): getattr(chosen, name) for name in _OF_MODEL}
     no_cache = given.pop("no_cache")

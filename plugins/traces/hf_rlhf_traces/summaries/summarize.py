@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import orjson
 
 from hf_rlhf.errors import DataError, JudgeError
-from hf_rlhf.rewards.judges.text_generation import Messages, NoText, OpenAIText, Text
+from hf_rlhf.rewards import Messages, NoText, OpenAIText, Text
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.rows import Split
 from hf_rlhf_traces.store import Store

@@ -9,7 +9,7 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_rlhf.rewards.judges.prompts import escaped
+from hf_rlhf.rewards import escaped
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.summaries.context import blocks, passages
 from hf_rlhf_traces.summaries.language import is_foreign

@@ -1,0 +1,31 @@
+__version__: str
+
+from .config.run_file import RunFile as RunFile
+from .contracts import DatasetAdapter as DatasetAdapter
+from .contracts import Judge as Judge
+from .contracts import Loaded as Loaded
+from .contracts import Question as Question
+from .contracts import Reward as Reward
+from .contracts import RowCounts as RowCounts
+from .contracts import Score as Score
+from .contracts import Trainer as Trainer
+from .contracts import Verdict as Verdict
+from .distributed import PromptsPerStep as PromptsPerStep
+from .errors import ConfigError as ConfigError
+from .errors import DataError as DataError
+from .errors import DiskError as DiskError
+from .errors import HfRlhfError as HfRlhfError
+from .errors import JudgeError as JudgeError
+from .errors import ModelError as ModelError
+from .errors import PluginError as PluginError
+from .errors import Problem as Problem
+from .errors import PublishError as PublishError
+from .errors import RewardError as RewardError
+from .errors import RunFolderError as RunFolderError
+from .evaluation.evaluate import evaluate as evaluate
+from .hub.download import pull as pull
+from .hub.publishing import publish as publish
+from .runs.run import Run as Run
+from .storage.record import load_record as load_record
+from .train import dry_run as dry_run
+from .train import train as train

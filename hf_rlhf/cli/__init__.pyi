@@ -1,0 +1,4 @@
+from .dispatch import BUILT_IN as BUILT_IN
+from .dispatch import main as main
+from .launch import launch_configs as launch_configs
+from .publish import publish_main as publish_main

@@ -1,0 +1,15 @@
+from . import registry as registry
+from . import yaml as yaml
+from .overrides import value_of as value_of
+from .run_file import RunFile as RunFile
+from .run_files import choose_run_file as choose_run_file
+from .schema import EvaluationSpec as EvaluationSpec
+from .schema import RunSpec as RunSpec
+from .settings import NOISE as NOISE
+from .shipped import own_card as own_card
+from .validation import Unfit as Unfit
+from .validation import bind as bind
+from .validation import fit as fit
+from .validation import near as near
+from .validation import unknown as unknown
+from .yaml import KeyPath as KeyPath

@@ -1,0 +1,17 @@
+from .evaluate import evaluate as evaluate
+from .evaluate import held_out_rows as held_out_rows
+from .evaluate import measure_rows as measure_rows
+from .evaluate import saved_model as saved_model
+from .generation import generate as generate
+from .generation import left_padded as left_padded
+from .generation import prompt_ids as prompt_ids
+from .results import Evaluation as Evaluation
+from .results import paired_difference as paired_difference
+from .saved_models import SavedModel as SavedModel
+from .saved_models import find_saved as find_saved
+from .saved_models import load_tokenizer_of as load_tokenizer_of
+from .saved_models import loaded as loaded
+from .statistics import Interval as Interval
+from .statistics import bootstrap_mean as bootstrap_mean
+from .statistics import crossed_mean as crossed_mean
+from .statistics import holm as holm

@@ -1,0 +1,14 @@
+from .abstentions import Abstentions as Abstentions
+from .composed import TOTAL as TOTAL
+from .composed import ComposedReward as ComposedReward
+from .composed import Part as Part
+from .composed import gather_rows as gather_rows
+from .judges.display_name import Called as Called
+from .judges.lexical import LexicalJudge as LexicalJudge
+from .judges.openai import OpenAIJudge as OpenAIJudge
+from .judges.prompts import escaped as escaped
+from .judges.terms import STOPWORDS as STOPWORDS
+from .judges.text_generation import Messages as Messages
+from .judges.text_generation import NoText as NoText
+from .judges.text_generation import OpenAIText as OpenAIText
+from .judges.text_generation import Text as Text

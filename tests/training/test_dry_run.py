@@ -1,0 +1,106 @@
+"""One dry run: `hf-rlhf check` and `--dry_run` print the same report, and write nothing."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from hf_rlhf.cli import main as hf_rlhf
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.runs.preflight import advice
+from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.storage.disk import Space
+from hf_rlhf.train import main as train_main
+from hf_rlhf.training import dry_run
+from hf_rlhf.training.dry_run import Finding, Report, RunReport, report_of
+from hf_rlhf.training.speed import Speed
+
+
+@dataclass
+class Broken:
+    """A reward that raises."""
+
+    def __call__(self, prompts: Any, completions: Any, **columns: Any) -> Any:
+        raise ZeroDivisionError("planted")
+
+
+@pytest.fixture
+def no_measuring(monkeypatch):
+    monkeypatch.setattr(dry_run, "speed_of", lambda *_, **__: Speed(2.0, "as recorded"))
+
+
+@pytest.fixture
+def file(tiny_run, tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump({"schema": 1, **tiny_run}))
+    return path
+
+
+def test_check_and_dry_run_print_the_same_and_write_nothing(file, tmp_path, capsys, no_measuring):
+    assert hf_rlhf(["check", str(file)]) == 0
+    checked = capsys.readouterr().out
+    assert train_main(["--config", str(file), "--dry_run"]) == 0
+    assert capsys.readouterr().out == checked
+    assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
+
+
+def test_the_report_has_what_the_run_will_do(tiny_run, no_measuring):
+    report = report_of(RunFile.from_mapping(tiny_run), None)
+    found = {finding.check: finding for run in report.runs for finding in run.findings}
+    assert found["data"].text.startswith("tiny_world; rows: train 8, test 4")
+    assert found["trains"].text == "LoRA, r 4"
+    assert found["steps"].text == "2 optimizer steps of 4 prompts x 2, learning rate 0.001"
+    assert found["time"].text == "about 4 s (as recorded)"
+    assert found["reward format"].text == "0 to 1 on 12 made-up completions"
+    assert [finding.check for finding in report.findings] == ["configuration", "judge words", "hub"]
+    (numbers,) = report.as_json()
+    assert (numbers["steps"], numbers["seconds"], numbers["rows"]) == (2, 4.0, 8)
+    assert len(numbers["findings"]) == len(report.findings) + len(found)
+
+
+def test_a_reward_that_raises_fails_the_dry_run(file, offer, capsys, no_measuring):
+    offer("rewards", broken=Broken)
+    rewards = ["--rewards.2", "{name: broken}"]
+    assert hf_rlhf(["check", str(file), *rewards]) == 1
+    table = capsys.readouterr().out
+    assert "planted" in table
+    assert "time" not in table, "of steps that cannot be made"
+    rows = [line.split("│")[1:3] for line in table.splitlines() if line.count("│") == 4]
+    assert [cell.strip() for cell in rows[0]] == ["rewards", "FAIL"], "what fails is read first"
+
+
+def test_the_disk_of_all_phases_is_added_up(monkeypatch, tmp_path):
+    def phase(name: str) -> Any:
+        run: Any = SimpleNamespace(folder=tmp_path / name)
+        return RunReport(name, run, "base", 10, 4, None, Speed(2.0, "as recorded"), 3 << 20, ())
+
+    phases = [phase("a"), phase("b")]
+    steps, disk = dry_run._totals(phases)
+    assert steps.text == "20 optimizer steps, about 24 s of training (without the evaluations)"
+    assert disk.status == "ok"
+    assert disk.text.startswith("about 6.0 MiB in 2 phases")
+    monkeypatch.setattr(Space, "of", lambda _: Space(1 << 20, None))
+    assert [finding.status for finding in dry_run._totals(phases)] == ["ok", "FAIL"]
+
+
+def test_phases_are_shown_under_their_names(capsys, tmp_path):
+    run: Any = SimpleNamespace(folder=tmp_path)
+    findings = (Finding("data", "ok", "8 rows"),)
+    phases = [RunReport(n, run, "base", 1, 0, None, None, None, findings) for n in ("sft", "dpo")]
+    Report("chain", tmp_path, tuple(phases), (Finding("hub", "note", "nothing"),)).show()
+    cells = [
+        line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if "│" in line
+    ]
+    assert cells == ["hub", "1 sft", "data", "2 dpo", "data"]
+
+
+@pytest.mark.slow
+def test_bf16_on_a_cpu_is_advised_against_and_nothing_else(tiny_run, no_measuring):
+    assert advice(prepare(RunFile.from_mapping(tiny_run))) == []
+    file = RunFile.from_mapping({**tiny_run, "bf16": True})
+    (text,) = advice(prepare(file))
+    assert "`--bf16 false`" in text
+    shown = [one for one in report_of(file, None).runs[0].findings if one.check == "advice"]
+    assert [(finding.status, finding.text) for finding in shown] == [("note", text)]
