@@ -13,3 +13,4 @@ from .validation import fit as fit
 from .validation import near as near
 from .validation import unknown as unknown
 from .yaml import KeyPath as KeyPath
+from .yaml import dotted as dotted

@@ -32,7 +32,15 @@ def check(folder: StudyFolder, cells: Sequence[Cell]) -> dict[tuple[str, str], d
     room, or when held-out rows are not those that finished runs of a cell were measured on.
     """
     first = {(cell.block, cell.condition): cell for cell in reversed(cells)}
-    chosen = [cell for cell in cells if first[cell.block, cell.condition] == cell]
+    done = folder.ledger.entries()
+    # Data that is still to be prepared cannot be read yet: such a run checks itself.
+    chosen = [
+        task.cell
+        for task in folder.runs.tasks(list(first.values()))
+        if task.kind == "run"
+        and task.cell in first.values()
+        and all(step in done for step in task.after if step.startswith("prepared/"))
+    ]
     if not chosen:
         return {}
     print(f"checking {len(chosen)} cells", flush=True)
@@ -131,6 +139,7 @@ def _check_space(
     sizes = [
         max(plans[cell.block, cell.condition]["bytes"] - taken_bytes(folder.runs.folder(cell)), 0)
         for cell in cells
+        if (cell.block, cell.condition) in plans
     ]
     need, free = sum(sizes), Space.of(folder.out).bytes
     if need > free:
