@@ -69,7 +69,7 @@ class StudyFolder:
         return list(found.values())
 
     def _status(self, task: Task, before: Mapping[str, TaskStatus]) -> TaskStatus:
-        due = [s for s in task.after if s in before and before[s].state not in ("done", "stale")]
+        due = [s for s in task.after if s in before and before[s].state != "done"]
         reasons = self.ledger.reasons(task.step)
         if reasons is not None and not task.output.exists():
             self.ledger.remove(task.step)

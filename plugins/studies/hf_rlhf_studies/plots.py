@@ -91,7 +91,7 @@ def panels_of(count: int, width: float, height: float, across: int = 3) -> tuple
     columns = max(min(count, across), 1)
     rows = max(math.ceil(count / columns), 1)
     size = (width * columns + 0.6, height * rows + 0.3)
-    figure = Figure(figsize=size, dpi=130, layout="constrained")
+    figure = Figure(figsize=size, dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes in panels[count:]:

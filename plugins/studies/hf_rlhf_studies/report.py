@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from hf_rlhf.cards import cell as table_cell
-from hf_rlhf.cards import duration
+from hf_rlhf.cards import duration, number
 from hf_rlhf_studies.estimates import Estimate, adjusted, verdict
 from hf_rlhf_studies.folder import plan_changes, plan_text
 from hf_rlhf_studies.results import Results
@@ -158,13 +158,12 @@ def markdown(results: Results, plots: Sequence[str]) -> str:
     """Return RESULTS.md."""
     file = results.study.file
     lines = [f"# {file.title}", "", *_introduction(results)]
+    lines += [*_questions(results), *_controls(results)]
+    lines += [part for name in plots for part in (f"![{name.removesuffix('.png')}]({name})", "")]
     for block in file.blocks:
         if any(cell.block == block for cell in results.cells):
-            lines += [f"## {block or 'Results'}", "", *_block(results, block)]
-    lines += _questions(results)
-    lines += _controls(results)
+            lines += [f"## Measured{f' in {block}' if block else ''}", "", *_block(results, block)]
     lines += _runs(results)
-    lines += [part for name in plots for part in (f"![{name.removesuffix('.png')}]({name})", "")]
     return "\n".join([*lines, *_plan(results)])
 
 
@@ -198,14 +197,15 @@ def _block(results: Results, block: str) -> Iterator[str]:
             rows.append(
                 [
                     results.study.label(condition),
-                    "" if start is None else f"{start.mean:.3f}",
+                    *([f"{start.mean:.3f}"] if start else []),
                     with_interval(found, ""),
                     with_interval(gain),
                     t_interval(gain),
                     *(_seed(by_seed, seed, "+" if gain else "") for seed in seeds),
                 ]
             )
-        heads = ["condition", "before", "after", "change", "change, t interval"]
+        measured_before = bool(rows) and len(rows[0]) == 5 + len(seeds)
+        heads = ["condition", *["before"] * measured_before, "after", "change", "its t interval"]
         shown = table([*heads, *(f"seed {seed}" for seed in seeds)], rows)
         yield from (f"### {metric}", "", *shown)
 
@@ -281,7 +281,7 @@ def _runs(results: Results) -> Iterator[str]:
                 str(len(cells)),
                 ", ".join(dict.fromkeys(str(cell.get("steps") or "-") for cell in cells)),
                 duration(_mean([cell.get("training_seconds") for cell in cells])),
-                *("" if (mean := _mean(each)) is None else f"{mean:,.4g}" for each in numbers),
+                *("" if (mean := _mean(each)) is None else number(mean) for each in numbers),
             ]
         )
     yield from ("## Runs", "")

@@ -74,6 +74,7 @@ def sweep(tmp_path, monkeypatch):
     """Return a function that sweeps over stand-ins: sweep("--seeds", "2")."""
     # Plots take longer than all the rest, and test_sweep.py looks at one.
     monkeypatch.setattr("hf_rlhf_studies.sweep_table.by_value", lambda *_: None)
+    monkeypatch.setattr("hf_rlhf_studies.jobs.POLL_SECONDS", 0.01)
     (tmp_path / "stand_in.py").write_text(STAND_IN)
     file = tmp_path / "my.yaml"
     file.write_text("schema: 1\nplugin: refiner_grpo\ndataset: {name: tiny_world}\n")
