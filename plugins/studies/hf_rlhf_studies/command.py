@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
-        epilog="docs/studies.md describes the study file.",
+        epilog="docs/how-to/studies.md describes the study file.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     about = {

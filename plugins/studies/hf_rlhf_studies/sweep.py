@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         epilog="Values are read as a YAML list is: `--vary "
-        "'lora_target_modules=[q_proj],[q_proj,v_proj]'`. docs/studies.md tells more.",
+        "'lora_target_modules=[q_proj],[q_proj,v_proj]'`. docs/how-to/studies.md tells more.",
     )
     add = parser.add_argument
     add("--run", help="another run file that the trainer's package ships")
