@@ -104,10 +104,10 @@ def config_file() -> str | None:
     except psutil.Error:
         return None  # another user's, or gone
     for words in commands:
-        for place, word in enumerate(words):
-            name, given, value = word.partition("=")
-            if name == "--config_file" and any("accelerate" in one for one in words[:place]):
-                return value if given else next(iter(words[place + 1 :]), None)
+        for index, word in enumerate(words):
+            name, provided, value = word.partition("=")
+            if name == "--config_file" and any("accelerate" in word for word in words[:index]):
+                return value if provided else next(iter(words[index + 1 :]), None)
     return None
 
 

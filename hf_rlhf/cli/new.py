@@ -40,11 +40,11 @@ def new_main(argv: Sequence[str]) -> int:
     parser.add_argument("name", help="of the component and of its package, such as my_reward")
     parser.add_argument("--kind", choices=MADE, default="reward")
     parser.add_argument("--out", metavar="DIR", default=".", help="where to make the folder NAME")
-    asked = parser.parse_args(argv)
-    made = new_package(asked.name, kind=asked.kind, out=asked.out)
-    for note in near_names(component_name(asked.name, asked.kind), MADE[asked.kind]):
+    args = parser.parse_args(argv)
+    created = new_package(args.name, kind=args.kind, out=args.out)
+    for note in near_names(component_name(args.name, args.kind), MADE[args.kind]):
         print(f"note: {note}", file=sys.stderr)
-    print(f"{made}: a {asked.kind}. Next:\n  cd {made}\n  pip install -e '.[dev]' && pytest")
+    print(f"{created}: a {args.kind}. Next:\n  cd {created}\n  pip install -e '.[dev]' && pytest")
     return 0
 
 
@@ -68,8 +68,8 @@ def new_package(name: str, *, kind: str = "reward", out: str | Path = ".") -> Pa
         autoescape=False,  # noqa: S701 - code is written, not HTML, of names that were checked
     )
     with whole_folder(target) as folder:
-        for template, place in _files(kind, values["package"]):
-            path = folder / place
+        for template, relative in _files(kind, values["package"]):
+            path = folder / relative
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(environment.get_template(template).render(values), encoding="utf-8")
     return target
@@ -105,22 +105,22 @@ def core_range(version: str = __version__) -> str:
 
 def _values(name: str, kind: str) -> dict[str, Any]:
     """Return what the templates are filled with. Raises HfRlhfError for an unfit name."""
-    said = f"{name[:_LONGEST]!r} cannot be the name of a package"
+    text = f"{name[:_LONGEST]!r} cannot be the name of a package"
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
         raise HfRlhfError(
-            f"{said}. Expected ASCII letters, digits, - _ and ., a letter first and a letter or "
+            f"{text}. Expected ASCII letters, digits, - _ and ., a letter first and a letter or "
             f"digit last, at most {_LONGEST} of them (no folders: they go to --out)."
         )
     package = canonicalize_name(name).replace("-", "_")
     if keyword.iskeyword(package) or keyword.issoftkeyword(package):
-        raise HfRlhfError(f"{said}: {package!r} is a word of Python's own. Choose another.")
+        raise HfRlhfError(f"{text}: {package!r} is a word of Python's own. Choose another.")
     if package in _OTHER_FOLDERS:
-        raise HfRlhfError(f"{said}: its folder {package!r} holds other things. Choose another.")
+        raise HfRlhfError(f"{text}: its folder {package!r} holds other things. Choose another.")
     spec = find_spec(package)
     # Without an origin it is a folder that happens to be in sight, and hides nothing.
     if package in sys.stdlib_module_names or (spec is not None and spec.origin is not None):
         raise HfRlhfError(
-            f"{said}: there is a module {package!r} already, which it would hide. Choose another "
+            f"{text}: there is a module {package!r} already, which it would hide. Choose another "
             f"name, such as my_{package}."
         )
     component = component_name(name, kind)
@@ -146,10 +146,10 @@ def _files(kind: str, package: str) -> Iterator[tuple[str, Path]]:
     for part in ("common", kind):
         for path in sorted(_TEMPLATES.joinpath(part).rglob("*.jinja")):
             inner = path.relative_to(_TEMPLATES / part).with_suffix("")
-            place = [package if step == "package" else step for step in inner.parts]
-            if place[-1] == "gitignore":
-                place[-1] = ".gitignore"
-            yield path.relative_to(_TEMPLATES).as_posix(), Path(*place)
+            relative = [package if step == "package" else step for step in inner.parts]
+            if relative[-1] == "gitignore":
+                relative[-1] = ".gitignore"
+            yield path.relative_to(_TEMPLATES).as_posix(), Path(*relative)
     if kind == "trainer":
         yield "run.yaml.jinja", Path(package, "runs", "tiny.yaml")
     elif kind != "command":

@@ -258,8 +258,8 @@ def listed(record: Any) -> dict[str, dict[str, Any]]:
     try:
         files = record["publish"]["files"]
         stated = {
-            str(path): {"sha256": str(one["sha256"]), "git": str(one["git"])}
-            for path, one in files.items()
+            str(path): {"sha256": str(file["sha256"]), "git": str(file["git"])}
+            for path, file in files.items()
         }
     except (KeyError, TypeError, AttributeError):
         return {}

@@ -77,7 +77,7 @@ def push(
                     free_memory=False,
                     repo_type=hub.kind,
                 ),
-                content_s=content_s(sum(one.upload_info.size for one in batch)),
+                content_s=content_s(sum(item.upload_info.size for item in batch)),
             )
         size = sum(file.size for file in bundle.files.values())
         return hub.patience.call(
@@ -118,7 +118,7 @@ def _commit(
     if (now := landed()) is not None:
         return now
     try:
-        made = hub.api.create_commit(
+        created = hub.api.create_commit(
             repo_id,
             operations,
             commit_message=message,
@@ -138,9 +138,9 @@ def _commit(
     if after is not None:
         return after
     now = hub.look(repo_id, revision)
-    if now is not None and now.commit == made.oid:
+    if now is not None and now.commit == created.oid:
         raise UnexpectedAnswer(
-            f"{repo_id} accepted the commit {made.oid[:8]}, but does not list all of its files"
+            f"{repo_id} accepted the commit {created.oid[:8]}, but does not list all of its files"
         )
     raise _overtaken(repo_id, parent)
 
@@ -180,14 +180,14 @@ def _batches(operations: Iterable[Any]) -> Iterator[list[Any]]:
     most = 1 if threading.current_thread().daemon else BATCH_FILES
     batch: list[Any] = []
     size = 0
-    for one in operations:
-        if not isinstance(one, CommitOperationAdd):
+    for operation in operations:
+        if not isinstance(operation, CommitOperationAdd):
             continue
-        more = one.upload_info.size
+        more = operation.upload_info.size
         if batch and (len(batch) == most or size + more > BATCH_BYTES):
             yield batch
             batch, size = [], 0
-        batch.append(one)
+        batch.append(operation)
         size += more
     if batch:
         yield batch

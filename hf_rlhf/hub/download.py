@@ -40,23 +40,23 @@ def pull(
     hub = connect(endpoint, token)
     out = Path(out_dir)
     try:
-        found = hub.state(repo_id, revision or "main")
-        if found is None:
+        result = hub.state(repo_id, revision or "main")
+        if result is None:
             raise ModelError(
                 f"{hub.endpoint} has no model {repo_id!r} at {revision or 'main'}, or not for "
                 "this token to see."
             )
-        wanted = _wanted(repo_id, found)
+        wanted = _wanted(repo_id, result)
         if not wanted:
             raise ModelError(
                 f"{hub.endpoint}/{repo_id} holds nothing to download at {revision or 'main'}: "
                 "nothing was published there yet, or on another branch."
             )
-        _refuse_half(hub, repo_id, found)
+        _refuse_half(hub, repo_id, result)
         if out.is_dir() and not _differing(out, wanted):
             return out
         with whole_folder(out, overwrite=overwrite) as folder:
-            _fetch(hub, repo_id, found, sorted(wanted), folder)
+            _fetch(hub, repo_id, result, sorted(wanted), folder)
             _verify(folder, repo_id, wanted)
     except failures() as error:
         raise ModelError(
@@ -76,7 +76,7 @@ def _refuse_half(hub: Hub, repo_id: str, found: RemoteState) -> None:
         "--revision COMMIT."
     )
     stated = listed(hub.record(repo_id, found))
-    for path, one in stated.items():
+    for path, value in stated.items():
         remote = found.files.get(path)
         if remote is None:
             raise ModelError(
@@ -84,7 +84,7 @@ def _refuse_half(hub: Hub, repo_id: str, found: RemoteState) -> None:
             )
         if PurePosixPath(path).suffix in _EDITABLE:
             continue
-        if not remote.holds(one["sha256"], one["git"]):
+        if not remote.holds(value["sha256"], value["git"]):
             raise ModelError(
                 f"{repo_id}/{path} is not the file that the run published: it was changed on the "
                 f"Hub since, or its push is not done. {cure}"

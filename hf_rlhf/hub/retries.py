@@ -69,13 +69,13 @@ def is_transient(error: BaseException) -> bool:
     status = status_of(error)
     if status is not None:
         return status in _TRANSIENT
-    for one in _causes(error):
-        if isinstance(one, OfflineModeIsEnabled):
+    for cause in _causes(error):
+        if isinstance(cause, OfflineModeIsEnabled):
             return False
-        if isinstance(one, HTTPError):
+        if isinstance(cause, HTTPError):
             # An address without http:// stays without.
-            return type(one).__name__ != "UnsupportedProtocol"
-        if isinstance(one, (ConnectionError, TimeoutError)):
+            return type(cause).__name__ != "UnsupportedProtocol"
+        if isinstance(cause, (ConnectionError, TimeoutError)):
             return True
     # The last is how hf_xet reports what went wrong within itself.
     return isinstance(error, RuntimeError)
@@ -83,14 +83,14 @@ def is_transient(error: BaseException) -> bool:
 
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status behind an error, if the Hub gave one."""
-    for one in _causes(error):
-        response = getattr(one, "response", None)
+    for cause in _causes(error):
+        response = getattr(cause, "response", None)
         if response is not None:
             return int(response.status_code)
-        if isinstance(one, (ConnectionError, RuntimeError)):
-            told = _XET_STATUS.search(str(one))
-            if told is not None:
-                return int(told[1])
+        if isinstance(cause, (ConnectionError, RuntimeError)):
+            match = _XET_STATUS.search(str(cause))
+            if match is not None:
+                return int(match[1])
     return None
 
 
@@ -98,11 +98,11 @@ def in_words(error: BaseException) -> str:
     """Return an error as one line: what failed, and the page of a proxy named as such."""
     from json import JSONDecodeError
 
-    for one in _causes(error):
-        if isinstance(one, JSONDecodeError) or type(one).__name__ == "JSONDecodeError":
+    for cause in _causes(error):
+        if isinstance(cause, JSONDecodeError) or type(cause).__name__ == "JSONDecodeError":
             return (
                 "the answer is not JSON but begins with "
-                f"{getattr(one, 'doc', '')[:60].strip()!r}: a proxy or a sign-in page answered "
+                f"{getattr(cause, 'doc', '')[:60].strip()!r}: a proxy or a sign-in page answered "
                 "instead of the Hub. Check HF_ENDPOINT and the proxy settings"
             )
     status = status_of(error)
@@ -118,9 +118,9 @@ def in_words(error: BaseException) -> str:
 
 def _server(error: BaseException) -> str:
     """Return the address of the server that was asked, without the path; empty if not known."""
-    for one in _causes(error):
+    for cause in _causes(error):
         try:
-            request = getattr(one, "request", None)
+            request = getattr(cause, "request", None)
         except RuntimeError:  # as httpx says that there was none
             continue
         if request is not None:
@@ -130,8 +130,8 @@ def _server(error: BaseException) -> str:
 
 
 def _is_page(error: BaseException) -> bool:
-    for one in _causes(error):
-        response = getattr(one, "response", None)
+    for cause in _causes(error):
+        response = getattr(cause, "response", None)
         if response is not None:
             kind: str = response.headers.get("content-type", "")
             return kind.startswith("text/html")
@@ -140,12 +140,12 @@ def _is_page(error: BaseException) -> bool:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and what it came from: the client hides some behind errors of its own."""
-    seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
-        yield one
-        one = one.__cause__ or one.__context__
+    visited: set[int] = set()
+    item: BaseException | None = error
+    while item is not None and id(item) not in visited:
+        visited.add(id(item))
+        yield item
+        item = item.__cause__ or item.__context__
 
 
 @dataclass(frozen=True)
@@ -193,15 +193,15 @@ class Patience:
 
         def stop(state: Any) -> bool:
             error = state.outcome.exception()
-            asked = _asked_wait(error) or 0.0
-            return self.given_up.is_set() or isinstance(error, Stalled) or asked >= self.left
+            pause = _asked_wait(error) or 0.0
+            return self.given_up.is_set() or isinstance(error, Stalled) or pause >= self.left
 
         def tell(state: Any) -> None:
             error, pause = state.outcome.exception(), state.next_action.sleep
-            told, server = in_words(error), _server(error)
-            at = f" ({server})" if server and server not in told else ""
+            message, server = in_words(error), _server(error)
+            at = f" ({server})" if server and server not in message else ""
             self.say(
-                f"{what}: {told}{at}; trying again in {pause:.1f} s, "
+                f"{what}: {message}{at}; trying again in {pause:.1f} s, "
                 f"for {self.left:.0f} s more ({PATIENCE_NAME})"
             )
 
@@ -297,9 +297,9 @@ def _bound_silence() -> None:
 def _wait(state: Any) -> float:
     from tenacity import wait_exponential, wait_random
 
-    asked = _asked_wait(state.outcome.exception())
-    if asked is not None:
-        return asked
+    requested = _asked_wait(state.outcome.exception())
+    if requested is not None:
+        return requested
     grown = wait_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S)(state)
     # Many clients must not come back at the same moment.
     return float(grown * wait_random(0.75, 1.0)(state))
@@ -307,13 +307,13 @@ def _wait(state: Any) -> float:
 
 def _asked_wait(error: BaseException) -> float | None:
     """Return the seconds that the answer asks to wait for: Retry-After, or the Hub's rate limit."""
-    for one in _causes(error):
-        response = getattr(one, "response", None)
+    for cause in _causes(error):
+        response = getattr(cause, "response", None)
         if response is None:
             continue
-        said = response.headers.get("Retry-After")
-        if said is not None:
-            return _seconds_until(said.strip())
+        text = response.headers.get("Retry-After")
+        if text is not None:
+            return _seconds_until(text.strip())
         if response.status_code == 429:
             left = re.search(r"\bt=(\d+)", response.headers.get("ratelimit", ""))
             return float(left[1]) if left else None

@@ -89,15 +89,15 @@ class Bundle:
         Subfolders hold other things: a reference adapter (`ref/`), optimizer shards. Chat
         templates are the one exception that tokenizers know.
         """
-        found: list[tuple[str, Path]] = []
+        result: list[tuple[str, Path]] = []
         for path in sorted([*folder.glob("*"), *folder.glob("additional_chat_templates/*")]):
             if not path.is_file() or path.name in skip:
                 continue
             if _goes(path):
-                found.append((f"{prefix}{path.relative_to(folder).as_posix()}", path))
+                result.append((f"{prefix}{path.relative_to(folder).as_posix()}", path))
             else:
                 self.left_out.append(path.relative_to(self.root).as_posix())
-        for file in _side_by_side(lambda one: self._file(*one), found):
+        for file in _side_by_side(lambda item: self._file(*item), result):
             self.files[file.path] = file
 
     def manifest(self) -> dict[str, dict[str, str | int]]:
@@ -111,17 +111,17 @@ class Bundle:
         """Raise PublishError for a secret, an empty tensor, or a pickle behind an allowed name."""
         for file in self.files.values():
             head = _head(file)
-            if found := find_secrets(head, secrets):
+            if result := find_secrets(head, secrets):
                 raise PublishError(
-                    f"{file.path} contains {', '.join(found)}. Nothing was pushed. Remove it from "
+                    f"{file.path} contains {', '.join(result)}. Nothing was pushed. Remove it from "
                     f"{_where(file)}, and replace that secret if others could read the file."
                 )
 
 
 def goes_along(folder: Path) -> list[Path]:
     """Return the files of a model or adapter folder that `Bundle.add_folder` takes."""
-    found = [*folder.glob("*"), *folder.glob("additional_chat_templates/*")]
-    return sorted(path for path in found if path.is_file() and _goes(path))
+    result = [*folder.glob("*"), *folder.glob("additional_chat_templates/*")]
+    return sorted(path for path in result if path.is_file() and _goes(path))
 
 
 def _side_by_side(
@@ -129,7 +129,7 @@ def _side_by_side(
 ) -> list[PushedFile]:
     # A process waits for a pool's threads before it ends, and a daemon is not to be waited for.
     if threading.current_thread().daemon:
-        return [work(one) for one in found]
+        return [work(item) for item in found]
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # hashing frees the GIL
         return list(pool.map(work, found))
 

@@ -158,7 +158,7 @@ def read_adapter(folder: Path) -> LoraAdapter:
     if not parts and not replacements:
         raise ModelError(f"{file} holds no tensors. {_GATHER}")
     check_patterns(folder, config, sorted(parts))
-    edits = {module: _edit(file, module, found, config) for module, found in parts.items()}
+    edits = {module: _edit(file, module, part, config) for module, part in parts.items()}
     return LoraAdapter(folder, config, edits, replacements)
 
 
@@ -214,8 +214,11 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ModelError(f"{path} holds {type(config).__name__}, not a mapping. Copy it again.")
     for key, kinds in _KINDS.items():
         if not isinstance(config.get(key), (*kinds, type(None))):
-            found, wanted = type(config[key]).__name__, " or ".join(one.__name__ for one in kinds)
-            raise ModelError(f"{path}: {key} is of type {found}, expected {wanted}.")
+            result, wanted = (
+                type(config[key]).__name__,
+                " or ".join(kind.__name__ for kind in kinds),
+            )
+            raise ModelError(f"{path}: {key} is of type {result}, expected {wanted}.")
     return config
 
 
@@ -262,12 +265,12 @@ def check_patterns(folder: Path, config: Mapping[str, Any], modules: Sequence[st
     layers = (layers,) if isinstance(layers, str) else layers
     patterns = [
         *((WHOLE_NAME, config.get(key)) for key in ("target_modules", "exclude_modules")),
-        *((r"(.*\.)?({})$", one) for one in config.get("rank_pattern") or ()),
-        *((r"(.*\.)?({})$", one) for one in config.get("alpha_pattern") or ()),
-        *((r"(^|.*\.){}($|\..*)", one) for one in config.get("modules_to_save") or ()),
-        *((r"(?:^|.*?\.){}\.(?P<idx>\d+)\.", one) for one in layers),
+        *((r"(.*\.)?({})$", item) for item in config.get("rank_pattern") or ()),
+        *((r"(.*\.)?({})$", item) for item in config.get("alpha_pattern") or ()),
+        *((r"(^|.*\.){}($|\..*)", item) for item in config.get("modules_to_save") or ()),
+        *((r"(?:^|.*?\.){}\.(?P<idx>\d+)\.", layer) for layer in layers),
     ]
-    texts = [(form, one) for form, one in patterns if isinstance(one, str)]
+    texts = [(form, item) for form, item in patterns if isinstance(item, str)]
     if problem := pattern_problem(texts, modules):
         raise ModelError(
             f"{folder / 'adapter_config.json'}: a pattern for module names {problem}. List the "

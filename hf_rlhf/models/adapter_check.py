@@ -80,9 +80,9 @@ def _check_pairs(file: Path, tensors: Iterable[str], config: Mapping[str, Any]) 
     for name in tensors:
         if match := _LORA.fullmatch(name.removeprefix(_PREFIX)):
             parts.setdefault(match["module"], set()).add(match["part"])
-    for module, found in parts.items():
-        if found != {"A", "B"}:
-            absent = min({"A", "B"} - found)
+    for module, part in parts.items():
+        if part != {"A", "B"}:
+            absent = min({"A", "B"} - part)
             raise PublishError(f"{file}: {module} has no lora_{absent}. {GATHER}")
     targets = config.get("target_modules")
     if config.get("target_parameters") or not targets or targets == "all-linear":

@@ -75,5 +75,5 @@ def _pad_token(folder: Path) -> int | None:
 
     if not (folder / "tokenizer_config.json").exists():
         return None
-    found: int | None = AutoTokenizer.from_pretrained(folder).pad_token_id
-    return found
+    result: int | None = AutoTokenizer.from_pretrained(folder).pad_token_id
+    return result

@@ -65,14 +65,14 @@ def read_identity(adapter: Path) -> dict[str, Any] | None:
     """Return what stands beside an adapter, or None. Raises ModelError for a damaged file."""
     path = adapter / IDENTITY
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
+        document = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise ModelError(f"{path} is not JSON ({error}). Copy the adapter again.") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ModelError(f"{path} is not a mapping. Copy the adapter again.")
-    return found
+    return document
 
 
 def check_base(
@@ -96,24 +96,24 @@ def check_base(
     wanted = read_identity(Path(adapter))
     if wanted is None:
         return
-    found = identify(base, name=name, revision=revision)
-    different = _difference(wanted, found)
+    result = identify(base, name=name, revision=revision)
+    different = _difference(wanted, result)
     if different:
         raise ModelError(
             f"{adapter} was made for another base, {wanted.get('base')!r}: {different}. Use it on "
-            f"the base that it was made for, or train an adapter for {found['base']!r}."
+            f"the base that it was made for, or train an adapter for {result['base']!r}."
         )
 
 
 def _difference(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    for key, said in (("hidden_size", "hidden size"), ("fingerprint", "fingerprint of weights")):
-        one, other = wanted.get(key), found.get(key)
-        if None not in (one, other) and one != other:
-            return f"its {said} was {_short(one)}, that of {found['base']!r} is {_short(other)}"
+    for key, text in (("hidden_size", "hidden size"), ("fingerprint", "fingerprint of weights")):
+        item, other = wanted.get(key), found.get(key)
+        if None not in (item, other) and item != other:
+            return f"its {text} was {_short(item)}, that of {found['base']!r} is {_short(other)}"
     if None not in (wanted.get("fingerprint"), found.get("fingerprint")):
         return ""  # the same weights under whatever name
-    one, other = wanted.get("base"), found["base"]
-    return f"here it is {other!r}, whose weights cannot be compared" if one != other else ""
+    item, other = wanted.get("base"), found["base"]
+    return f"here it is {other!r}, whose weights cannot be compared" if item != other else ""
 
 
 def _short(value: Any) -> str:
@@ -168,7 +168,7 @@ def _fingerprint(config: Mapping[str, Any], base: str | Path, revision: str | No
             return None  # a download that is not complete yet
         raise
     kind = [config.get("model_type"), _first(config, _HIDDEN), _first(config, _HEADS)]
-    digests = {_digest(one) for key, one in stored.items() if _counts(key, one)}
+    digests = {_digest(value) for key, value in stored.items() if _counts(key, value)}
     whole = hashlib.sha256(json.dumps(kind).encode())
     for digest in sorted(digests):
         whole.update(digest)
@@ -180,10 +180,10 @@ def _counts(key: str, stored: Stored) -> bool:
 
 
 def _digest(stored: Stored) -> bytes:
-    found = hashlib.sha256(json.dumps([stored.dtype, stored.shape]).encode())
+    result = hashlib.sha256(json.dumps([stored.dtype, stored.shape]).encode())
     for piece in _pieces(stored):
-        found.update(piece)
-    return found.digest()
+        result.update(piece)
+    return result.digest()
 
 
 def _pieces(stored: Stored) -> Iterator[bytes]:

@@ -250,7 +250,7 @@ def _keys_by_parameter(model: Any, stored: Mapping[str, Stored]) -> dict[str, st
     rules = get_model_conversion_mapping(model)
     parameters = set(model.state_dict())
     prefix = f"{model.base_model_prefix}."
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for key in stored:
         name = key
         converted = False
@@ -260,8 +260,8 @@ def _keys_by_parameter(model: Any, stored: Mapping[str, Stored]) -> dict[str, st
         candidates = (name, prefix + name, name.removeprefix(prefix))
         name = next((candidate for candidate in candidates if candidate in parameters), name)
         if not converted and name in parameters:
-            found[name] = key
-    return found
+            result[name] = key
+    return result
 
 
 def _check_names(lora: LoraAdapter, model: Any, changed: set[str]) -> None:
@@ -293,10 +293,10 @@ def _is_transposed(model: Any, name: str) -> bool:
     return isinstance(module, (Conv1D, nn.Embedding))
 
 
-def _same(one: Stored, other: Stored) -> bool:
-    if (one.shape, one.dtype) != (other.shape, other.dtype):
+def _same(stored: Stored, other: Stored) -> bool:
+    if (stored.shape, stored.dtype) != (other.shape, other.dtype):
         return False
-    pairs = zip(one.blocks(), other.blocks(), strict=True)
+    pairs = zip(stored.blocks(), other.blocks(), strict=True)
     return all(left.equal(right) for (_, left), (_, right) in pairs)
 
 

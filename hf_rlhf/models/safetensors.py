@@ -107,23 +107,23 @@ def read_header(file: Path) -> dict[str, Stored]:
     """Return the tensors of one safetensors file by name; ModelError if it is not one."""
     from safetensors import SafetensorError, safe_open
 
-    found = {}
+    result = {}
     try:
         with safe_open(file, "np"):  # checks the header, and that no data is missing; without torch
             pass
         with file.open("rb") as stream:
             size = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(size))
-        for key, said in header.items():
+        for key, value in header.items():
             if key != "__metadata__":
-                shape, start = tuple(said["shape"]), 8 + size + said["data_offsets"][0]
-                found[key] = Stored(file, key, said["dtype"], shape, start)
+                shape, start = tuple(value["shape"]), 8 + size + value["data_offsets"][0]
+                result[key] = Stored(file, key, value["dtype"], shape, start)
     except (OSError, SafetensorError) as error:
         raise ModelError(
             f"{file} cannot be read as safetensors ({error}). It may be cut short: copy or "
             "download it again."
         ) from error
-    return found
+    return result
 
 
 def open_checkpoint(folder: Path) -> dict[str, Stored]:
@@ -142,20 +142,20 @@ def open_checkpoint(folder: Path) -> dict[str, Stored]:
         raise ModelError(
             f"{index} is not an index of shards ({error}). Download it again."
         ) from error
-    found: dict[str, Stored] = {}
+    result: dict[str, Stored] = {}
     for name in sorted(set(weight_map.values())):
         if Path(name).name != name or not (folder / name).is_file():
             raise ModelError(
                 f"{index} names the file {name!r}, which {folder} does not have. "
                 "Download the checkpoint again."
             )
-        found.update(read_header(folder / name))
-    if absent := sorted(set(weight_map) - set(found)):
+        result.update(read_header(folder / name))
+    if absent := sorted(set(weight_map) - set(result)):
         raise ModelError(
             f"{folder}: the shards lack {len(absent)} tensors that {INDEX} promises, such as "
             f"{absent[0]}. Download the checkpoint again."
         )
-    return {key: found[key] for key in weight_map}
+    return {key: result[key] for key in weight_map}
 
 
 def _no_weights(folder: Path) -> str:

@@ -157,15 +157,17 @@ class ComposedReward:
         per completion.
         """
         parts = (*self.rewards, *self.gates)
-        given = {
+        provided = {
             **dict.fromkeys(TRL_SUPPLIES),
             **{"prompts": prompts, "completions": completions},
             **columns,
         }
-        pending = {part.label: _call(part, given) for part in parts if not _is_async(part.reward)}
+        pending = {
+            part.label: _call(part, provided) for part in parts if not _is_async(part.reward)
+        }
         awaitable = [part for part in parts if _is_async(part.reward)]
         if awaitable:
-            answers = _run_together([_acall(part, given) for part in awaitable])
+            answers = _run_together([_acall(part, provided) for part in awaitable])
             pending |= dict(zip((part.label for part in awaitable), answers, strict=True))
         checked = {part.label: _checked(part, pending[part.label], completions) for part in parts}
         total = [self._total(checked, row) for row in range(len(completions))]
@@ -285,10 +287,10 @@ def _arguments(part: Part, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _raised(part: Part, error: Exception) -> RewardError:
-    place = traceback.extract_tb(error.__traceback__)[-1]
+    frame = traceback.extract_tb(error.__traceback__)[-1]
     return RewardError(
         f"Reward {part.label!r}{_from(part)} raised {type(error).__name__}: {error}, at "
-        f"{place.filename}:{place.lineno}. A reward that cannot score a completion returns None "
+        f"{frame.filename}:{frame.lineno}. A reward that cannot score a completion returns None "
         "for it."
     )
 

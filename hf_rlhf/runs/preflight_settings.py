@@ -99,17 +99,17 @@ def idle(given: Mapping[str, Any], configs: Sequence[Any]) -> Iterator[str]:
 
     A shipped run file with one switch turned off by an option is no mistake, so it is a note.
     """
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for name in sorted(given.keys() & ONLY_WITH.keys()):
         other, values = ONLY_WITH[name]
-        config = next((one for one in configs if hasattr(one, other)), None)
+        config = next((config for config in configs if hasattr(config, other)), None)
         actual = getattr(config, other, None)
-        if config is None or any(one in values for one in _each(actual)):
+        if config is None or any(item in values for item in _each(actual)):
             continue
         if given[name] != _default_in(configs, name):
             words = " or ".join(str(value).lower() for value in values)
-            found.setdefault(f"`{other}: {words}`", []).append(name)
-    for condition, names in found.items():
+            result.setdefault(f"`{other}: {words}`", []).append(name)
+    for condition, names in result.items():
         have = "has" if len(names) == 1 else "have"
         yield f"{', '.join(names)} {have} no effect: for {condition} only"
 
@@ -119,7 +119,7 @@ def _each(value: Any) -> Sequence[Any]:
 
 
 def _default_in(configs: Sequence[Any], name: str) -> Any:
-    return next((_default(one, name) for one in configs if hasattr(one, name)), None)
+    return next((_default(config, name) for config in configs if hasattr(config, name)), None)
 
 
 def _model_arguments(run: "Run") -> Iterator[Problem]:
@@ -135,14 +135,14 @@ def _model_arguments(run: "Run") -> Iterator[Problem]:
 
 def _old_names(run: "Run") -> Iterator[Problem]:
     """Transformers looks at an old name only where the new one is not said, and says nothing."""
-    given = run.spec.settings
+    provided = run.spec.settings
     for part in ("checkpointing", "checkpointing_kwargs"):
         old, new = f"gradient_{part}", f"activation_{part}"
-        if None not in (given.get(old), given.get(new)) and given[old] != given[new]:
+        if None not in (provided.get(old), provided.get(new)) and provided[old] != provided[new]:
             yield Problem(
                 old,
                 f"has no effect: it is the old name of `{new}`, which is said too.",
-                f"Write `{new}: {str(given[old]).lower()}`, and that alone.",
+                f"Write `{new}: {str(provided[old]).lower()}`, and that alone.",
             )
 
 

@@ -73,11 +73,11 @@ def _refusal(url: str, patience: float) -> str | None:
     while True:
         try:
             with urlopen(url, timeout=_ATTEMPT_SECONDS) as answer:
-                said = None if answer.status == 200 else f"status {answer.status}"
+                text = None if answer.status == 200 else f"status {answer.status}"
         except HTTPError as error:
-            said = f"status {error.code}"
+            text = f"status {error.code}"
         except (OSError, HTTPException, ValueError) as error:
-            said = str(getattr(error, "reason", error)) or type(error).__name__
-        if said is None or time.monotonic() >= end:
-            return said
+            text = str(getattr(error, "reason", error)) or type(error).__name__
+        if text is None or time.monotonic() >= end:
+            return text
         time.sleep(2.0)

@@ -37,10 +37,10 @@ def seal(checkpoint: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    found = contents(checkpoint)
+    result = contents(checkpoint)
     for folder in {path.parent for path in _files(checkpoint)}:
         sync_folder(folder)
-    atomic_write_text(checkpoint / MANIFEST, json.dumps(found, indent=1))
+    atomic_write_text(checkpoint / MANIFEST, json.dumps(result, indent=1))
     sync_folder(checkpoint.parent)
 
 
@@ -181,8 +181,8 @@ def move_strays(checkpoint: Path) -> None:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """Return the folders under `folder` with a checkpoint's name, oldest step first."""
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted((p for p in found if p.is_dir() and _NAME.fullmatch(p.name)), key=step_of)
+    result = folder.iterdir() if folder.is_dir() else ()
+    return sorted((p for p in result if p.is_dir() and _NAME.fullmatch(p.name)), key=step_of)
 
 
 def _files(folder: Path) -> Iterator[Path]:

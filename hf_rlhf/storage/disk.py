@@ -39,8 +39,8 @@ class Space:
     @classmethod
     def of(cls, folder: Path) -> "Space":
         """Look at `folder`, or at the nearest folder above it that exists."""
-        found = os.statvfs(_existing(folder))
-        return cls(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
+        result = os.statvfs(_existing(folder))
+        return cls(result.f_bavail * result.f_frsize, result.f_favail if result.f_files else None)
 
     def holds(self, size: int) -> bool:
         """Return whether a save of `size` bytes fits."""
@@ -154,13 +154,13 @@ def write_failure(error: BaseException) -> str | None:
     Looks at everything that `error` was raised from. OSErrors carry a number; torch, safetensors
     and SQLite have errors of their own, with the system's words in them or without any.
     """
-    return next((said for one in _chain(error) if (said := _failure(one))), None)
+    return next((failure for item in _chain(error) if (failure := _failure(item))), None)
 
 
 def _failure(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.errno in _UNWRITABLE:
-        named = f" ({error.filename})" if error.filename else ""
-        return os.strerror(error.errno) + named
+        label = f" ({error.filename})" if error.filename else ""
+        return os.strerror(error.errno) + label
     code = getattr(error, "sqlite_errorcode", None)
     if code is not None and code & 0xFF in _SQLITE:
         return f"a database {_SQLITE[code & 0xFF]} ({error})"
@@ -173,17 +173,17 @@ def _failure(error: BaseException) -> str | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
+    visited: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
-        one = left.pop()
-        if one is None or id(one) in seen:
+        item = left.pop()
+        if item is None or id(item) in visited:
             continue
-        seen.add(id(one))
-        yield one
-        left += [one.__context__, one.__cause__]  # the cause is looked at first
-        if isinstance(one, BaseExceptionGroup):
-            left += one.exceptions
+        visited.add(id(item))
+        yield item
+        left += [item.__context__, item.__cause__]  # the cause is looked at first
+        if isinstance(item, BaseExceptionGroup):
+            left += item.exceptions
 
 
 def disk_error(
@@ -214,19 +214,19 @@ def disk_errors_told(folder: Path) -> Iterator[None]:
     except HfRlhfError:
         raise
     except Exception as error:
-        if (told := disk_error(error, folder)) is None:
+        if (message := disk_error(error, folder)) is None:
             raise
-        raise told from error
+        raise message from error
 
 
 def _places(*folders: Path) -> str:
     """Return what is free on each disk that `folders` and temporary and cached files lie on."""
     from huggingface_hub.constants import HF_HOME
 
-    seen: dict[int, str] = {}
+    visited: dict[int, str] = {}
     for folder in (*folders, Path(tempfile.gettempdir()), Path(HF_HOME)):
-        seen.setdefault(os.stat(_existing(folder)).st_dev, f"{folder}: {Space.of(folder)}")
-    return "; ".join(seen.values())
+        visited.setdefault(os.stat(_existing(folder)).st_dev, f"{folder}: {Space.of(folder)}")
+    return "; ".join(visited.values())
 
 
 def delete(folder: Path, first: str) -> None:

@@ -113,9 +113,9 @@ def _read_restricted(source: Path | bytes) -> None:
     def opened() -> Path | io.BytesIO:
         return io.BytesIO(source) if isinstance(source, bytes) else source
 
-    named = torch.serialization.get_unsafe_globals_in_checkpoint(opened())
+    names = torch.serialization.get_unsafe_globals_in_checkpoint(opened())
     # Only what is named: DeepSpeed takes seconds to import, and fails where CUDA is half there.
-    known = [_imported(name) for name in named if name in _TRUSTED]
+    known = [_imported(name) for name in names if name in _TRUSTED]
     with safe_globals(), torch.serialization.safe_globals(known):
         # Only the structure is read: storages stay on disk.
         on_disk = isinstance(source, Path)
@@ -132,12 +132,12 @@ def _read_index(path: Path) -> None:
     from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
     with path.open("rb") as file:
-        found = _Metadata(file).load()
-    if not isinstance(found, Metadata):
-        raise pickle.UnpicklingError(f"holds {type(found).__name__}, not an index")
-    for index, stored in (found.storage_data or {}).items():
+        result = _Metadata(file).load()
+    if not isinstance(result, Metadata):
+        raise pickle.UnpicklingError(f"holds {type(result).__name__}, not an index")
+    for index, stored in (result.storage_data or {}).items():
         # Tensors go through torch's restricted unpickler.
-        if not isinstance(found.state_dict_metadata.get(index.fqn), TensorStorageMetadata):
+        if not isinstance(result.state_dict_metadata.get(index.fqn), TensorStorageMetadata):
             _read_value(path.parent, index.fqn, stored)
 
 
@@ -181,7 +181,7 @@ class _Metadata(pickle.Unpickler):
 
 
 def _cause(error: Exception) -> str:
-    said = " ".join(str(error).split())
-    if named := _GLOBAL.search(said):
-        return f"it names {named[1] or named[2]}"
-    return f"it is not what its name says ({type(error).__name__}: {said[:120]})"
+    text = " ".join(str(error).split())
+    if match := _GLOBAL.search(text):
+        return f"it names {match[1] or match[2]}"
+    return f"it is not what its name says ({type(error).__name__}: {text[:120]})"

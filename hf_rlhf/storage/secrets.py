@@ -81,17 +81,17 @@ def find_secrets(content: bytes, known: Mapping[str, str] | None = None) -> list
     Looked for: the values of secret environment variables, those of `known` (name to value), and
     tokens of the Hub and of other services by their form.
     """
-    named = {**secret_variables(), **(known or {})}
-    found = [
+    by_name = {**secret_variables(), **(known or {})}
+    names = [
         name
-        for name, value in sorted(named.items())
+        for name, value in sorted(by_name.items())
         if any(form.encode("utf-8", "surrogateescape") in content for form in _forms(value))
     ]
     text = content.decode("utf-8", errors="ignore")
     for pattern, kind in _TOKENS:
-        if not found and pattern.search(text):
-            found.append(kind)
-    return found
+        if not names and pattern.search(text):
+            names.append(kind)
+    return names
 
 
 def misplaced_secret(path: Sequence[str | int], value: Any) -> str | None:
@@ -130,13 +130,13 @@ def secret_variables() -> dict[str, str]:
 
     Those whose name says so, and those whose value is an address with a password.
     """
-    found = {
+    result = {
         name: value.strip() for name, value in os.environ.items() if _SECRET_VARIABLE.search(name)
     }
     for name, value in os.environ.items():
-        if name not in found and (match := _IN_URL.search(value)):
-            found[name] = unquote(match[1])
-    return {name: value for name, value in found.items() if len(value) >= SHORTEST}
+        if name not in result and (match := _IN_URL.search(value)):
+            result[name] = unquote(match[1])
+    return {name: value for name, value in result.items() if len(value) >= SHORTEST}
 
 
 def _environment_secrets() -> list[str]:

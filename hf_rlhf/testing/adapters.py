@@ -66,7 +66,7 @@ class DatasetCase:
         from datasets import DatasetDict
 
         try:
-            made = self.call(self.arguments)
+            created = self.call(self.arguments)
         except Exception as error:  # noqa: BLE001 - plugin code may raise anything
             fail(
                 f"it raised {type(error).__name__}: {error}.",
@@ -74,10 +74,10 @@ class DatasetCase:
                 "pass arguments={...} with which it can work.",
                 Unusable,
             )
-        loaded = made if isinstance(made, Loaded) else Loaded(made)
+        loaded = created if isinstance(created, Loaded) else Loaded(created)
         if not isinstance(loaded.dataset, DatasetDict):
             fail(
-                f"it returned {type(made).__name__}.",
+                f"it returned {type(created).__name__}.",
                 "a DatasetDict, or hf_rlhf.contracts.Loaded with one and a report.",
                 "return DatasetDict(train=..., test=...).",
                 Unusable,
@@ -204,9 +204,9 @@ def holds_out_what_it_says(case: DatasetCase) -> None:
     )
     if name is None:
         return
-    seen = {text_of(value) for value in splits["train"][name]}
+    visited = {text_of(value) for value in splits["train"][name]}
     for split, rows in splits.items():
-        both = 0 if split == "train" else sum(text_of(value) in seen for value in rows[name])
+        both = 0 if split == "train" else sum(text_of(value) in visited for value in rows[name])
         if both:
             fail(
                 f"{both} of {len(rows)} rows of {split!r} have a {name} that is in train too.",

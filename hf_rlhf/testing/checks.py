@@ -29,8 +29,8 @@ def run_checks(title: str, case: Any, checks: Sequence[Check], skip: Collection[
     if unknown := sorted(set(skip) - set(known)):
         raise ValueError(f"no check is named {', '.join(unknown)}; there are: {', '.join(known)}")
     failures = []
-    asked = [check for check in checks if name_of(check) not in skip]
-    for check in asked:
+    requested = [check for check in checks if name_of(check) not in skip]
+    for check in requested:
         try:
             check(case)
         except Unmet as unmet:
@@ -38,7 +38,7 @@ def run_checks(title: str, case: Any, checks: Sequence[Check], skip: Collection[
             if isinstance(unmet, Unusable):
                 break
     if failures:
-        head = f"{title} fails {len(failures)} of {len(asked)} checks:"
+        head = f"{title} fails {len(failures)} of {len(requested)} checks:"
         raise AssertionError("\n".join([head, *failures]))
 
 

@@ -21,8 +21,8 @@ class CommandCase:
 
     def call(self, argv: Sequence[str]) -> tuple[Any, str]:
         """Return the exit status, as `hf-rlhf` would have it, and what was printed."""
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        string_io = io.StringIO()
+        with contextlib.redirect_stdout(string_io), contextlib.redirect_stderr(string_io):
             try:
                 status: Any = self.main(list(argv))
             except SystemExit as exit:
@@ -37,7 +37,7 @@ class CommandCase:
                     "raise HfRlhfError with the cause and the cure.",
                     Unusable,
                 )
-        return status, said.getvalue()
+        return status, string_io.getvalue()
 
 
 def has_help(case: CommandCase) -> None:
@@ -48,10 +48,10 @@ def has_help(case: CommandCase) -> None:
             "one whose first line `hf-rlhf --help` can show.",
             'write """Say what it does."""',
         )
-    status, said = case.call(["--help"])
-    if status not in (0, None) or "usage" not in said.lower():
+    status, text = case.call(["--help"])
+    if status not in (0, None) or "usage" not in text.lower():
         fail(
-            f"`--help` ends with {status} and prints {said[:60]!r}.",
+            f"`--help` ends with {status} and prints {text[:60]!r}.",
             "usage on stdout and exit status 0.",
             "parse `argv` with argparse.ArgumentParser(prog='hf-rlhf NAME').",
         )
@@ -59,12 +59,12 @@ def has_help(case: CommandCase) -> None:
 
 def refuses_what_it_does_not_know(case: CommandCase) -> None:
     """An unknown option is an error with a message, not a traceback, and not ignored."""
-    status, said = case.call([*(case.argv or ()), "--no-such-option"])
+    status, text = case.call([*(case.argv or ()), "--no-such-option"])
     # Without working arguments, the first complaint may be about one that is missing.
-    named = case.argv is None or "no-such-option" in said
-    if status in (0, None) or not named:
+    has_name = case.argv is None or "no-such-option" in text
+    if status in (0, None) or not has_name:
         fail(
-            f"`--no-such-option` ends with {status} and prints {said[:60]!r}.",
+            f"`--no-such-option` ends with {status} and prints {text[:60]!r}.",
             "a message that names it, and exit status 2.",
             "use parse_args, not parse_known_args.",
         )
@@ -74,10 +74,10 @@ def returns_a_status(case: CommandCase) -> None:
     """It returns an exit status, and 0 for arguments with which it works."""
     if case.argv is None:
         return
-    status, said = case.call(case.argv)
+    status, text = case.call(case.argv)
     if type(status) is not int or status != 0:
         fail(
-            f"{list(case.argv)} ends with {status!r} and prints {said[:200]!r}.",
+            f"{list(case.argv)} ends with {status!r} and prints {text[:200]!r}.",
             "0, the exit status.",
             "return 0 at the end; return 1 for what failed.",
         )

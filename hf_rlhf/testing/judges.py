@@ -18,8 +18,8 @@ from hf_rlhf.testing.modules import light_import
 
 def by_checksum(question: Question) -> Score:
     """Return 0, 0.5 or 1: arbitrary, but always the same for the same question."""
-    said = "\0".join((question.kind, question.criterion, question.context, question.candidate))
-    return zlib.crc32(said.encode("utf-8", "surrogatepass")) % 3 / 2
+    text = "\0".join((question.kind, question.criterion, question.context, question.candidate))
+    return zlib.crc32(text.encode("utf-8", "surrogatepass")) % 3 / 2
 
 
 def unanswered(question: Question) -> Score:
@@ -105,9 +105,9 @@ class JudgeCase:
                 Unusable,
             )
         if not isinstance(answered, list) or len(answered) != len(questions):
-            said = f"{len(answered)}" if isinstance(answered, list) else type(answered).__name__
+            text = f"{len(answered)}" if isinstance(answered, list) else type(answered).__name__
             fail(
-                f"judge() returned {said} for {len(questions)} questions.",
+                f"judge() returned {text} for {len(questions)} questions.",
                 "a list with one Verdict per question, in order.",
                 "answer every question; one that fails gets Verdict(None, cause).",
                 Unusable,
@@ -134,7 +134,7 @@ def dataclass_that_pickles(case: JudgeCase) -> None:
             Unusable,
         )
     first, second = case.verdicts(judge, case.questions), case.verdicts(copy, case.questions)
-    if [one.score for one in first] != [one.score for one in second]:
+    if [item.score for item in first] != [item.score for item in second]:
         fail(
             "a pickled copy gives other scores.",
             "the same answers to the same questions.",
@@ -164,15 +164,15 @@ def scores(case: JudgeCase) -> None:
 def order(case: JudgeCase) -> None:
     """A question has the same answer wherever it stands in a call, and asked alone."""
     judge = case.made()
-    together = [one.score for one in case.verdicts(judge, case.questions)]
-    backwards = [one.score for one in case.verdicts(judge, case.questions[::-1])][::-1]
+    together = [verdict.score for verdict in case.verdicts(judge, case.questions)]
+    backwards = [verdict.score for verdict in case.verdicts(judge, case.questions[::-1])][::-1]
     alone = [case.verdicts(judge, [question])[0].score for question in case.questions]
     for number, question in enumerate(case.questions):
-        found = (together[number], backwards[number], alone[number])
-        if len(set(found)) > 1:
+        result = (together[number], backwards[number], alone[number])
+        if len(set(result)) > 1:
             fail(
                 f"question {number} ({question.kind} of {question.candidate[:40]!r}) scores "
-                f"{found[0]} in a call, {found[1]} in the reversed call, {found[2]} alone.",
+                f"{result[0]} in a call, {result[1]} in the reversed call, {result[2]} alone.",
                 "verdicts in the order of the questions, each decided by its question alone.",
                 "use the result of asyncio.gather, which keeps the order, and temperature 0.",
             )
@@ -182,7 +182,7 @@ def describes_itself(case: JudgeCase) -> None:
     """describe() is JSON for the card, and nothing about a judge shows a secret."""
     judge = case.made()
     try:
-        said = json.dumps(judge.describe(), allow_nan=False)
+        message = json.dumps(judge.describe(), allow_nan=False)
     except (TypeError, ValueError) as error:
         fail(
             f"describe() is not JSON: {error}.",
@@ -190,13 +190,13 @@ def describes_itself(case: JudgeCase) -> None:
             "turn paths and other objects into texts.",
         )
     known = {f"secret {number}": secret for number, secret in enumerate(case.secrets)}
-    written = {"describe()": said, "usage()": str(judge.usage()), "repr()": repr(judge)}
+    written = {"describe()": message, "usage()": str(judge.usage()), "repr()": repr(judge)}
     places = {name: text.encode() for name, text in written.items()}
     places["the pickle"] = pickle.dumps(judge)
-    for place, content in places.items():
-        if found := find_secrets(content, known):
+    for key, content in places.items():
+        if result := find_secrets(content, known):
             fail(
-                f"{place} shows a secret: {', '.join(found)}.",
+                f"{key} shows a secret: {', '.join(result)}.",
                 "no key, token or password in anything that may be written or sent.",
                 "keep the name of the environment variable, and read it when asking.",
             )
@@ -224,19 +224,19 @@ def ping_answers(case: JudgeCase) -> None:
         if judge is None:
             continue
         try:
-            said = asyncio.run(judge.ping())
+            text = asyncio.run(judge.ping())
         except JudgeError:
             continue
         except Exception as error:  # noqa: BLE001 - plugin code may raise anything
-            said = f"{type(error).__name__}: {error}"
+            text = f"{type(error).__name__}: {error}"
             fail(
-                f"ping() of the {name} raised {said}.",
+                f"ping() of the {name} raised {text}.",
                 "one line that says what answered, or JudgeError.",
                 "raise JudgeError with the cause and a cure.",
             )
-        if not isinstance(said, str) or not said.strip() or "\n" in said.strip():
+        if not isinstance(text, str) or not text.strip() or "\n" in text.strip():
             fail(
-                f"ping() of the {name} returned {said!r}.",
+                f"ping() of the {name} returned {text!r}.",
                 "one line that says what answered.",
                 "return, say, the model's name and where it is served.",
             )

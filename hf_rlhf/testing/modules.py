@@ -24,14 +24,14 @@ def light_import(component: Any) -> None:
     """Raise Unmet if importing the module that defines `component` imports a heavy library."""
     owner = component if hasattr(component, "__module__") else type(component)
     module = owner.__module__
-    status, said = _looked(module, tuple(sys.path))
+    status, text = _looked(module, tuple(sys.path))
     if status:
         fail(
-            f"its module {module!r} does not import in a fresh interpreter: {said}.",
+            f"its module {module!r} does not import in a fresh interpreter: {text}.",
             "an importable module, since runs load it by name and other processes unpickle it.",
             "put the component into your package, not into a test or a notebook.",
         )
-    heavy = json.loads(said)
+    heavy = json.loads(text)
     if heavy:
         fail(
             f"importing {module!r} imports {', '.join(heavy)}.",
@@ -49,5 +49,5 @@ def _looked(module: str, path: tuple[str, ...]) -> tuple[int, str]:
         text=True,
         check=False,
     )
-    said = done.stderr if done.returncode else done.stdout
-    return done.returncode, said.strip().splitlines()[-1] if said.strip() else "it exited"
+    message = done.stderr if done.returncode else done.stdout
+    return done.returncode, message.strip().splitlines()[-1] if message.strip() else "it exited"

@@ -63,7 +63,7 @@ class RewardCase:
         if _is_factory(target):
             takes = inspect.signature(target).parameters
             try:
-                made = target(**({"judge": judge} if "judge" in takes else {}))
+                created = target(**({"judge": judge} if "judge" in takes else {}))
             except Exception as error:  # noqa: BLE001 - plugin code may raise anything
                 fail(
                     f"it cannot be made: {type(error).__name__}: {error}.",
@@ -71,8 +71,8 @@ class RewardCase:
                     "pass an instance: check_reward(MyReward(field=...)).",
                     Unusable,
                 )
-            own = is_dataclass(made) and has_judge(made) and "judge" not in takes
-            return _with_judge(made, judge) if own else made
+            own = is_dataclass(created) and has_judge(created) and "judge" not in takes
+            return _with_judge(created, judge) if own else created
         return target
 
     @cached_property
@@ -98,8 +98,8 @@ class RewardCase:
         columns: Mapping[str, list[Any]] | None = None,
     ) -> list[Score]:
         """Score the batch, or the completions numbered `order`, as a run does. Raises Unusable."""
-        texts, given = self.rows
-        given = {**given, **(columns or {})}
+        texts, provided = self.rows
+        provided = {**provided, **(columns or {})}
         order = range(len(texts)) if order is None else order
         prompts: list[Any] = [self.prompt] * len(order)
         answers: list[Any] = [texts[row] for row in order]
@@ -107,7 +107,7 @@ class RewardCase:
             prompts = [[{"role": "user", "content": text}] for text in prompts]
             answers = [[{"role": "assistant", "content": text}] for text in answers]
         part = Part("reward", reward)
-        if lacks := sorted(part.needs() - set(given)):
+        if lacks := sorted(part.needs() - set(provided)):
             fail(
                 f"it needs the column{'s' * (len(lacks) > 1)} {', '.join(lacks)}.",
                 "example values of each column that it needs.",
@@ -117,7 +117,7 @@ class RewardCase:
         picked = {
             # A copy: what one call may do to it is no other check's affair.
             name: copy.deepcopy([values[row] for row in order])
-            for name, values in given.items()
+            for name, values in provided.items()
         }
         try:
             return ComposedReward((part,)).score(prompts, answers, **picked).parts["reward"]
@@ -132,7 +132,7 @@ class RewardCase:
 
 def same(
     case: RewardCase,
-    one: Sequence[Score],
+    scores: Sequence[Score],
     other: Sequence[Score],
     names: tuple[str, str],
     expected: str,
@@ -140,7 +140,7 @@ def same(
 ) -> None:
     """Raise Unmet at the first completion that has another score in `other` than in `one`."""
     texts, _ = case.rows
-    for row, (first, second) in enumerate(zip(one, other, strict=True)):
+    for row, (first, second) in enumerate(zip(scores, other, strict=True)):
         equal = first == second
         if first is not None and second is not None:
             equal = math.isclose(first, second, rel_tol=1e-9, abs_tol=1e-12)

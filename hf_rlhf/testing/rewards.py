@@ -22,9 +22,9 @@ def is_a_dataclass(case: RewardCase) -> None:
     """A dataclass instance: its fields are the keys in a run file."""
     reward = case.made()
     if not is_dataclass(reward) or isinstance(reward, type):
-        said = getattr(reward, "__name__", type(reward).__name__)
+        text = getattr(reward, "__name__", type(reward).__name__)
         fail(
-            f"{said} is no dataclass instance.",
+            f"{text} is no dataclass instance.",
             "a dataclass with __call__: its fields are the keys in a run file, and it pickles.",
             "turn a function or closure into a @dataclass whose fields are what it closed over.",
         )
@@ -96,12 +96,12 @@ def both_shapes(case: RewardCase) -> None:
 def reads_every_form_of_message(case: RewardCase) -> None:
     """A tool call without content, a content in parts and several turns have scores too."""
     _, columns = case.rows
-    given = {name: copy.deepcopy(values[:1]) for name, values in columns.items()}
+    provided = {name: copy.deepcopy(values[:1]) for name, values in columns.items()}
     for turns in TURNS:
         prompts = [[{"role": "user", "content": case.prompt}]]
         try:
             ComposedReward((Part("reward", case.made()),)).score(
-                prompts, [copy.deepcopy(turns)], **given
+                prompts, [copy.deepcopy(turns)], **provided
             )
         except HfRlhfError as error:
             fail(
@@ -167,9 +167,9 @@ def leaves_its_input_alone(case: RewardCase) -> None:
     texts, columns = case.rows
     answers = [[{"role": "assistant", "content": text}] for text in texts]
     prompts = [[{"role": "user", "content": case.prompt}] for _ in texts]
-    given = copy.deepcopy((prompts, answers, columns))
-    ComposedReward((Part("reward", case.made()),)).score(given[0], given[1], **given[2])
-    if given != (prompts, answers, columns):
+    provided = copy.deepcopy((prompts, answers, columns))
+    ComposedReward((Part("reward", case.made()),)).score(provided[0], provided[1], **provided[2])
+    if provided != (prompts, answers, columns):
         fail(
             "it changes the prompts, completions or columns that it is given.",
             "input that is left alone: the other rewards are given the same lists.",
@@ -201,12 +201,12 @@ def survives_pickling(case: RewardCase) -> None:
 
 def keeps_quiet(case: RewardCase) -> None:
     """It prints nothing: it is called thousands of times, by every process."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    string_io = io.StringIO()
+    with contextlib.redirect_stdout(string_io):
         case.score(case.made())
-    if said.getvalue():
+    if string_io.getvalue():
         fail(
-            f"it prints {said.getvalue()[:60]!r}.",
+            f"it prints {string_io.getvalue()[:60]!r}.",
             "silence: it is called every step, by every process.",
             "log with `log_metric(name, value)`, a parameter that TRL gives.",
         )
@@ -242,12 +242,12 @@ def judge_failures_are_none(case: RewardCase) -> None:
     ):
         reward = case.made(judge)
         for row in range(len(texts)):
-            asked = len(judge.asked)
+            count = len(judge.asked)
             try:
                 score = case.score(reward, [row])[0]
             except Unmet:
                 continue  # an error that stops the run is in order
-            if len(judge.asked) > asked and score is not None:
+            if len(judge.asked) > count and score is not None:
                 fail(
                     f"{cause}, and the completion {texts[row][:40]!r} scores {score}.",
                     "None: a failed judge is not a low score, nor a high one.",
@@ -263,13 +263,13 @@ def gaps_in_the_data_are_not_scored(case: RewardCase) -> None:
     if not needed:
         return
     try:
-        found = case.score(reward, columns={name: [None] * len(texts) for name in needed})
+        result = case.score(reward, columns={name: [None] * len(texts) for name in needed})
     except Unmet:
         return  # an error that stops the run is in order
-    if None not in found:
+    if None not in result:
         fail(
             f"with {' and '.join(needed)} None in every row it still gives every completion a "
-            f"number, such as {found[-1]}.",
+            f"number, such as {result[-1]}.",
             "None (which `on_none: skip` leaves out of the sum) or an error.",
             "return None for a row without what it needs; catch no error around the scoring.",
         )

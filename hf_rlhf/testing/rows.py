@@ -34,9 +34,9 @@ class WordTokenizer:
         **_: Any,
     ) -> str:
         """Return the text of a conversation: a word for each tool and role before what is said."""
-        said = [f"<{tool['name']}>" for tool in tools or []]
-        said += [f"<{turn['role']}> {turn['content']}" for turn in turns]
-        return " ".join([*said, *["<assistant>"] * add_generation_prompt])
+        lines = [f"<{tool['name']}>" for tool in tools or []]
+        lines += [f"<{turn['role']}> {turn['content']}" for turn in turns]
+        return " ".join([*lines, *["<assistant>"] * add_generation_prompt])
 
 
 def write_rows(

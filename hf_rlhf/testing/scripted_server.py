@@ -60,8 +60,8 @@ class Reply:
 
 def _error(status: int, message: str, **headers: str) -> Reply:
     body = json.dumps({"error": {"message": message}}).encode()
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Reply(status=status, body=body, headers=named)
+    by_name = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Reply(status=status, body=body, headers=by_name)
 
 
 FAULTS: Mapping[str, Reply] = {
@@ -118,7 +118,7 @@ class ScriptedServer:
 
     def __init__(
         self,
-        verdict: Callable[[Asked], int | str | Reply] = lambda asked: 2,
+        verdict: Callable[[Asked], int | str | Reply] = lambda requested: 2,
         *,
         script: Sequence[str | Reply] = (),
         always: str | Reply | None = None,
@@ -174,9 +174,9 @@ class ScriptedServer:
 
     def answer(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
         """Return the answer to one chat completion request, and note that it was asked."""
-        asked = _asked(body, headers)
+        requested = _asked(body, headers)
         with self._lock:
-            self.asked.append(asked)
+            self.asked.append(requested)
             self.times.append(time.time())
             step = self._script.pop(0) if self._script else "ok"
         if self.key is not None and headers.get("authorization") != f"Bearer {self.key}":
@@ -186,15 +186,15 @@ class ScriptedServer:
         chosen = step if self.always is None else self.always
         if isinstance(chosen, Reply):
             return chosen
-        return self._verdict(asked) if chosen == "ok" else FAULTS[chosen]
+        return self._verdict(requested) if chosen == "ok" else FAULTS[chosen]
 
     def _verdict(self, asked: Asked) -> Reply:
-        given = self.verdict(asked)
-        if isinstance(given, Reply):
-            return given
-        if isinstance(given, str):
-            return Reply(given)
-        return Reply(json.dumps({"reason": "scripted", "score": given}))
+        provided = self.verdict(asked)
+        if isinstance(provided, Reply):
+            return provided
+        if isinstance(provided, str):
+            return Reply(provided)
+        return Reply(json.dumps({"reason": "scripted", "score": provided}))
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         scripted = self

@@ -43,10 +43,10 @@ def newest_valid(folder: Path) -> Path | None:
     steps that costs. Files that are no part of it are moved out of it, which is printed too.
     Raises RunFolderError where a process does not see what the main one sees.
     """
-    found = newest_intact(folder) if PartialState().is_main_process else None
-    if found is not None:
-        move_strays(found)
-    chosen: Path | None = broadcast_object_list([found])[0]
+    result = newest_intact(folder) if PartialState().is_main_process else None
+    if result is not None:
+        move_strays(result)
+    chosen: Path | None = broadcast_object_list([result])[0]
     if not all(gather_object([chosen is None or is_valid(chosen)])):
         raise RunFolderError(
             f"{chosen} is not to be seen by every process. `output_dir` must lie on storage that "
@@ -95,21 +95,21 @@ class SealCheckpoints(TrainerCallback):  # type: ignore[misc]
         Raises DiskError when it does not fit and nobody makes room in time. The checkpoint of the
         last step is left out instead, if the weights that come after it do fit.
         """
-        said: str | None = None
+        shortage: str | None = None
         model, tokenizer = given["model"], given.get("processing_class")
         if state.is_world_process_zero:
-            said = self._shortage(args, state, checkpoint_bytes(model, tokenizer, args))
-        said = broadcast_object_list([said])[0]
-        if said is None:
+            shortage = self._shortage(args, state, checkpoint_bytes(model, tokenizer, args))
+        shortage = broadcast_object_list([shortage])[0]
+        if shortage is None:
             return
         last = state.global_step >= state.max_steps
         room = Space.of(Path(args.output_dir)).holds(final_bytes(model, tokenizer))
         if broadcast_object_list([last and room])[0]:
             control.should_save = False
             if state.is_world_process_zero:
-                print(f"{said} Training is done, so only its weights are saved.", flush=True)
+                print(f"{shortage} Training is done, so only its weights are saved.", flush=True)
             return
-        raise DiskError(said)
+        raise DiskError(shortage)
 
     def _shortage(self, args: Any, state: Any, size: int) -> str | None:
         """Return None once a checkpoint of about `size` bytes fits, else what is missing."""
@@ -131,16 +131,16 @@ class SealCheckpoints(TrainerCallback):  # type: ignore[misc]
 
         if fits():
             return None
-        said = (
+        text = (
             f"The checkpoint of step {state.global_step} does not fit in {folder}: it takes about "
             f"{human(size)}, {Space.of(folder)}."
         )
         # The others wait in a collective call, which gives up after `ddp_timeout`.
         wait = min(self.wait, args.ddp_timeout / 2)
         if wait:
-            print(f"{said} Waiting up to {wait:.0f} s for space.", flush=True)
+            print(f"{text} Waiting up to {wait:.0f} s for space.", flush=True)
         if not wait_until(fits, wait):
-            return said
+            return text
         print("There is room now; training goes on.", flush=True)
         return None
 

@@ -149,11 +149,11 @@ class Cycle(TrainerCallback):  # type: ignore[misc]
 
     def _agreed(self, args: Any) -> bool:
         """Return whether any process was asked to stop; all of them must call this."""
-        asked = self.stopping.cause is not None
+        is_requested = self.stopping.cause is not None
         if args.world_size == 1:
-            return asked
-        flag = torch.tensor([float(asked)], device=args.device)
+            return is_requested
+        flag = torch.tensor([float(is_requested)], device=args.device)
         together = bool(reduce(flag).item())
-        if together and not asked:
+        if together and not is_requested:
             self.stopping.cause = "another process was asked to"
         return together

@@ -39,7 +39,7 @@ def head_is_new(is_so: bool = True) -> Iterator[None]:
         rows = set(_ROW.findall(_STYLE.sub("", said)))
         return "LOAD REPORT" in said and _NEW_HEAD <= rows <= _NEW_HEAD | _OLD_HEAD
 
-    with _without("transformers.modeling_utils", idle if is_so else lambda said: False):
+    with _without("transformers.modeling_utils", idle if is_so else lambda text: False):
         yield
 
 
@@ -51,10 +51,10 @@ def tied_weights_in_place(model: Any) -> Iterator[None]:
     """
 
     def idle(said: str) -> bool:
-        found = _MISSING.fullmatch(said)
-        missing = set(re.findall(r"'([^']+)'", found[1])) if found else set()
+        match = _MISSING.fullmatch(said)
+        missing = set(re.findall(r"'([^']+)'", match[1])) if match else set()
         every = dict(model.named_parameters(remove_duplicate=False))
-        loaded = {id(one) for name, one in every.items() if name not in missing}
+        loaded = {id(value) for name, value in every.items() if name not in missing}
         return bool(missing) and all(id(every.get(name)) in loaded for name in missing)
 
     with _without("transformers.trainer", idle):

@@ -73,10 +73,10 @@ def _trained_adapter(written: Path) -> Path:
     inner = sorted(path.parent for path in written.glob(f"*/{CONFIG}"))
     if not (written / CONFIG).exists():
         if len(inner) != 1:
-            named = ", ".join(path.name for path in inner) or "none"
+            has_name = ", ".join(path.name for path in inner) or "none"
             raise ModelError(
                 f"The trainer saved no adapter: {written} has no {CONFIG}, and of adapters in "
-                f"folders {named}. Its save_model writes the trained one into the folder itself."
+                f"folders {has_name}. Its save_model writes the trained one into the folder itself."
             )
         written = inner[0]
     try:

@@ -56,17 +56,17 @@ class DiskCache(ABC, Generic[T]):
         """Return what is written of a value; None for a failure, which is not kept."""
 
     @abstractmethod
-    def decode(self, kept: str) -> T:
+    def decode(self, remaining: str) -> T:
         """Undo `encode`. Raises ValueError or TypeError for what it did not make."""
 
     def read(self, keys: Iterable[str]) -> dict[str, T]:
         """Return what is known of `keys`."""
         wanted = list(dict.fromkeys(keys))
-        found: dict[str, T] = {}
+        result: dict[str, T] = {}
         if self.trouble >= _GIVE_UP:
-            return found
+            return result
         if self._is_new():
-            return found
+            return result
         with self._guarded(), closing(self._open()) as database:
             for start in range(0, len(wanted), _KEYS_PER_QUERY):
                 some = wanted[start : start + _KEYS_PER_QUERY]
@@ -74,8 +74,8 @@ class DiskCache(ABC, Generic[T]):
                 rows = database.execute(
                     f"SELECT key, {self.column} FROM {self.table} WHERE key IN ({marks})", some
                 )
-                found |= {key: self.decode(kept) for key, kept in rows}
-        return found
+                result |= {key: self.decode(remaining) for key, remaining in rows}
+        return result
 
     def write(self, key: str, value: T) -> None:
         """Keep a value, unless it is a failure."""
@@ -94,9 +94,9 @@ class DiskCache(ABC, Generic[T]):
             nonlocal database
             now = time.time()
             rows = [
-                (key, kept, now)
+                (key, remaining, now)
                 for key, value in values.items()
-                if (kept := self.encode(value)) is not None
+                if (remaining := self.encode(value)) is not None
             ]
             if not rows or self.trouble >= _GIVE_UP:
                 return
@@ -166,9 +166,9 @@ class VerdictCache(DiskCache[Verdict]):
             return None
         return json.dumps({"score": value.score, "reason": value.reason})
 
-    def decode(self, kept: str) -> Verdict:
+    def decode(self, remaining: str) -> Verdict:
         """Undo `encode`. Raises ValueError or TypeError for what it did not make."""
-        return _checked(**json.loads(kept))
+        return _checked(**json.loads(remaining))
 
 
 def _write_ahead(database: sqlite3.Connection) -> None:
@@ -265,8 +265,8 @@ def command(arguments: Sequence[str]) -> int:
         prog="hf-rlhf judge-cache", description="Show or clear what models gave, kept on disk."
     )
     parser.add_argument("action", choices=["show", "clear"])
-    shown = f"default: {default_path()} and, if there is one, {default_path(TEXTS)}"
-    parser.add_argument("--path", type=Path, help=shown.replace("%", "%%"))
+    text = f"default: {default_path()} and, if there is one, {default_path(TEXTS)}"
+    parser.add_argument("--path", type=Path, help=text.replace("%", "%%"))
     chosen = parser.parse_args(arguments)
     both = [default_path(), *(path for path in [default_path(TEXTS)] if path.exists())]
     for path in [chosen.path] if chosen.path else both:

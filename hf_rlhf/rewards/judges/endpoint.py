@@ -159,8 +159,8 @@ class Endpoint:
             what = f"{self.base_url}, or the environment's proxy for it, is not an address"
             raise Failed(what, again=False) from None
         except aiohttp.ClientHttpProxyError as error:
-            said = f"the proxy answers {error.status} {self.shown(error.message)}"
-            raise Unavailable(f"no connection: {said}", sent=sent) from None
+            text = f"the proxy answers {error.status} {self.shown(error.message)}"
+            raise Unavailable(f"no connection: {text}", sent=sent) from None
         except aiohttp.ClientError as error:
             nobody = isinstance(error, aiohttp.ClientConnectorError)
             raise self._unconnected(_root_cause(error), sent, nobody=nobody) from None
@@ -225,8 +225,8 @@ class Endpoint:
             message = choice["message"]
             content = text_of([message])
         except (ValueError, LookupError, TypeError, AttributeError):
-            found = self.shown(text) or "an empty body"
-            raise Failed(f"the answer is not a chat completion: {found}", again=True) from None
+            exists = self.shown(text) or "an empty body"
+            raise Failed(f"the answer is not a chat completion: {exists}", again=True) from None
         thought = message.get("reasoning_content") or message.get("reasoning") or ""
         usage = answer.get("usage") or {}
         return Reply(
@@ -264,19 +264,19 @@ class Endpoint:
     async def _refused(self, client: "ClientSession", answer: Answer) -> Failed | JudgeError:
         """Say what a status means that waiting will not change."""
         status = answer.status
-        said = self.shown(answer.text)
+        message = self.shown(answer.text)
         where = f"The {self.called} at {self.base_url}"
         base_url = self.called.setting("base_url")
         if status == BUSY:
-            return JudgeError(f"{where} has no quota left for this key ({status}: {said}).")
+            return JudgeError(f"{where} has no quota left for this key ({status}: {message}).")
         if status in (401, 403) or (status == 400 and _REFUSES_KEY.search(answer.text)):
             return JudgeError(
-                f"{where} refused the key ({status}: {said}). "
+                f"{where} refused the key ({status}: {message}). "
                 f"Put a valid one in the environment variable {self.api_key_env}."
             )
         if status == 404:
             return JudgeError(
-                f"{where} answered 404 for the model {self.model!r}: {said}. "
+                f"{where} answered 404 for the model {self.model!r}: {message}. "
                 f"{await self._models(client)}"
             )
         if 300 <= status < 400:
@@ -287,13 +287,13 @@ class Endpoint:
             )
         if status in NO_CHAT or _is_page(answer.text):
             return JudgeError(
-                f"{where} takes no chat completions ({status}: {said}): it is no OpenAI-compatible "
-                f"API, or not under this path. {base_url} usually ends in /v1."
+                f"{where} takes no chat completions ({status}: {message}): it is no "
+                f"OpenAI-compatible API, or not under this path. {base_url} usually ends in /v1."
             )
         hint = ""
-        if "response_format" in said or "json_schema" in said:
+        if "response_format" in message or "json_schema" in message:
             hint = " (the server may not know schemas: set structured to false)"
-        return Failed(f"HTTP {status}: {said}{hint}", again=False)
+        return Failed(f"HTTP {status}: {message}{hint}", again=False)
 
     async def _models(self, client: "ClientSession") -> str:
         """Say which models the server has, nearest names first."""
@@ -313,23 +313,23 @@ def checked_url(base_url: str, called: Called = JUDGE) -> str:
 
     Credentials and queries are refused, not cut off: a run file is recorded as it was written.
     """
-    named = f"The {called}'s {called.setting('base_url')}"
+    text = f"The {called}'s {called.setting('base_url')}"
     try:
         parts = urlsplit(base_url.strip())
         host = parts.hostname or ""
         _ = parts.port  # raises for a port that is none
     except ValueError:  # whose text may hold a key
         raise JudgeError(
-            f"{named} is not an address. It should look like http://localhost:8000/v1."
+            f"{text} is not an address. It should look like http://localhost:8000/v1."
         ) from None
     bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     if parts.scheme not in ("http", "https") or not host:
         raise JudgeError(
-            f"{named} {bare!r} is not an address. It should look like http://localhost:8000/v1."
+            f"{text} {bare!r} is not an address. It should look like http://localhost:8000/v1."
         )
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise JudgeError(
-            f"{named} {bare} carries a user, a query or a fragment, which would be written to the "
+            f"{text} {bare} carries a user, a query or a fragment, which would be written to the "
             f"record. Leave them out; a key goes in an environment variable that "
             f"{called.setting('api_key_env')} names."
         )
@@ -340,10 +340,10 @@ def checked_url(base_url: str, called: Called = JUDGE) -> str:
 async def _refuse_internal(host: str, called: Called) -> None:
     """Refuse a name that resolves to such an address, also one to be resolved by a proxy."""
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        result = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return  # A proxy may know the name; if not, the call itself says so.
-    for *_, address in found:
+    for *_, address in result:
         _refuse_forbidden(str(address[0]), host, called)
 
 
@@ -373,8 +373,8 @@ def _json(body: Mapping[str, Any], called: Called) -> bytes:
     try:
         text = json.dumps(sent, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
-        named = f"The {called}'s {called.setting('extra_body')}"
-        raise JudgeError(f"{named} cannot be sent as JSON: {error}.") from None
+        label = f"The {called}'s {called.setting('extra_body')}"
+        raise JudgeError(f"{label} cannot be sent as JSON: {error}.") from None
     return text.encode("utf-8", "replace")
 
 

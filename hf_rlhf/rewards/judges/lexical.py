@@ -97,8 +97,8 @@ class Statement:
     @property
     def anchors(self) -> frozenset[str]:
         """The terms without which nothing is found."""
-        named = {term.text for term in self.terms if term.is_number or term.is_name}
-        return frozenset(named | {self.terms[-1].text})
+        names = {term.text for term in self.terms if term.is_number or term.is_name}
+        return frozenset(names | {self.terms[-1].text})
 
 
 @dataclass
@@ -216,8 +216,8 @@ class LexicalJudge:
 def _unjudgeable(criterion: str) -> str:
     """Say why this criterion is not about what a text states, or return nothing."""
     terms, _ = read_terms(criterion)
-    named = any(term.is_number or term.is_name for term in terms[1:])
-    if _REPORTING.match(criterion) or (named and not _ABOUT_THE_TEXT.match(criterion)):
+    has_name = any(term.is_number or term.is_name for term in terms[1:])
+    if _REPORTING.match(criterion) or (has_name and not _ABOUT_THE_TEXT.match(criterion)):
         return ""
     return "Not judged: the criterion is not about a statement, and words cannot tell form or tone."
 
@@ -237,17 +237,17 @@ def _is_latin(text: str) -> bool:
 
 def _sentences(text: str) -> list[str]:
     """Cut at tags, lines and full stops; one that only denies ("False.") ends the one before."""
-    found: list[str] = []
+    sentences: list[str] = []
     for block in _TAG.split(text):
-        begun = len(found)
+        begun = len(sentences)
         for part in _SENTENCE.split(block):
             if not part or not part.strip():
                 continue
-            if len(found) > begun and only_denies(part):
-                found[-1] += " " + part
+            if len(sentences) > begun and only_denies(part):
+                sentences[-1] += " " + part
             else:
-                found.append(part)
-    return found
+                sentences.append(part)
+    return sentences
 
 
 def _asks(sentence: str) -> bool:
@@ -256,7 +256,7 @@ def _asks(sentence: str) -> bool:
 
 def _statements(text: str) -> list[Statement]:
     """Cut into statements at conjunctions; a part without a subject inherits the one before."""
-    found = []
+    statements = []
     for sentence in _sentences(text):
         parts = [(*read_terms(part), part) for part in _CONJUNCTION.split(sentence)]
         parts = [part for part in parts if part[0]]
@@ -268,9 +268,9 @@ def _statements(text: str) -> list[Statement]:
                 terms = (*before[:-1], *terms)
             elif before and not any(term.is_name for term in terms[:-1]):
                 terms = (before[0], *terms)
-            found.append(Statement(terms, denied, written))
+            statements.append(Statement(terms, denied, written))
             before = terms
-    return found
+    return statements
 
 
 def _rival(statements: Sequence[Statement], sentences: Sequence[str]) -> str:

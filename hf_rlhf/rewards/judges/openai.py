@@ -268,7 +268,7 @@ def _repair(body: Mapping[str, Any], reply: Reply, cause: str) -> dict[str, Any]
     if reply.truncated:
         # What was cut off is of no use to the model; what it needs is room.
         return roomier(body)
-    shown = prompts.escaped(reply.text[:_REPLY_SHOWN])  # it may quote what the policy wrote
-    said = {"role": "assistant", "content": shown or "(nothing)"}
+    displayed = prompts.escaped(reply.text[:_REPLY_SHOWN])  # it may quote what the policy wrote
+    message = {"role": "assistant", "content": displayed or "(nothing)"}
     again = {"role": "user", "content": prompts.REPAIR.format(cause=cause)}
-    return {**body, "messages": [*body["messages"], said, again]}
+    return {**body, "messages": [*body["messages"], message, again]}

@@ -88,8 +88,10 @@ def messages_for(question: Question) -> list[dict[str, str]]:
     """Return the chat messages that ask `question`; equal questions give equal messages."""
     code = _code(question)
     blocks = [("criterion", question.criterion), ("context", question.context)]
-    shown = [(name, text) for name, text in blocks if text] + [("candidate", question.candidate)]
-    fenced = [f"<{name}-{code}>\n{escaped(text)}\n</{name}-{code}>" for name, text in shown]
+    displayed = [(name, text) for name, text in blocks if text] + [
+        ("candidate", question.candidate)
+    ]
+    fenced = [f"<{name}-{code}>\n{escaped(text)}\n</{name}-{code}>" for name, text in displayed]
     user = "\n\n".join([TASKS[question.kind], *fenced, CLOSING])
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": user}]
 
@@ -101,7 +103,7 @@ def escaped(text: str) -> str:
     question marks.
     """
     sendable = text.encode("utf-8", "replace").decode("utf-8")
-    return _FORGED.sub(lambda found: _ESCAPED[found.group()], sendable)
+    return _FORGED.sub(lambda result: _ESCAPED[result.group()], sendable)
 
 
 def prompt_sha256() -> str:

@@ -149,12 +149,12 @@ def _roles(
 ) -> list[tuple[str, tuple[str, ...]]]:
     """Return each term once: names and numbers by role, those joined in one, others as they are."""
     roles: list[tuple[str, tuple[str, ...]]] = []
-    seen: set[str] = set(settled)
+    visited: set[str] = set(settled)
     for term in terms:
         text = term.text
-        if text in seen:
+        if text in visited:
             continue
-        seen.add(text)
+        visited.add(text)
         kind = "number" if term.is_number else "name" if text in names else text
         if term.is_joined and roles and roles[-1][0] == kind:
             roles[-1] = (kind, tuple(sorted((*roles[-1][1], text))))

@@ -75,9 +75,9 @@ class TextCache(DiskCache[Text | NoText]):
             return None
         return json.dumps([value.content, value.prompt_tokens, value.completion_tokens])
 
-    def decode(self, kept: str) -> Text:
+    def decode(self, remaining: str) -> Text:
         """Undo `encode`. Raises ValueError or TypeError for what it did not make."""
-        content, prompt_tokens, completion_tokens = json.loads(kept)
+        content, prompt_tokens, completion_tokens = json.loads(remaining)
         if not isinstance(content, str) or not content.strip():
             raise ValueError("it holds a text that is none")
         return Text(content, prompt_tokens, completion_tokens)
@@ -142,20 +142,20 @@ class OpenAIText:
             if not first:
                 await answered.wait()
             while (request := line.next()) is not None:
-                said = request.known
-                if said is None:
-                    said = await _ask(asking, client, request.body, waiting)
+                text = request.known
+                if text is None:
+                    text = await _ask(asking, client, request.body, waiting)
                     answered.set()
                 self._tally.add(
                     calls=1,
                     cached=request.known is not None,
-                    failed=isinstance(said, NoText),
+                    failed=isinstance(text, NoText),
                 )
-                further = on_reply(request.index, said)
+                further = on_reply(request.index, text)
                 if further:
                     line.again(request.index, further)
                 elif further is None and request.known is None:
-                    keep(request.key, said)
+                    keep(request.key, text)
             answered.set()
 
         try:
@@ -185,8 +185,8 @@ class OpenAIText:
 
     def describe(self) -> Mapping[str, Any]:
         """Return what the texts depend on, the words apart."""
-        named = {"revision": self.revision or None, "base_url": self.base_url}
-        return {**named, **sampling(self)}
+        by_name = {"revision": self.revision or None, "base_url": self.base_url}
+        return {**by_name, **sampling(self)}
 
     def usage(self) -> Mapping[str, float]:
         """Return totals since construction.

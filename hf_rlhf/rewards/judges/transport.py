@@ -79,10 +79,10 @@ def _resolver(check: Callable[[str], None]) -> "ThreadedResolver":
         async def resolve(
             self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
         ) -> "list[ResolveResult]":
-            found = await super().resolve(host, port, family)
-            for one in found:
-                check(one["host"])
-            return found
+            result = await super().resolve(host, port, family)
+            for item in result:
+                check(item["host"])
+            return result
 
     return Checked()
 
@@ -110,10 +110,10 @@ def environment_proxy(url: str) -> str | None:
     such as 10.0.0.0/8, each perhaps with a port, or `*`. A loopback address has no proxy: to a
     proxy it is another machine. Raises JudgeError for a proxy that does not speak HTTP.
     """
-    named = getproxies()
+    names = getproxies()
     parts = urlsplit(url)
-    proxy = named.get(parts.scheme) or named.get("all")
-    spared = named.get("no", "").lower().split(",")
+    proxy = names.get(parts.scheme) or names.get("all")
+    spared = names.get("no", "").lower().split(",")
     if not proxy or _is_loopback(parts) or any(_names(entry.strip(), parts) for entry in spared):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
@@ -134,15 +134,15 @@ def _is_loopback(parts: SplitResult) -> bool:
 
 def _names(entry: str, parts: SplitResult) -> bool:
     """Say whether an entry of NO_PROXY, in small letters, names the host of an address."""
-    scheme, _, place = entry.rpartition("://")
+    scheme, _, network = entry.rpartition("://")
     host = parts.hostname or ""
     if entry == "*" or scheme not in ("", "all", parts.scheme):
         return entry == "*"
     with contextlib.suppress(ValueError):
-        return ip_address(host) in ip_network(place, strict=False)
+        return ip_address(host) in ip_network(network, strict=False)
     try:
-        named = urlsplit(f"//{place}")
-        name, port = (named.hostname or "").removeprefix("*"), named.port
+        names = urlsplit(f"//{network}")
+        name, port = (names.hostname or "").removeprefix("*"), names.port
     except ValueError:
         return False
     default = 443 if parts.scheme == "https" else 80

@@ -70,12 +70,12 @@ def _only_object(text: str) -> dict[str, Any]:
     if begin < 0:
         raise Malformed("it holds no JSON object.")
     try:
-        found, end = json.JSONDecoder(object_pairs_hook=_no_repeats).raw_decode(text, begin)
+        result, end = json.JSONDecoder(object_pairs_hook=_no_repeats).raw_decode(text, begin)
     except (ValueError, RecursionError):
         raise Malformed("its JSON object is not complete or not valid JSON.") from None
     if _BRACE.search(_ASIDE.sub("", text[:begin]) + text[end:]):
         raise Malformed("it holds more than one JSON object, or a brace outside of it.")
-    return dict(found)
+    return dict(result)
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

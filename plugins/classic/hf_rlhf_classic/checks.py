@@ -15,8 +15,8 @@ FOR_TEMPLATES = ("tools", "chat_template_kwargs")
 
 def common_problems(run: Run) -> Iterator[Problem]:
     """What would stop any stage with weights loaded, or train other than what is measured."""
-    if shown := sorted({"image", "images"} & set(run.dataset["train"].column_names)):
-        yield Problem("dataset", f"has {', '.join(shown)}.", "This stage trains on text alone.")
+    if displayed := sorted({"image", "images"} & set(run.dataset["train"].column_names)):
+        yield Problem("dataset", f"has {', '.join(displayed)}.", "This stage trains on text alone.")
 
 
 def can_encode(run: Run, *names: str) -> bool:
@@ -33,8 +33,8 @@ def training_rows(run: Run, *names: str) -> Any:
     TRL takes a row with `input_ids` or `text`, whatever else is in it, for one of another form.
     """
     train = run.dataset["train"]
-    kept = [name for name in (*names, *FOR_TEMPLATES) if name in train.column_names]
-    return train.select_columns(kept)
+    remaining = [name for name in (*names, *FOR_TEMPLATES) if name in train.column_names]
+    return train.select_columns(remaining)
 
 
 def one_kind(run: Run, *names: str) -> Iterator[Problem]:
@@ -44,10 +44,10 @@ def one_kind(run: Run, *names: str) -> Iterator[Problem]:
             continue
         kinds = {name: "text" if is_text(rows[0][name]) else "messages" for name in names}
         if len(set(kinds.values())) > 1:
-            said = ", ".join(f"`{name}` is {kind}" for name, kind in kinds.items())
+            text = ", ".join(f"`{name}` is {kind}" for name, kind in kinds.items())
             yield Problem(
                 "dataset",
-                f"row 0 of {split}: {said}.",
+                f"row 0 of {split}: {text}.",
                 "All must be text, or all lists of messages {role, content}.",
             )
             return
@@ -80,13 +80,13 @@ def within_positions(
     if room is None or (most is not None and most <= room):
         return
     for split, rows in splits(run):
-        for place, row in enumerate(rows):
-            found = length(row)
-            dropped = drops and most is not None and found > most
-            if not dropped and min(found, most or found) > room:
+        for index, row in enumerate(rows):
+            result = length(row)
+            dropped = drops and most is not None and result > most
+            if not dropped and min(result, most or result) > room:
                 yield Problem(
                     "max_length",
-                    f"is {most}, and row {place} of {split} has {found} tokens: over the model's "
+                    f"is {most}, and row {index} of {split} has {result} tokens: over the model's "
                     f"{room} positions.",
                     f"Write `max_length: {room}` or less.",
                 )
@@ -96,9 +96,9 @@ def within_positions(
 def choice(run: Run, key: str, known: Iterable[str]) -> Iterator[Problem]:
     """The setting `key` has one of the values that TRL knows; it looks only when training."""
     value, names = getattr(run.training, key), list(known)
-    for one in value if isinstance(value, list) else [value]:
-        if one not in names:
-            yield Problem(key, f"{one!r} is unknown.", f"Known: {', '.join(names)}.")
+    for item in value if isinstance(value, list) else [value]:
+        if item not in names:
+            yield Problem(key, f"{item!r} is unknown.", f"Known: {', '.join(names)}.")
 
 
 def no_lengths(run: Run) -> Iterator[Problem]:

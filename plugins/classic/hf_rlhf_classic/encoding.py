@@ -25,8 +25,8 @@ class Encoded:
         """Return at most `max_length` tokens, of the start or (`keep_end`) of the end."""
         if max_length is None or len(self.ids) <= max_length:
             return self
-        kept = slice(-max_length, None) if mode == "keep_end" else slice(None, max_length)
-        return Encoded(self.ids[kept], self.counted[kept])
+        remaining = slice(-max_length, None) if mode == "keep_end" else slice(None, max_length)
+        return Encoded(self.ids[remaining], self.counted[remaining])
 
 
 def is_text(value: Any) -> bool:
@@ -74,8 +74,8 @@ def encode_batch(
         pairs = zip(texts, rows, strict=True)
         texts = [tokens(tokenizer, text, row, tokenize=False, **given) for text, row in pairs]
     # Not `verbose`: what is longer than the model takes is counted by the caller.
-    found = tokenizer(list(texts), add_special_tokens=plain, verbose=False)
-    return list(found["input_ids"])
+    result = tokenizer(list(texts), add_special_tokens=plain, verbose=False)
+    return list(result["input_ids"])
 
 
 def ended(tokenizer: Any, response: Text) -> Any:
@@ -111,7 +111,7 @@ def encode_response(
         ids = tokens(tokenizer, whole, row, **template)
         assistant = [True] * len(ids)
     start = common_start(alone, ids)
-    return Encoded(ids, [place >= start and assistant[place] for place in range(len(ids))])
+    return Encoded(ids, [index >= start and assistant[index] for index in range(len(ids))])
 
 
 def encode_pair(tokenizer: Any, row: Mapping[str, Any], sides: Sequence[str]) -> list[Encoded]:
@@ -121,8 +121,8 @@ def encode_pair(tokenizer: Any, row: Mapping[str, Any], sides: Sequence[str]) ->
     from the prompt counts in the other too.
     """
     both = [encode_response(tokenizer, row, row[side]) for side in sides]
-    start = min(list(one.counted).count(False) for one in both)
-    return [Encoded(one.ids, [place >= start for place in range(len(one.ids))]) for one in both]
+    start = min(list(item.counted).count(False) for item in both)
+    return [Encoded(item.ids, [index >= start for index in range(len(item.ids))]) for item in both]
 
 
 def encode_messages(
@@ -143,7 +143,7 @@ def encode_messages(
 def _assistant(
     tokenizer: Any, messages: Any, row: Mapping[str, Any], template: Mapping[str, Any]
 ) -> tuple[Any, list[bool]]:
-    found = tokens(
+    result = tokens(
         tokenizer,
         messages,
         row,
@@ -151,11 +151,11 @@ def _assistant(
         return_assistant_tokens_mask=True,
         **template,
     )
-    return found["input_ids"], [bool(mark) for mark in found["assistant_masks"]]
+    return result["input_ids"], [bool(mark) for mark in result["assistant_masks"]]
 
 
-def common_start(one: Sequence[int], other: Sequence[int]) -> int:
+def common_start(item: Sequence[int], other: Sequence[int]) -> int:
     """Return how many tokens the two have in common at the start."""
-    pairs = zip(one, other, strict=False)
-    differs = (place for place, (a, b) in enumerate(pairs) if a != b)
-    return next(differs, min(len(one), len(other)))
+    pairs = zip(item, other, strict=False)
+    differs = (index for index, (a, b) in enumerate(pairs) if a != b)
+    return next(differs, min(len(item), len(other)))

@@ -123,12 +123,12 @@ class IterativeDPOConfig(DPOConfig):  # type: ignore[misc]
 
     def _plan_steps(self) -> None:
         """Make max_steps and steps_per_iteration say the same."""
-        asked: int = self.max_steps
-        if asked > 0:
-            steps, rest = divmod(asked, self.iterations)
+        requested: int = self.max_steps
+        if requested > 0:
+            steps, rest = divmod(requested, self.iterations)
             if rest or self.steps_per_iteration not in (None, steps):
                 raise ValueError(
-                    f"max_steps {asked} is not iterations {self.iterations} x "
+                    f"max_steps {requested} is not iterations {self.iterations} x "
                     f"steps_per_iteration {self.steps_per_iteration or 'of a whole number'}. "
                     "Give one of the two."
                 )

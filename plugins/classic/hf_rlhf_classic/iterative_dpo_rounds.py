@@ -162,21 +162,21 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
 
         def make(rows: Sequence[int]) -> list[dict[str, Any]]:
             taken = split.select(rows)
-            made = self._sample(
+            sample = self._sample(
                 taken["prompt"][:], [self._seed("held out", policy, row, 0) for row in rows]
             )
-            scores = self._score(taken, made, self.reward.score)
-            kl = self._kl(made) if policy else [0.0] * len(made)
+            scores = self._score(taken, sample, self.reward.score)
+            kl = self._kl(sample) if policy else [0.0] * len(sample)
             return [
                 {
                     "row": row,
-                    "text": scrub(one.text),
-                    "tokens": len(one.ids),
-                    "truncated": one.truncated,
+                    "text": scrub(item.text),
+                    "tokens": len(item.ids),
+                    "truncated": item.truncated,
                     "reward": reward,
                     "kl": distance,
                 }
-                for row, one, reward, distance in zip(rows, made, scores.total, kl, strict=True)
+                for row, item, reward, distance in zip(rows, sample, scores.total, kl, strict=True)
             ]
 
         batch = self.args.rollout_batch_size
@@ -189,9 +189,9 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
     def _kl(self, made: Sequence[Completion]) -> list[float]:
         """Return the KL from the initial policy over each completion, in nats."""
         distances = []
-        for one in made:
-            ids = torch.tensor([one.prompt_ids + one.ids], device=self.args.device)
-            keep = len(one.ids) + 1
+        for item in made:
+            ids = torch.tensor([item.prompt_ids + item.ids], device=self.args.device)
+            keep = len(item.ids) + 1
             with torch.inference_mode():
                 here = self.trainer.model(ids, logits_to_keep=keep).logits[0, -keep:-1]
                 with self.trainer.initial_policy() as initial:
@@ -227,26 +227,26 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
         def make(rows: Sequence[int]) -> list[dict[str, Any]]:
             taken = split.select([row for row in rows for _ in range(count)])
             seeds = [self._seed("rollouts", policy, row, n) for row in rows for n in range(count)]
-            made = self._sample(taken["prompt"][:], seeds)
+            sample = self._sample(taken["prompt"][:], seeds)
             parts: dict[str, Any] = {}
-            totals = self._score(taken, made, self.reward, parts.__setitem__)
-            told = [
+            totals = self._score(taken, sample, self.reward, parts.__setitem__)
+            message = [
                 {
-                    "ids": one.ids,
-                    "text": scrub(one.text),
-                    "truncated": one.truncated,
-                    "reward": totals[place],
-                    "parts": {label: values[place] for label, values in parts.items()},
+                    "ids": item.ids,
+                    "text": scrub(item.text),
+                    "truncated": item.truncated,
+                    "reward": totals[index],
+                    "parts": {label: values[index] for label, values in parts.items()},
                 }
-                for place, one in enumerate(made)
+                for index, item in enumerate(sample)
             ]
             return [
                 {
                     "row": row,
-                    "prompt_ids": made[place * count].prompt_ids,
-                    "completions": told[place * count : (place + 1) * count],
+                    "prompt_ids": sample[index * count].prompt_ids,
+                    "completions": message[index * count : (index + 1) * count],
                 }
-                for place, row in enumerate(rows)
+                for index, row in enumerate(rows)
             ]
 
         chosen = prompts_of(
@@ -311,7 +311,10 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
             Answered(
                 row["row"],
                 tuple(row["prompt_ids"]),
-                tuple(Scored(tuple(one["ids"]), one["reward"]) for one in row["completions"]),
+                tuple(
+                    Scored(tuple(completion["ids"]), completion["reward"])
+                    for completion in row["completions"]
+                ),
             )
             for row in rows
         ]
@@ -345,13 +348,13 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
         prompts = taken["prompt"][:]
         plain = isinstance(prompts[0], str)
         completions = [
-            one.text if plain else [{"role": "assistant", "content": one.text}] for one in made
+            item.text if plain else [{"role": "assistant", "content": item.text}] for item in made
         ]
         columns = {name: taken[name][:] for name in taken.column_names if name != "prompt"}
         return reward(
             prompts,
             completions,
-            completion_ids=[one.ids for one in made],
+            completion_ids=[item.ids for item in made],
             trainer_state=self.trainer.state,
             log_extra=log_extra,
             **columns,
@@ -390,9 +393,9 @@ def held_out_split(run: Run) -> str:
 
 def _said_of_policy(entry: Mapping[str, Any], iterations: int) -> str:
     name = "initial policy" if not entry["policy"] else f"policy {entry['policy']}/{iterations}"
-    said = [f"{name}: held-out reward {entry.get('held_out/reward', float('nan')):.3f}"]
+    text = [f"{name}: held-out reward {entry.get('held_out/reward', float('nan')):.3f}"]
     if "held_out/win_rate_initial" in entry:
-        said.append(f"wins {entry['held_out/win_rate_start']:.2f} against its start")
-        said.append(f"{entry['held_out/win_rate_initial']:.2f} against the initial policy")
-        said.append(f"KL {entry['kl/sequence']:.3f}")
-    return ", ".join(said)
+        text.append(f"wins {entry['held_out/win_rate_start']:.2f} against its start")
+        text.append(f"{entry['held_out/win_rate_initial']:.2f} against the initial policy")
+        text.append(f"KL {entry['kl/sequence']:.3f}")
+    return ", ".join(text)

@@ -69,8 +69,8 @@ class Store:
 
     def read_all(self, policy: int, kind: str) -> list[Any]:
         """Return the rows of all files of a kind that are there, in order."""
-        found = sorted(self.of(policy).glob(f"{kind}-*.json"))
-        return [row for number in range(len(found)) for row in self.read(policy, kind, number)]
+        result = sorted(self.of(policy).glob(f"{kind}-*.json"))
+        return [row for number in range(len(result)) for row in self.read(policy, kind, number)]
 
     def adopt(self, other: Path) -> None:
         """Copy the policies that another run's folder has, and this one lacks."""

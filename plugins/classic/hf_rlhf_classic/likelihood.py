@@ -44,27 +44,27 @@ def likelihoods(model: Any, sequences: Sequence[Encoded], tokenizer: Any) -> lis
 
     All are taken at once, unless their logits would be more than `LOGITS_AT_ONCE`.
     """
-    order = sorted(range(len(sequences)), key=lambda place: len(sequences[place].ids))
-    found: dict[int, Likelihood] = {}
+    order = sorted(range(len(sequences)), key=lambda position: len(sequences[position].ids))
+    result: dict[int, Likelihood] = {}
     vocabulary = model.config.get_text_config().vocab_size
     while order:
         # Sorted: the last of those taken is the longest.
         fits = LOGITS_AT_ONCE // (max(len(sequences[order[-1]].ids), 1) * vocabulary)
         taken, order = order[-max(fits, 1) :], order[: -max(fits, 1)]
-        batch = [sequences[place] for place in taken]
-        found.update(zip(taken, _batch(model, batch, tokenizer.pad_token_id), strict=True))
-    return [found[place] for place in range(len(sequences))]
+        batch = [sequences[position] for position in taken]
+        result.update(zip(taken, _batch(model, batch, tokenizer.pad_token_id), strict=True))
+    return [result[index] for index in range(len(sequences))]
 
 
 def _batch(model: Any, batch: Sequence[Encoded], pad: int) -> list[Likelihood]:
     import torch
 
-    ids, mask = padded([one.ids for one in batch], pad, model.device)
+    ids, mask = padded([item.ids for item in batch], pad, model.device)
     with torch.inference_mode():
         logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
     return [
-        _of_row(logits[row, : len(one.ids) - 1].float(), ids[row, 1 : len(one.ids)], one)
-        for row, one in enumerate(batch)
+        _of_row(logits[row, : len(item.ids) - 1].float(), ids[row, 1 : len(item.ids)], item)
+        for row, item in enumerate(batch)
     ]
 
 
@@ -75,16 +75,16 @@ def padded(sequences: Sequence[Sequence[int]], pad: int, device: Any) -> "tuple[
     longest = max(len(ids) for ids in sequences)
     ids = torch.full((len(sequences), longest), pad)
     mask = torch.zeros((len(sequences), longest), dtype=torch.long)
-    for row, one in enumerate(sequences):
-        ids[row, : len(one)] = torch.tensor(one)
-        mask[row, : len(one)] = 1
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)] = torch.tensor(sequence)
+        mask[row, : len(sequence)] = 1
     return ids.to(device), mask.to(device)
 
 
-def _of_row(logits: "Tensor", targets: "Tensor", one: Encoded) -> Likelihood:
+def _of_row(logits: "Tensor", targets: "Tensor", encoded: Encoded) -> Likelihood:
     import torch
 
-    counted = torch.tensor(list(one.counted[1:]), dtype=torch.bool, device=logits.device)
-    kept, wanted = logits[counted], targets[counted]
-    chosen = kept.gather(1, wanted[:, None]).squeeze(1) - kept.logsumexp(1)
-    return Likelihood(chosen.tolist(), (kept.argmax(1) == wanted).tolist())
+    counted = torch.tensor(list(encoded.counted[1:]), dtype=torch.bool, device=logits.device)
+    remaining, wanted = logits[counted], targets[counted]
+    chosen = remaining.gather(1, wanted[:, None]).squeeze(1) - remaining.logsumexp(1)
+    return Likelihood(chosen.tolist(), (remaining.argmax(1) == wanted).tolist())

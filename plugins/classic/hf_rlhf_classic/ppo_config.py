@@ -190,8 +190,8 @@ class PPOConfig(TrainingArguments):  # type: ignore[misc]
 
     def _check_numbers(self) -> None:
         wrong = [
-            f"{name} {getattr(self, name)} is not {said}"
-            for name, said, right in (
+            f"{name} {getattr(self, name)} is not {text}"
+            for name, text, right in (
                 ("temperature", "above 0", self.temperature > 0),
                 ("num_ppo_epochs", "at least 1", self.num_ppo_epochs >= 1),
                 ("max_completion_length", "at least 1", self.max_completion_length >= 1),

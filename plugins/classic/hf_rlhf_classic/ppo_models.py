@@ -67,15 +67,15 @@ def _selected(policy: nn.Module, keep: Tensor) -> Iterator[list[Tensor]]:
     It is the input of the head itself that is cut, so whatever a model does before the head or
     with its logits is done still. A prompt's logits are never computed.
     """
-    seen: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def cut(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        seen.append(args[0][keep])
-        return (seen[0], *args[1:])
+        tensors.append(args[0][keep])
+        return (tensors[0], *args[1:])
 
     handle = policy.get_output_embeddings().register_forward_pre_hook(cut)  # type: ignore[operator]
     try:
-        yield seen
+        yield tensors
     finally:
         handle.remove()
 
@@ -85,16 +85,16 @@ def token_pass(model: nn.Module, policy: nn.Module, tokens: Tokens) -> tuple[Ten
 
     `model` is the policy as accelerate wrapped it, whose forward must be the one that is called.
     """
-    with _selected(policy, tokens.predicts) as seen:
+    with _selected(policy, tokens.predicts) as visited:
         logits = model(input_ids=tokens.ids, use_cache=False).logits
-    return logits, seen[0]
+    return logits, visited[0]
 
 
 def hidden_pass(model: nn.Module, policy: nn.Module, tokens: Tokens, keep: Tensor) -> Tensor:
     """Return the hidden states at the positions `keep`: (kept, hidden); hardly any logits."""
-    with _selected(policy, keep) as seen:
+    with _selected(policy, keep) as visited:
         model(input_ids=tokens.ids, use_cache=False)
-    return seen[0]
+    return visited[0]
 
 
 def log_probabilities(
@@ -118,8 +118,8 @@ def read_off(head: nn.Linear, hidden: Tensor) -> Tensor:
     In the head's own dtype, also under autocast: bfloat16 has three digits.
     """
     with torch.autocast(hidden.device.type, enabled=False):
-        found: Tensor = head(hidden.to(head.weight.dtype))
-    return found.squeeze(-1).float()
+        tensor: Tensor = head(hidden.to(head.weight.dtype))
+    return tensor.squeeze(-1).float()
 
 
 def without_dropout(policy: nn.Module) -> None:
@@ -168,11 +168,11 @@ def active(policy: Any, adapter: str | None) -> Iterator[None]:
 def without_value(policy: nn.Module) -> Iterator[None]:
     """Take the value's own modules out of the policy within: for saving, and for vLLM."""
     modules = policy._modules
-    kept = {name: modules.pop(name) for name in BESIDE if name in modules}
+    remaining = {name: modules.pop(name) for name in BESIDE if name in modules}
     try:
         yield
     finally:
-        modules.update(kept)
+        modules.update(remaining)
 
 
 def hidden_size(config: Any) -> int:
@@ -265,12 +265,12 @@ class Reference:
         if training.reference == "base" or not continues_adapter(run):
             return cls("base")
         policy.add_adapter(REFERENCE, deepcopy(policy.peft_config[POLICY]))
-        named = dict(policy.named_parameters())
+        by_name = dict(policy.named_parameters())
         with torch.no_grad():
-            for name, parameter in named.items():
+            for name, parameter in by_name.items():
                 if f".{POLICY}." in name:
-                    named[name.replace(f".{POLICY}.", f".{REFERENCE}.")].copy_(parameter)
-        for name, parameter in named.items():
+                    by_name[name.replace(f".{POLICY}.", f".{REFERENCE}.")].copy_(parameter)
+        for name, parameter in by_name.items():
             if f".{REFERENCE}." in name:
                 parameter.requires_grad_(False)
         return cls("adapter")

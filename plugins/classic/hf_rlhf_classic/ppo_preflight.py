@@ -202,11 +202,11 @@ def _value(run: Run) -> Iterator[Problem]:
 
 
 def _dropout(run: Run) -> Iterator[Problem]:
-    asked: Any = run.spec.settings.get("lora_dropout")
-    if asked:
+    lora_dropout: Any = run.spec.settings.get("lora_dropout")
+    if lora_dropout:
         yield Problem(
             "lora_dropout",
-            f"is {asked}, but PPO trains without dropout: with it, the ratio of new and old "
+            f"is {lora_dropout}, but PPO trains without dropout: with it, the ratio of new and old "
             "probabilities would be noise.",
             "Leave it out, or write 0.",
         )

@@ -91,7 +91,7 @@ def held_out(run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Ev
     part, spec = learned_part(run), run.spec.evaluation
     if part is None or spec is None:
         return None
-    found = evaluate(
+    result = evaluate(
         model,
         run.tokenizer,
         run.dataset[spec.split],
@@ -103,7 +103,7 @@ def held_out(run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Ev
         chat_template_kwargs=run.training.chat_template_kwargs,
     )
     # With rewards of its own, the run has the total of those, and the lengths, already.
-    names = found.metrics() if run.reward is None else (part.label,)
-    rows = [{name: row[name] for name in names} for row in found.rows]
+    names = result.metrics() if run.reward is None else (part.label,)
+    rows = [{name: row[name] for name in names} for row in result.rows]
     # Core shows samples in any case.
-    return Evaluation(rows, (), found.completions_per_prompt)
+    return Evaluation(rows, (), result.completions_per_prompt)

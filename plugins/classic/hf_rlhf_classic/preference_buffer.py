@@ -62,8 +62,8 @@ class Paired:
             "with equal completions": self.alike,
             "with fewer than two rewards": self.abstained,
         }
-        said = ", ".join(f"{count} {what}" for what, count in lost.items() if count)
-        return f"{len(self.pairs)} pairs of {self.prompts} prompts" + (f" ({said})" if said else "")
+        text = ", ".join(f"{count} {what}" for what, count in lost.items() if count)
+        return f"{len(self.pairs)} pairs of {self.prompts} prompts" + (f" ({text})" if text else "")
 
 
 def most_pairs(selection: str, completions: int) -> int:
@@ -82,8 +82,8 @@ def make_pairs(answers: Sequence[Answered], selection: str, margin: float) -> Pa
     pairs: list[Pair] = []
     lost = dict.fromkeys(("tied", "close", "alike", "abstained"), 0)
     for answer in answers:
-        found, why = _pairs_of(answer, selection, margin)
-        pairs += found
+        result, why = _pairs_of(answer, selection, margin)
+        pairs += result
         if why:
             lost[why] += 1
     return Paired(tuple(pairs), len(answers), **lost)
@@ -91,14 +91,18 @@ def make_pairs(answers: Sequence[Answered], selection: str, margin: float) -> Pa
 
 def _pairs_of(answer: Answered, selection: str, margin: float) -> tuple[list[Pair], str]:
     """Return the pairs of one prompt, or none and why."""
-    known = [(one.reward, one.ids) for one in answer.completions if one.reward is not None]
+    known = [
+        (completion.reward, completion.ids)
+        for completion in answer.completions
+        if completion.reward is not None
+    ]
     if len(known) < 2:
         return [], "abstained"
-    best, worst = max(known, key=lambda one: one[0]), min(known, key=lambda one: one[0])
+    best, worst = max(known, key=lambda item: item[0]), min(known, key=lambda item: item[0])
     if best[0] == worst[0]:
         return [], "tied"
     couples = [(best, worst)] if selection == "best_worst" else list(combinations(known, 2))
-    ordered = [sorted(two, key=lambda one: one[0], reverse=True) for two in couples]
+    ordered = [sorted(two, key=lambda item: item[0], reverse=True) for two in couples]
     apart = [(up, down) for up, down in ordered if up[0] > down[0] and up[0] - down[0] >= margin]
     if not apart:
         return [], "close"
@@ -141,6 +145,6 @@ def prompts_of(iteration: int, per_iteration: int, rows: int, seed: int) -> list
     per_pass = rows // per_iteration
     if per_pass < 1:
         raise ValueError(f"{rows} rows are fewer than the {per_iteration} prompts of an iteration")
-    number, place = divmod(iteration, per_pass)
+    number, position = divmod(iteration, per_pass)
     order = random.Random(f"{seed} {number}").sample(range(rows), rows)
-    return order[place * per_iteration : (place + 1) * per_iteration]
+    return order[position * per_iteration : (position + 1) * per_iteration]

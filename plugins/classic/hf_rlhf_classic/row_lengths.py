@@ -28,8 +28,8 @@ def once(rows: Any, key: Hashable, make: Callable[[], T]) -> T:
     known = _KNOWN.setdefault(rows, {})
     if key not in known:
         known[key] = make()
-    found: T = known[key]
-    return found
+    result: T = known[key]
+    return result
 
 
 def reward_counts(run: Run) -> Mapping[str, RowCounts]:
@@ -106,7 +106,7 @@ def _fix(most: int | None, lengths: Sequence[int]) -> str:
 def counts_of_texts(most: int | None, sizes: Sequence[tuple[int, int, int]]) -> RowCounts:
     """Return the counts of rows of one response, from each row's tokens: all, kept, with a loss."""
     none = sum(not trained for _, _, trained in sizes)
-    cut = sum(kept < whole and trained > 0 for whole, kept, trained in sizes)
+    cut = sum(remaining < whole and trained > 0 for whole, remaining, trained in sizes)
     return RowCounts(
         len(sizes),
         {"nothing of the response" + (f" within `max_length` {most}" if most else ""): none},

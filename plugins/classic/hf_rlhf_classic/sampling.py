@@ -139,13 +139,13 @@ def complete_by_length(
     at_once: int,
 ) -> list[list[int]]:
     """Do as `complete`, `at_once` prompts at a time, those of like length together."""
-    found: dict[int, list[int]] = {}
+    result: dict[int, list[int]] = {}
     order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
     for start in range(0, len(prompts), at_once):
         rows = order[start : start + at_once]
-        made = complete(model, [prompts[row] for row in rows], sampling, uniform[rows])
-        found.update(zip(rows, made, strict=True))
-    return [found[row] for row in range(len(prompts))]
+        created = complete(model, [prompts[row] for row in rows], sampling, uniform[rows])
+        result.update(zip(rows, created, strict=True))
+    return [result[row] for row in range(len(prompts))]
 
 
 @dataclass(frozen=True)
@@ -180,17 +180,17 @@ def sample(
     ends = end_tokens(tokenizer, model)
     ids = prompt_ids(tokenizer, prompts, chat_template_kwargs or {})
     sampling = Sampling(max_new_tokens, ends, tokenizer.pad_token_id, temperature, top_p)
-    made = complete(model, ids, sampling, seeded(seeds, max_new_tokens))
-    texts = tokenizer.batch_decode(made, skip_special_tokens=True)
+    created = complete(model, ids, sampling, seeded(seeds, max_new_tokens))
+    texts = tokenizer.batch_decode(created, skip_special_tokens=True)
     return [
-        Completion(prompt, one, text, one[-1] not in ends)
-        for prompt, one, text in zip(ids, made, texts, strict=True)
+        Completion(prompt, item, text, item[-1] not in ends)
+        for prompt, item, text in zip(ids, created, texts, strict=True)
     ]
 
 
 def until(ids: list[int], ends: frozenset[int]) -> list[int]:
     """Return the ids up to the first end token, that one included."""
-    stop = next((place for place, token in enumerate(ids) if token in ends), None)
+    stop = next((index for index, token in enumerate(ids) if token in ends), None)
     return ids if stop is None else ids[: stop + 1]
 
 
@@ -198,7 +198,7 @@ def end_tokens(tokenizer: Any, model: Any) -> frozenset[int]:
     """Return what ends a text: the tokenizer's end-of-sequence token, and the model's own."""
     own = model.generation_config.eos_token_id
     listed = own if isinstance(own, list) else [own]
-    return frozenset(one for one in (tokenizer.eos_token_id, *listed) if one is not None)
+    return frozenset(item for item in (tokenizer.eos_token_id, *listed) if item is not None)
 
 
 @contextmanager
@@ -208,11 +208,11 @@ def _only(model: Any, config: GenerationConfig) -> Iterator[None]:
     The tokens would come from another distribution than the one whose probabilities are used.
     """
     models = [model, *([model.get_base_model()] if hasattr(model, "get_base_model") else [])]
-    kept = [one.generation_config for one in models]
-    for one in models:
-        one.generation_config = config
+    generation_configs = [model.generation_config for model in models]
+    for item in models:
+        item.generation_config = config
     try:
         yield
     finally:
-        for one, own in zip(models, kept, strict=True):
-            one.generation_config = own
+        for item, own in zip(models, generation_configs, strict=True):
+            item.generation_config = own

@@ -89,19 +89,19 @@ class RewardModel:
         limit = min(limits, default=None)
         long = [limit is not None and len(ids) > limit for ids in texts]
         self._tell(sum(long), len(texts), limit, log_metric)
-        kept = [row for row in range(len(texts)) if not long[row] or self.too_long == "cut"]
-        sequences = [texts[row][-limit:] if limit else texts[row] for row in kept]
+        rows = [row for row in range(len(texts)) if not long[row] or self.too_long == "cut"]
+        sequences = [texts[row][-limit:] if limit else texts[row] for row in rows]
         pad = model.config.get_text_config().pad_token_id
-        found = dict(zip(kept, scores(model, sequences, pad, self.batch_size), strict=True))
-        if bad := [row for row, score in found.items() if not math.isfinite(score)]:
+        result = dict(zip(rows, scores(model, sequences, pad, self.batch_size), strict=True))
+        if bad := [row for row, score in result.items() if not math.isfinite(score)]:
             wide = str(model.dtype) == "torch.float32"
             raise RewardError(
-                f"reward_model {self._named()} gives {found[bad[0]]} for completion {bad[0]}, "
+                f"reward_model {self._named()} gives {result[bad[0]]} for completion {bad[0]}, "
                 f"which begins {text_of(completions[bad[0]])[:80]!r}. Its weights are damaged"
                 + ("." if wide else f", or {model.dtype} is too narrow: try `dtype: float32`.")
             )
         return [
-            (found[row] - self.mean) / self.std if row in found else None
+            (result[row] - self.mean) / self.std if row in result else None
             for row in range(len(texts))
         ]
 
@@ -116,8 +116,8 @@ class RewardModel:
         name, revision = self.model, self.revision
         if self.adapter is not None:
             name, revision = self.adapter, self.adapter_revision
-        said = quality_advice(name, revision)
-        return [said] if said else []
+        text = quality_advice(name, revision)
+        return [text] if text else []
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_loaded": None}
@@ -148,12 +148,12 @@ class RewardModel:
             log_metric("reward_model/too_long", count / given)
         if not count:
             return
-        said = f"reward_model {self._named()}: {count} of {given} texts have over {limit} tokens"
+        text = f"reward_model {self._named()}: {count} of {given} texts have over {limit} tokens"
         if self.too_long == "error":
-            raise RewardError(f"{said}. Shorten them, or write `too_long: cut` or `abstain`.")
+            raise RewardError(f"{text}. Shorten them, or write `too_long: cut` or `abstain`.")
         if log_metric is None:
             done = "their start is cut" if self.too_long == "cut" else "they get no score"
-            logging.getLogger(__name__).warning("%s; %s.", said, done)
+            logging.getLogger(__name__).warning("%s; %s.", text, done)
 
     def _places(self) -> tuple[str, Path | None]:
         """Return what `from_pretrained` takes, and the adapter's folder, having looked at both."""
@@ -200,12 +200,12 @@ class RewardModel:
         from hf_rlhf.training import head_is_new
 
         path, adapter = self._places()
-        given = {"num_labels": 1} if adapter else {}
+        provided = {"num_labels": 1} if adapter else {}
         dtype = {"dtype": self.dtype} if self.dtype else {}
         # An adapter brings the head, which `_places` has seen.
         with whole_weights(), head_is_new(adapter is not None):
             model, loading = AutoModelForSequenceClassification.from_pretrained(
-                path, revision=self.revision, output_loading_info=True, **given, **dtype
+                path, revision=self.revision, output_loading_info=True, **provided, **dtype
             )
             if adapter is not None:
                 from peft import PeftModel

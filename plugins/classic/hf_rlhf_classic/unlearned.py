@@ -37,7 +37,7 @@ def unlearned(run: Run, encode: Callable[[Mapping[str, Any]], Encoded]) -> Itera
     module = _output_module(stored)
     if _is_trained(module, run):
         return
-    names = [run.tokenizer.convert_ids_to_tokens(one) for one in _unseen(stored, wanted)]
+    names = [run.tokenizer.convert_ids_to_tokens(item) for item in _unseen(stored, wanted)]
     if names:
         yield (
             f"the base seems never to have learned {', '.join(map(repr, names))}, which responses "
@@ -65,8 +65,8 @@ def _special(run: Run, encode: Callable[[Mapping[str, Any]], Encoded]) -> set[in
     encoded = (encode(row) for row in islice(run.dataset["train"], _ROWS))
     return {
         token
-        for one in encoded
-        for token, counted in zip(one.ids, one.counted, strict=True)
+        for item in encoded
+        for token, counted in zip(item.ids, item.counted, strict=True)
         if counted and token in special
     }
 
@@ -77,10 +77,12 @@ def _output_embedding(folder: Path) -> Stored | None:
         stored = open_checkpoint(folder)
     except ModelError:
         return None
-    by_module = {key.removesuffix(".weight").rpartition(".")[2]: one for key, one in stored.items()}
+    by_module = {
+        key.removesuffix(".weight").rpartition(".")[2]: value for key, value in stored.items()
+    }
     names = (*_HEADS, "embed_tokens", "wte", "embed_in")
-    found = next((by_module[name] for name in names if name in by_module), None)
-    return found if found is not None and len(found.shape) == 2 else None
+    result = next((by_module[name] for name in names if name in by_module), None)
+    return result if result is not None and len(result.shape) == 2 else None
 
 
 def _unseen(stored: Stored, tokens: list[int]) -> list[int]:
@@ -94,7 +96,7 @@ def _unseen(stored: Stored, tokens: list[int]) -> list[int]:
         matrix = file.get_slice(stored.key)
 
         def rows(places: Any) -> Any:
-            read = torch.stack([matrix[place] for place in places]).float()
+            read = torch.stack([matrix[position] for position in places]).float()
             return torch.nn.functional.normalize(read, dim=-1)
 
         alike = rows(tokens) @ rows(others).T >= _ALIKE if tokens else torch.zeros(0, 0)

@@ -54,12 +54,12 @@ def tags(kind: str, data: Mapping[str, Any]) -> list[str]:
     prefixes = {"license": "license", "base_model": "base_model", "datasets": "dataset"}
     if kind == "datasets":
         prefixes |= {"task_categories": "task_categories", "language": "language"}
-    found = [data.get("library_name"), data.get("pipeline_tag"), *listed(data.get("tags"))]
+    result = [data.get("library_name"), data.get("pipeline_tag"), *listed(data.get("tags"))]
     if kind != "datasets":
-        found += listed(data.get("language"))
+        result += listed(data.get("language"))
     for key, prefix in prefixes.items():
-        found += [f"{prefix}:{one}" for one in listed(data.get(key))]
-    return list(dict.fromkeys(one for one in found if isinstance(one, str)))
+        result += [f"{prefix}:{item}" for item in listed(data.get(key))]
+    return list(dict.fromkeys(item for item in result if isinstance(item, str)))
 
 
 def listed(value: Any) -> list[Any]:
@@ -71,18 +71,18 @@ def listed(value: Any) -> list[Any]:
 
 def _errors(data: Mapping[str, Any]) -> list[str]:
     errors = []
-    for one in listed(data.get("license")):
-        if not (isinstance(one, str) and one in hub_rules("licenses")):
-            errors.append(f'"license" must be one of the identifiers the Hub knows, not {one!r}')
+    for item in listed(data.get("license")):
+        if not (isinstance(item, str) and item in hub_rules("licenses")):
+            errors.append(f'"license" must be one of the identifiers the Hub knows, not {item!r}')
     for key, page in (("base_model", "models"), ("datasets", "datasets")):
         errors += [
-            f'"{key}" with value {one!r} is not valid. Use an id from https://hf.co/{page}.'
-            for one in listed(data.get(key))
-            if not is_hub_id(one)
+            f'"{key}" with value {entry!r} is not valid. Use an id from https://hf.co/{page}.'
+            for entry in listed(data.get(key))
+            if not is_hub_id(entry)
         ]
-    for one in listed(data.get("language")):
-        if not (isinstance(one, str) and _LANGUAGE.fullmatch(one)):
-            errors.append(f'"language" must only contain lowercase characters, not {one!r}')
+    for item in listed(data.get("language")):
+        if not (isinstance(item, str) and _LANGUAGE.fullmatch(item)):
+            errors.append(f'"language" must only contain lowercase characters, not {item!r}')
     task = data.get("pipeline_tag")
     if task is not None and not (isinstance(task, str) and task in hub_rules("pipeline_tags")):
         errors.append(f'"pipeline_tag" must be a task the Hub knows, not {task!r}')

@@ -121,8 +121,8 @@ def _announce(
     lines.append("unset HF_HUB_OFFLINE")
     print(f"A Hub in {folder} at {url}\nIn the shell where you train, push or pull:\n", flush=True)
     # Not the token that somebody chose: terminals are recorded.
-    shown = [line if environment["HF_TOKEN"] == _ANY_TOKEN else _masked(line) for line in lines]
-    print("\n".join(f"  {line}" for line in shown) + "\n\nCtrl-C stops it.", flush=True)
+    displayed = [line if environment["HF_TOKEN"] == _ANY_TOKEN else _masked(line) for line in lines]
+    print("\n".join(f"  {line}" for line in displayed) + "\n\nCtrl-C stops it.", flush=True)
     if env_file is not None:
         # It holds the token.
         atomic_write_text(env_file, "\n".join(lines) + "\n", mode=0o600)

@@ -101,8 +101,8 @@ def _header(value: dict[str, Any]) -> Draft:
     if not isinstance(title, str) or not title.strip():
         raise Refused(400, "The header has no summary: a commit needs a message.")
     parent, message = value.get("parentCommit"), value.get("description")
-    for name, one in (("parentCommit", parent), ("description", message)):
-        if one is not None and not isinstance(one, str):
+    for name, item in (("parentCommit", parent), ("description", message)):
+        if item is not None and not isinstance(item, str):
             raise Refused(400, f"The header's {name} is not a text.")
     return Draft(title, message or "", parent or None)
 

@@ -106,13 +106,13 @@ def _read_xet(hub: Hub, xet: str, size: int, start: int, end: int) -> Iterator[b
 def _find_large(hub: Hub, digest: str, size: int | None) -> Entry | None:
     path = hub.store.blobs.path(digest)
     if path.is_file():
-        found = large_entry(digest, path.stat().st_size)
+        result = large_entry(digest, path.stat().st_size)
     else:
         claim = hub.xet.find(digest, lambda xet, size: _read_xet(hub, xet, size, 0, size))
         if claim is None:
             return None
-        found = large_entry(digest, claim["size"], claim["file"])
-    return found if size in (None, found.size) else None
+        result = large_entry(digest, claim["size"], claim["file"])
+    return result if size in (None, result.size) else None
 
 
 def _may_commit(call: Call) -> None:
@@ -130,7 +130,7 @@ def commit(call: Call) -> Response:
     draft = read_commit(
         upload.path, hub.store.blobs, lambda digest, size: _find_large(hub, digest, size)
     )
-    made = repository.add_commit(
+    created = repository.add_commit(
         call.params["revision"],
         draft.apply,
         title=draft.title,
@@ -142,8 +142,8 @@ def commit(call: Call) -> Response:
     return Answer(
         {
             "success": True,
-            "commitOid": made.oid,
-            "commitUrl": f"{call.base}/{prefix}{repository.id}/commit/{made.oid}",
+            "commitOid": created.oid,
+            "commitUrl": f"{call.base}/{prefix}{repository.id}/commit/{created.oid}",
             "hookOutput": "",
         }
     )

@@ -101,8 +101,8 @@ def _identity(root: Path) -> dict[str, Any]:
             raise RunFolderError(
                 f"{root} is not empty and not a local hub (it has no hub.json). Name a new folder."
             )
-        made = {"schema": _SCHEMA, "id": secrets.token_hex(8), "secret": secrets.token_hex()}
-        atomic_write_json(path, made, mode=0o600)
+        created = {"schema": _SCHEMA, "id": secrets.token_hex(8), "secret": secrets.token_hex()}
+        atomic_write_json(path, created, mode=0o600)
     identity: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if identity.get("schema") != _SCHEMA:
         raise RunFolderError(

@@ -55,7 +55,7 @@ def listing(
     repositories: Iterable[Repository], blobs: Blobs, query: Mapping[str, Any], filters: list[str]
 ) -> list[dict[str, Any]]:
     """Return the repositories that a search of the Hub would: by author, text, tags; sorted."""
-    found = []
+    result = []
     for repository in repositories:
         author = query.get("author")
         if author and repository.id.split("/")[0].lower() != author.lower():
@@ -65,11 +65,11 @@ def listing(
         info = repository_info(repository, repository.resolve(MAIN), blobs)
         wanted = [*filters, *(v for v in [query.get("pipeline_tag")] if v)]
         if all(tag in info["tags"] for tag in wanted):
-            found.append(info)
+            result.append(info)
     sort = query.get("sort", "lastModified")
-    found.sort(key=lambda info: str(info.get(sort, "")), reverse=query.get("direction") != "1")
+    result.sort(key=lambda info: str(info.get(sort, "")), reverse=query.get("direction") != "1")
     limit = query.get("limit", "")
-    return found[: int(limit[:9])] if limit.isdecimal() else found
+    return result[: int(limit[:9])] if limit.isdecimal() else result
 
 
 def commit_info(commit: Commit) -> dict[str, Any]:
@@ -102,13 +102,13 @@ def tree(commit: Commit, folder: str, *, recursive: bool) -> list[dict[str, Any]
 
 def paths_info(commit: Commit, paths: Iterable[str]) -> list[dict[str, Any]]:
     """Return the files and folders among `paths` that exist."""
-    found = []
+    result = []
     for path in paths:
         if path in commit.files:
-            found.append(file_info(path, commit.files[path]))
+            result.append(file_info(path, commit.files[path]))
         elif any(name.startswith(f"{path}/") for name in commit.files):
-            found.append(folder_info(commit, path))
-    return found
+            result.append(folder_info(commit, path))
+    return result
 
 
 def file_info(path: str, entry: Entry) -> dict[str, Any]:

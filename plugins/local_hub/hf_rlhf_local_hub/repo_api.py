@@ -101,7 +101,9 @@ def list_repos(call: Call) -> Response:
         except Refused:
             continue
         visible.append(repository)
-    filters = [tag for one in call.query.getlist("filter") for tag in one.split(",") if tag.strip()]
+    filters = [
+        tag for item in call.query.getlist("filter") for tag in item.split(",") if tag.strip()
+    ]
     return Answer(info.listing(visible, call.hub.store.blobs, dict(call.query), filters))
 
 
@@ -221,8 +223,8 @@ def preupload(call: Call) -> Response:
             path, size = check_path(item["path"]), int(item["size"])
             sample = base64.b64decode(item.get("sample", ""), validate=True)
         except (KeyError, TypeError, ValueError, OverflowError, binascii.Error) as error:
-            shown = shorten(repr(item), 200)
-            raise Refused(400, f"files: {shown} is not path, size and sample") from error
+            displayed = shorten(repr(item), 200)
+            raise Refused(400, f"files: {displayed} is not path, size and sample") from error
         old = commit.files.get(path)
         answer.append(
             {

@@ -108,9 +108,9 @@ class Repository:
             if revision in refs[group]:
                 return self.commit(refs[group][revision])
         if len(revision) >= 7 and names.is_oid(revision.ljust(40, "0")):
-            found = list((self._folder / "commits").glob(f"{revision}*.json"))
-            if len(found) == 1:
-                return self.commit(found[0].stem)
+            result = list((self._folder / "commits").glob(f"{revision}*.json"))
+            if len(result) == 1:
+                return self.commit(result[0].stem)
         raise revision_not_found(revision)
 
     def commit(self, oid: str) -> Commit:
@@ -250,8 +250,8 @@ class Store:
 
     def all(self, kind: names.Kind) -> list[Repository]:
         """Return every repository of a kind, sorted by id."""
-        found = sorted((self._repos / kind).glob("*/*/refs.json"))
-        return [self.get(kind, "/".join(path.parts[-3:-1])) for path in found]
+        result = sorted((self._repos / kind).glob("*/*/refs.json"))
+        return [self.get(kind, "/".join(path.parts[-3:-1])) for path in result]
 
     def _folder(self, kind: names.Kind, repo_id: str) -> Path:
         return self._repos / kind / names.check_repo_id(repo_id)

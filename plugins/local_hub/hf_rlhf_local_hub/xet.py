@@ -153,17 +153,17 @@ class XetStore:
         offset = position = 0
         for term in terms:
             ends = self._index(term.xorb).unpacked
-            kept: list[int] = []
+            remaining: list[int] = []
             for chunk, (low, high) in enumerate(
                 pairwise(ends[term.start : term.end + 1]), start=term.start
             ):
                 start, position = position, position + high - low
                 if position > first and start < end:
-                    if not parts and not kept:
+                    if not parts and not remaining:
                         offset = first - start
-                    kept.append(chunk)
-            if kept:
-                low, high = kept[0], kept[-1] + 1
+                    remaining.append(chunk)
+            if remaining:
+                low, high = remaining[0], remaining[-1] + 1
                 parts.append(Term(term.xorb, ends[high] - ends[low], low, high))
         return offset, parts
 
