@@ -38,6 +38,7 @@ def check(folder: StudyFolder, cells: Sequence[Cell]) -> dict[tuple[str, str], d
         task.cell
         for task in folder.runs.tasks(list(first.values()))
         if task.kind == "run"
+        and task.cell is not None
         and task.cell in first.values()
         and all(step in done for step in task.after if step.startswith("prepared/"))
     ]

@@ -96,7 +96,7 @@ class StudyFolder:
         if task.kind != "run" or not (task.output / RECORD_NAME).exists() or not file.exists():
             return False
         same = compared(RunFile.read(file).values) == task.inputs()["run"]
-        return same and load_record(task.output)["status"] == "finished"
+        return same and str(load_record(task.output)["status"]) == "finished"
 
     def ended(self, task: Task, end: JobEnd) -> str:
         """Record how a task ended; return `finished` or how far it got."""

@@ -35,7 +35,7 @@ def _means(results: Results, block: str, path: Path) -> list[str]:
     conditions = _conditions(results, block)
     figure, panels = panels_of(len(metrics), 4.2, 0.8 + 0.28 * len(conditions))
     for axes, metric in zip(panels, metrics, strict=False):
-        labels = []
+        labels: list[str] = []
         for name in reversed(conditions):
             gain = results.gain(block, name, metric)
             if (found := gain or results.of(block, name, metric)) is not None:

@@ -103,7 +103,7 @@ def _verdict(
     if question.predicted is None:
         return ""
     pair = [name for name in (question.condition, question.against) if name]
-    if len(pair) == 2 and (why := results.incomparable(block, *pair, question.metric)):
+    if len(pair) == 2 and (why := results.incomparable(block, pair[0], pair[1], question.metric)):
         return f"not comparable: {why}"
     spread = results.spread(block, pair, question.metric)
     words = verdict(difference, question.predicted, p, results.study.file.decision, spread)

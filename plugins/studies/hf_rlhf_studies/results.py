@@ -61,10 +61,10 @@ class Results:
     def estimate(self, values: Values, block: str, condition: str, metric: str) -> Estimate | None:
         """Return the estimate of values that belong to the rows of a condition."""
         group = metric.partition("/")[0]
-        clusters = {}
+        clusters: dict[int, Sequence[str]] = {}
         for seed in values:
             kept = self.cells[Cell(block, condition, seed)].get("clusters") or {}
-            clusters[seed] = kept.get(group) or kept.get("")
+            clusters[seed] = kept.get(group) or kept.get("") or ()
         file = self.study.file
         return estimate(
             values,

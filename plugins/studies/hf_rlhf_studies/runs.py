@@ -18,6 +18,8 @@ from hf_rlhf_studies.study import PLACEHOLDER, Cell, Study
 
 REFERENCE = re.compile(r"\{(weights|folder|prepared):(\{\w+\}|[\w.=+-]+)\}")
 """A placeholder that names a condition or preparation; the name may be a placeholder itself."""
+Names = Mapping[str, str]
+NONE: Names = {}
 NOT_COMPARED = ("publish", "card", "output_dir", "seed")
 """Keys of a run file that change nothing of what is trained and measured."""
 
@@ -152,7 +154,7 @@ class Runs:
                 log=self.beside(cell, ".measured.log"),
                 after=tuple(dict.fromkeys((*own, *self._references(commands, cell, start)))),
                 inputs=lambda: self._command_inputs(commands, cell),
-                command=lambda: self._shell(commands, cell, out=str(out)),
+                command=lambda: self._shell(commands, cell, {"out": str(out)}),
                 output=out,
             )
 
@@ -185,27 +187,27 @@ class Runs:
         parts += [] if per == "study" else [f"seed-{cell.seed}"]
         return self.out.joinpath("prepared", name, *parts)
 
-    def fill(self, value: Any, cell: Cell, *, typed: bool = False, **more: str) -> Any:
+    def fill(self, value: Any, cell: Cell, *, typed: bool = False, more: Names = NONE) -> Any:
         """Return a value with its placeholders filled in.
 
         With `typed`, text that had any is read again: `{seed}000` is a number. Raises ConfigError
         for a placeholder that does not exist.
         """
         if isinstance(value, Mapping):
-            return {key: self.fill(one, cell, typed=typed, **more) for key, one in value.items()}
+            return {key: self.fill(one, cell, typed=typed, more=more) for key, one in value.items()}
         if isinstance(value, list):
-            return [self.fill(one, cell, typed=typed, **more) for one in value]
+            return [self.fill(one, cell, typed=typed, more=more) for one in value]
         if not isinstance(value, str) or not PLACEHOLDER.search(value):
             return value
         if whole := PLACEHOLDER.fullmatch(value):
             found = self._lookup(whole[1], cell, more)
-            return self.fill(found, cell, typed=typed, **more) if found != value else found
+            return self.fill(found, cell, typed=typed, more=more) if found != value else found
         text = PLACEHOLDER.sub(lambda one: str(self._lookup(one[1], cell, more)), value)
         if PLACEHOLDER.search(text):
-            return self.fill(text, cell, typed=typed, **more)
+            return self.fill(text, cell, typed=typed, more=more)
         return value_of(text) if typed else text
 
-    def _lookup(self, name: str, cell: Cell, more: Mapping[str, str]) -> Any:
+    def _lookup(self, name: str, cell: Cell, more: Names) -> Any:
         kind, _, other = name.partition(":")
         conditions = self.study.file.conditions
         if kind in ("weights", "folder") and other in conditions:
@@ -274,12 +276,12 @@ class Runs:
         if folder.exists():
             shutil.rmtree(folder)  # of an attempt that failed
         folder.mkdir(parents=True)
-        return self._shell(commands, cell, prepared=str(folder))
+        return self._shell(commands, cell, {"prepared": str(folder)})
 
-    def _shell(self, commands: Sequence[Sequence[str]], cell: Cell, **more: str) -> list[str]:
+    def _shell(self, commands: Sequence[Sequence[str]], cell: Cell, more: Names) -> list[str]:
         """Return one command line that runs commands in turn, up to the first that fails."""
         lines = [
-            shlex.join(str(self.fill(word, cell, **more)) for word in command)
+            shlex.join(str(self.fill(word, cell, more=more)) for word in command)
             for command in commands
         ]
         return ["sh", "-ec", "\n".join(lines)]

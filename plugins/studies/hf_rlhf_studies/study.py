@@ -16,6 +16,10 @@ PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.:/+=-]*)\}")
 """`{seed}`, `{weights:sft3}`: the innermost ones, so that one may stand within another."""
 
 
+Place = Callable[[Sequence[str | int]], str]
+"""Tells where a key was written."""
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -139,7 +143,7 @@ class Study:
         cls,
         values: Mapping[str, Any],
         source: Path,
-        where: Callable[[Sequence[str | int]], str] | None = None,
+        where: Place | None = None,
         problems: Sequence[Problem] = (),
     ) -> "Study":
         """Check a study's content; `where` tells the place of a key. Raises ConfigError."""
@@ -185,7 +189,8 @@ def _inherited(file: StudyFile, name: str) -> Condition:
     return parent.model_copy(update={**own, "label": condition.label, "like": None})
 
 
-def _problems(file: StudyFile, place: Callable[[Sequence[str | int]], str]) -> Iterator[Problem]:
+def _problems(file: StudyFile, place: Place) -> Iterator[Problem]:
+    at: tuple[str | int, ...]
     names = list(file.conditions)
     for key in [*names, *file.blocks, *file.prepare]:
         if key and not NAME.fullmatch(key):
@@ -211,7 +216,7 @@ def _problems(file: StudyFile, place: Callable[[Sequence[str | int]], str]) -> I
             yield from _unknown(place, at, one, [*names, *file.prepare])
 
 
-def _circles(file: StudyFile, place: Callable[[Sequence[str | int]], str]) -> Iterator[Problem]:
+def _circles(file: StudyFile, place: Place) -> Iterator[Problem]:
     for key in ("like", "start"):
         for name in file.conditions:
             seen, current = [name], getattr(file.conditions[name], key)
@@ -225,7 +230,7 @@ def _circles(file: StudyFile, place: Callable[[Sequence[str | int]], str]) -> It
 
 
 def _unknown(
-    place: Callable[[Sequence[str | int]], str],
+    place: Place,
     path: Sequence[str | int],
     name: str | None,
     known: Sequence[str],
@@ -237,7 +242,7 @@ def _unknown(
 
 
 def _unknown_blocks(
-    place: Callable[[Sequence[str | int]], str],
+    place: Place,
     path: Sequence[str | int],
     blocks: Sequence[str] | None,
     file: StudyFile,
@@ -246,11 +251,15 @@ def _unknown_blocks(
         yield from _unknown(place, (*path, "blocks"), block, list(file.blocks))
 
 
-def _problem(error: Any, place: Callable[[Sequence[str | int]], str]) -> Problem:
+def _problem(error: Any, place: Place) -> Problem:
     """Turn one of pydantic's errors into a problem, with a near name for an unknown key."""
     path = [part for part in error["loc"] if part not in ("str", "dict[str,any]")]
     if error["type"] == "extra_forbidden":
-        model = {"conditions": Condition, "prepare": Preparation, "questions": Question}
+        model: dict[str, type[_Part]] = {
+            "conditions": Condition,
+            "prepare": Preparation,
+            "questions": Question,
+        }
         model |= {"controls": Control}
         fields = (model.get(str(path[0]), StudyFile) if len(path) > 1 else StudyFile).model_fields
         known = [field.alias or name for name, field in fields.items()]
