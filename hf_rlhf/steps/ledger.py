@@ -94,17 +94,17 @@ class Ledger:
         entries = self.entries()
         if (entry := entries.get(step)) is None:
             return None
-        found = [] if inputs is None else differences(entry["inputs"], inputs)
+        result = [] if inputs is None else differences(entry["inputs"], inputs)
         known_steps = entry["after"]
         if after is not None and set(after) != set(known_steps):
-            found.append(f"it reads other steps ({', '.join(known_steps)} -> {', '.join(after)})")
+            result.append(f"it reads other steps ({', '.join(known_steps)} -> {', '.join(after)})")
         for other, known in known_steps.items():
             if self.reasons(other) != []:
-                found.append(f"step {other} is not up to date")
+                result.append(f"step {other} is not up to date")
             elif entries[other]["digest"] != known:
-                found.append(f"step {other} has a new result")
+                result.append(f"step {other} has a new result")
         current = self._output_digests(entry["outputs"])
-        return found + [f"output {line}" for line in differences(entry["outputs"], current)]
+        return result + [f"output {line}" for line in differences(entry["outputs"], current)]
 
     def entry(self, step: str) -> dict[str, Any]:
         """Return all that is recorded of a step that is done: inputs, result, notes, outputs.
@@ -114,7 +114,9 @@ class Ledger:
         if (reasons := self.reasons(step)) == []:
             return self.entries()[step]
         what = "is not done yet" if reasons is None else f"is not up to date ({'; '.join(reasons)})"
-        cure = ", then ".join(self.command(one) if self.command else one for one in self._due(step))
+        cure = ", then ".join(
+            self.command(item) if self.command else item for item in self._due(step)
+        )
         raise RunFolderError(f"{self.folder}: step {step} {what}. First: {cure}")
 
     def result(self, step: str) -> dict[str, Any]:
@@ -127,9 +129,9 @@ class Ledger:
         entry = self.entries().get(step)
         if entry is None or not (lines := differences(entry["inputs"], inputs)):
             return
-        shown = "".join(f"\n  - {line}" for line in lines)
+        text = "".join(f"\n  - {line}" for line in lines)
         raise RunFolderError(
-            f"{self.folder} holds step {step} done with other settings (there -> here):{shown}\n"
+            f"{self.folder} holds step {step} done with other settings (there -> here):{text}\n"
             f"Choose another {self.folder_option}, or add --overwrite."
         )
 
@@ -173,7 +175,7 @@ class Ledger:
                 if replaces and old is not None:
                     self._write({**self.entries(), step: old})
                 raise
-            made: dict[str, Any] = plain(
+            created: dict[str, Any] = plain(
                 {
                     "inputs": inputs,
                     "after": known,
@@ -181,7 +183,7 @@ class Ledger:
                     "result": recording.result,
                 }
             )
-            entry = {**made, "notes": plain(recording.notes), "digest": digest(made)}
+            entry = {**created, "notes": plain(recording.notes), "digest": digest(created)}
             self._write({**self.entries(), step: {**entry, "finished": now()}})
 
     def remove(self, step: str) -> None:
@@ -192,7 +194,7 @@ class Ledger:
         """Return the steps to do until `step` is done, in order; it is the last."""
         entry = self.entries().get(step)
         before = entry["after"] if entry else ()
-        due = [one for other in before if self.reasons(other) != [] for one in self._due(other)]
+        due = [item for other in before if self.reasons(other) != [] for item in self._due(other)]
         return [*dict.fromkeys(due), step]
 
     def _relative(self, path: Path) -> str:
@@ -200,14 +202,14 @@ class Ledger:
 
     def _output_digests(self, names: Any) -> dict[str, Any]:
         """Return digests by name: of a file one, of a folder one for each file, else none."""
-        found: dict[str, Any] = {}
+        digests: dict[str, Any] = {}
         for name in names:
             path = self.folder / name
             if path.is_dir():
-                found[name] = file_digests(path)
+                digests[name] = file_digests(path)
             elif path.exists():
-                found[name] = file_digest(path)
-        return found
+                digests[name] = file_digest(path)
+        return digests
 
     def _write(self, steps: Mapping[str, Any]) -> None:
         atomic_write_json(self.path, {"schema": SCHEMA, "steps": steps})

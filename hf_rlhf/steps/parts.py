@@ -30,9 +30,9 @@ class PartFiles:
         process may call this or `reset`, while the others wait.
         """
         if lines := self._differences(inputs):
-            shown = "".join(f"\n  - {line}" for line in lines)
+            text = "".join(f"\n  - {line}" for line in lines)
             raise RunFolderError(
-                f"{self.folder} holds parts of other work. What differs (there -> here):{shown}\n"
+                f"{self.folder} holds parts of other work. What differs (there -> here):{text}\n"
                 f"Choose another {folder_option}, or delete that folder."
             )
         atomic_write_json(self.folder / INPUTS, plain(inputs))

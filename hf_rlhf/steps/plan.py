@@ -44,14 +44,14 @@ class StepStatus:
 
 def plan_steps(ledger: Ledger, steps: Sequence[Step]) -> list[StepStatus]:
     """Return how each step stands; `waiting` is one that reads what an earlier one will change."""
-    found: dict[str, StepStatus] = {}
+    statuses: dict[str, StepStatus] = {}
     for step in steps:
-        due = [name for name in step.after if name in found and found[name].state != "done"]
+        due = [name for name in step.after if name in statuses and statuses[name].state != "done"]
         if due:
-            found[step.name] = StepStatus(step, "waiting", (f"for {', '.join(due)}",))
+            statuses[step.name] = StepStatus(step, "waiting", (f"for {', '.join(due)}",))
         else:
-            found[step.name] = _status(ledger, step, step.current_inputs())
-    return list(found.values())
+            statuses[step.name] = _status(ledger, step, step.current_inputs())
+    return list(statuses.values())
 
 
 def run_steps(

@@ -46,8 +46,8 @@ def check(folder: StudyFolder, cells: Sequence[Cell]) -> dict[tuple[str, str], d
         return {}
     print(f"checking {len(chosen)} cells", flush=True)
     plans = _asked(folder.runs, [_run_file(folder.runs, cell) for cell in chosen])
-    found = [_titled(folder.runs, cell) for cell in chosen]
-    if problems := _by_cell(found, [plan["problems"] for plan in plans]):
+    titles = [_titled(folder.runs, cell) for cell in chosen]
+    if problems := _by_cell(titles, [plan["problems"] for plan in plans]):
         raise ConfigError(problems)
     by_condition = {
         (cell.block, cell.condition): plan for cell, plan in zip(chosen, plans, strict=True)
@@ -108,10 +108,12 @@ def _from_json(content: Mapping[str, Any]) -> RunFile:
     )
 
 
-def _by_cell(titles: Sequence[str], found: Sequence[Sequence[Sequence[str]]]) -> list[Problem]:
+def _by_cell(
+    titles: Sequence[str], problems_of: Sequence[Sequence[Sequence[str]]]
+) -> list[Problem]:
     """Return each problem once, with the cells that have it unless all do."""
     cells_with: dict[tuple[str, ...], list[str]] = {}
-    for title, problems in zip(titles, found, strict=True):
+    for title, problems in zip(titles, problems_of, strict=True):
         for problem in problems:
             cells_with.setdefault(tuple(problem), []).append(title)
     return [
@@ -154,7 +156,7 @@ def _check_space(
 def main(request: str, answer: str) -> int:
     """Answer for each run file with its plan, or with every problem that it has."""
     content = json.loads(Path(request).read_text(encoding="utf-8"))
-    plans = [plan_of(_from_json(one), content["held_out"]) for one in content["files"]]
+    plans = [plan_of(_from_json(file), content["held_out"]) for file in content["files"]]
     if os.environ.get("RANK", "0") == "0":
         atomic_write_json(answer, plans)
     return 0
@@ -173,7 +175,9 @@ def plan_of(file: RunFile, held_out: bool) -> dict[str, Any]:
     try:
         run, phases = prepare_all(file, None)
     except ConfigError as error:
-        return {"problems": [[one.where, one.what, one.fix] for one in error.problems]}
+        return {
+            "problems": [[problem.where, problem.what, problem.fix] for problem in error.problems]
+        }
     except HfRlhfError as error:
         return {"problems": [[file.name, str(error), ""]]}
     evaluation = run.spec.evaluation
@@ -181,9 +185,9 @@ def plan_of(file: RunFile, held_out: bool) -> dict[str, Any]:
         fix = "Add an `evaluation` section; it may be as short as `evaluation: {rows: 100}`."
         return {"problems": [["evaluation", "is missing: a study compares what it measures.", fix]]}
     runs = list(phases.values()) or [run]
-    steps = sum(planned_steps(one) for one in runs)
+    steps = sum(planned_steps(run) for run in runs)
     try:
-        size = sum(disk_need(one, planned_steps(one)).total for one in runs)
+        size = sum(disk_need(run, planned_steps(run)).total for run in runs)
     except ValueError:  # no causal language model, whose size is not known beforehand
         size = 0
     rows = rows_digest(run.dataset[evaluation.split]) if evaluation else None

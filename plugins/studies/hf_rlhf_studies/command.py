@@ -122,7 +122,7 @@ def _run(content: Study, out: Path, options: argparse.Namespace, argv: Sequence[
         stopped = perform(folder, tasks, options.jobs, redo=options.redo)
         results = collect(folder)
         write_report(results, folder.out)
-        failed = [one for one in folder.statuses(tasks) if one.state != "done"]
+        failed = [status for status in folder.statuses(tasks) if status.state != "done"]
     return end(failed, stopped, ["hf-rlhf", "study", *argv])
 
 
@@ -134,7 +134,7 @@ def _chosen(content: Study, options: argparse.Namespace) -> tuple[list[Cell], li
         return [], [Problem("--seeds (command line)", f"{options.seeds!r} is no list of seeds.")]
     words = [word for word in options.only.split(",") if word]
     cells = content.cells(seeds)
-    chosen = [one for one in cells if not words or any(word in one.folder for word in words)]
+    chosen = [cell for cell in cells if not words or any(word in cell.folder for word in words)]
     if chosen:
         return chosen, []
     names = ", ".join(content.file.conditions)
@@ -145,7 +145,7 @@ def _chosen(content: Study, options: argparse.Namespace) -> tuple[list[Cell], li
 def _to_run(folder: StudyFolder, tasks: Sequence[Task]) -> list[Cell]:
     """Return the cells whose runs are still to do."""
     statuses = folder.statuses([task for task in tasks if task.kind == "run"])
-    return [one.task.cell for one in statuses if one.state != "done" and one.task.cell]
+    return [status.task.cell for status in statuses if status.state != "done" and status.task.cell]
 
 
 def show_plan(folder: StudyFolder, tasks: Sequence[Task]) -> None:
@@ -164,21 +164,21 @@ def perform(
     Raises RunFolderError when runs are stale and are not to be done anew.
     """
     statuses = folder.statuses(tasks)
-    stale = [one for one in statuses if one.state == "stale"]
-    kept = [one for one in stale if one.task.kind != "measure"]
-    if kept and not redo:
-        shown = "".join(f"\n  - {one.task.step}: {one.why}" for one in kept)
+    stale = [status for status in statuses if status.state == "stale"]
+    remaining = [entry for entry in stale if entry.task.kind != "measure"]
+    if remaining and not redo:
+        text = "".join(f"\n  - {entry.task.step}: {entry.why}" for entry in remaining)
         raise RunFolderError(
-            f"{folder.out} has results of other settings (there -> here):{shown}\nPut the study "
+            f"{folder.out} has results of other settings (there -> here):{text}\nPut the study "
             "file back as it was, choose another `--out`, or add --redo: it deletes these runs "
             "and does them anew."
         )
-    for one in stale:
-        folder.discard(one.task)
-    todo = [one.task for one in statuses if one.state != "done"]
-    await_orphans([one.output for one in todo if one.kind == "run"])
+    for item in stale:
+        folder.discard(item.task)
+    todo = [status.task for status in statuses if status.state != "done"]
+    await_orphans([entry.output for entry in todo if entry.kind == "run"])
     queue = _Queue(
-        folder, todo, {one.task.step for one in statuses if one.state == "done"}, at_once
+        folder, todo, {status.task.step for status in statuses if status.state == "done"}, at_once
     )
     return run_jobs(queue.next_job, at_once, queue.ended) if todo else None
 
@@ -269,8 +269,8 @@ def _held_out_total(task: Task) -> str:
 
 def end(failed: Sequence[TaskStatus], stopped: int | None, command: Sequence[str]) -> int:
     """Print what is not done, and how to continue; return the exit status."""
-    for one in failed:
-        print(_line(one))
+    for item in failed:
+        print(_line(item))
     if stopped is not None:
         print(f"stopped; the same command continues: {shlex.join(command)}", file=sys.stderr)
         return INTERRUPTED if stopped == signal.SIGINT else TERMINATED
@@ -287,9 +287,9 @@ def _status(folder: StudyFolder) -> int:
             f"{folder.out} is not a study's folder. Name the `--out` of its `study run`."
         )
     statuses = folder.statuses(folder.runs.tasks(folder.runs.study.cells()))
-    for one in statuses:
-        print(_line(one))
-    done = sum(one.state == "done" for one in statuses)
+    for status in statuses:
+        print(_line(status))
+    done = sum(item.state == "done" for item in statuses)
     print(f"{done} of {len(statuses)} tasks are done in {folder.out}")
     return 0
 
@@ -307,10 +307,10 @@ def write_report(results: Results, folder: Path) -> None:
     plots = draw(results, folder)
     atomic_write_text(folder / RESULTS_NAME, markdown(results, plots))
     console = Console(highlight=False, markup=False)
-    for one in answers(results, predicted=True):
-        block = f" ({one.block})" if one.block else ""
-        numbers = f"{one.question.metric} {with_interval(one.difference)}"
-        words = f"{title_of(one.question)}{block}: {one.verdict}; {numbers}"
+    for answer in answers(results, predicted=True):
+        block = f" ({answer.block})" if answer.block else ""
+        numbers = f"{answer.question.metric} {with_interval(answer.difference)}"
+        words = f"{title_of(answer.question)}{block}: {answer.verdict}; {numbers}"
         console.print(words, soft_wrap=True)
     for control in control_results(results):
         name = control.control.name or control.control.condition

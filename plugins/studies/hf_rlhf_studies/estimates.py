@@ -143,20 +143,20 @@ def _draws(seeds: int, clusters: int, draw_seeds: bool) -> tuple[Any, Any]:
     return np.concatenate(by_seed), np.concatenate(by_cluster)
 
 
-def paired(one: Values, other: Values) -> dict[int, list[float | None]]:
+def paired(values: Values, other: Values) -> dict[int, list[float | None]]:
     """Return one minus other, row by row, for the seeds that both have."""
     return {
         seed: [None if a is None or b is None else a - b
-               for a, b in zip(one[seed], other[seed], strict=True)]
-        for seed in one
+               for a, b in zip(values[seed], other[seed], strict=True)]
+        for seed in values
         if seed in other
     }  # fmt: skip
 
 
 def adjusted(p_values: Sequence[float | None]) -> list[float | None]:
     """Return p values adjusted for their number (Holm 1979); None where nothing varies."""
-    found = iter(holm([p for p in p_values if p is not None]))
-    return [None if p is None else next(found) for p in p_values]
+    result = iter(holm([p for p in p_values if p is not None]))
+    return [None if p is None else next(result) for p in p_values]
 
 
 def verdict(
@@ -173,22 +173,15 @@ def verdict(
             a difference larger than `spread`.
         spread: how far the seeds of either condition are apart.
     """
-    found = difference if predicted == "higher" else difference.negative()
-    if found.low <= 0 or found.constant:
-        if found.high < 0:
+    result = difference if predicted == "higher" else difference.negative()
+    if result.low <= 0 or result.constant:
+        if result.high < 0:
             return "no: the other way"
         return "not shown"
     if decision == "signs":
-        if any(value <= 0 for value in found.by_seed.values()):
+        if any(value <= 0 for value in result.by_seed.values()):
             return "not shown: a seed differs"
-        return "yes" if found.mean >= spread else "not shown: within the spread of seeds"
-    if found.t_low <= 0:
+        return "yes" if result.mean >= spread else "not shown: within the spread of seeds"
+    if result.t_low <= 0:
         return "by the bootstrap only"
     return "yes" if p_holm is not None and p_holm < ALPHA else "alone, not among so many"
-
-
-def as_json(found: Estimate | None) -> dict[str, Any] | None:
-    """Return an estimate's numbers by name."""
-    if found is None:
-        return None
-    return {**vars(found), "by_seed": {str(seed): mean for seed, mean in found.by_seed.items()}}

@@ -63,10 +63,10 @@ class StudyFolder:
 
     def statuses(self, tasks: Sequence[Task]) -> list[TaskStatus]:
         """Return how tasks stand, in their order, each after those that it reads."""
-        found: dict[str, TaskStatus] = {}
+        statuses: dict[str, TaskStatus] = {}
         for task in tasks:
-            found[task.step] = self._status(task, found)
-        return list(found.values())
+            statuses[task.step] = self._status(task, statuses)
+        return list(statuses.values())
 
     def _status(self, task: Task, before: Mapping[str, TaskStatus]) -> TaskStatus:
         due = [s for s in task.after if s in before and before[s].state != "done"]

@@ -75,19 +75,19 @@ def run_jobs(
     with _signals_noted() as stop:
         passed_on = 0
         while True:
-            free = sorted(set(range(at_once)) - {one.slot for one in running})
+            free = sorted(set(range(at_once)) - {entry.slot for entry in running})
             while free and stop.signal is None and (job := next_job()) is not None:
                 running.append(_start(job, free.pop(0)))
             if not running:
                 return stop.signal
             if stop.count > passed_on:
                 passed_on = stop.count
-                for one in running:
-                    _send(one.process, signal.SIGTERM if passed_on == 1 else signal.SIGKILL)
+                for item in running:
+                    _send(item.process, signal.SIGTERM if passed_on == 1 else signal.SIGKILL)
             time.sleep(POLL_SECONDS)
-            for one in [one for one in running if _has_ended(one.process, stop)]:
-                running.remove(one)
-                ended(_end_of(one, stop))
+            for item in [entry for entry in running if _has_ended(entry.process, stop)]:
+                running.remove(item)
+                ended(_end_of(item, stop))
 
 
 def _start(job: Job, slot: int) -> _Running:
@@ -163,9 +163,9 @@ def last_error(log: Path, since: int, status: int) -> str:
         file.seek(max(since, log.stat().st_size - _LOG_END))
         text = file.read().decode(errors="replace").rstrip()
     if errors := _ERROR.findall(text):
-        found = errors[-1]
+        result = errors[-1]
     elif status < 0:
-        found = f"killed by {signal.Signals(-status).name}"
+        result = f"killed by {signal.Signals(-status).name}"
     else:
-        found = text.rpartition("\n")[2] or f"exit status {status}"
-    return shorten(found, 400, placeholder=" ...")
+        result = text.rpartition("\n")[2] or f"exit status {status}"
+    return shorten(result, 400, placeholder=" ...")

@@ -38,8 +38,8 @@ def _means(results: Results, block: str, path: Path) -> list[str]:
         labels: list[str] = []
         for name in reversed(conditions):
             gain = results.gain(block, name, metric)
-            if (found := gain or results.of(block, name, metric)) is not None:
-                _draw_estimate(axes, len(labels), found)
+            if (result := gain or results.of(block, name, metric)) is not None:
+                _draw_estimate(axes, len(labels), result)
                 labels.append(results.study.label(name) + ("" if gain else " (value)"))
         axes.axvline(0, color="#999999", lw=0.8)
         axes.set_yticks(range(len(labels)), labels, fontsize=8)
@@ -50,11 +50,11 @@ def _means(results: Results, block: str, path: Path) -> list[str]:
     return [path.name]
 
 
-def _draw_estimate(axes: Any, place: int, found: Estimate) -> None:
-    axes.plot([found.low, found.high], [place, place], color=COLOURS[0], lw=2)
-    axes.plot(found.mean, place, "o", color=COLOURS[0], ms=5)
-    seeds = list(found.by_seed.values())
-    axes.plot(seeds, [place + 0.25] * len(seeds), "|", color=COLOURS[1], ms=6)
+def _draw_estimate(axes: Any, height: int, estimate: Estimate) -> None:
+    axes.plot([estimate.low, estimate.high], [height, height], color=COLOURS[0], lw=2)
+    axes.plot(estimate.mean, height, "o", color=COLOURS[0], ms=5)
+    seeds = list(estimate.by_seed.values())
+    axes.plot(seeds, [height + 0.25] * len(seeds), "|", color=COLOURS[1], ms=6)
 
 
 def _curves(results: Results, block: str, path: Path) -> list[str]:
@@ -117,16 +117,16 @@ def by_value(
     metrics = list(dict.fromkeys(metric for _, metric, _, _ in points))[:PANELS]
     figure, panels = panels_of(len(metrics), 3.6, 3.0)
     for axes, metric in zip(panels, metrics, strict=False):
-        chosen = sorted((one for one in points if one[1] == metric), key=lambda one: one[0])
+        chosen = sorted((point for point in points if point[1] == metric), key=lambda item: item[0])
         x = [value for value, _, _, _ in chosen]
-        means = [found.mean for _, _, found, _ in chosen]
+        means = [estimate.mean for _, _, estimate, _ in chosen]
         error = [
-            [found.mean - found.t_low for _, _, found, _ in chosen],
-            [found.t_high - found.mean for _, _, found, _ in chosen],
+            [estimate.mean - estimate.t_low for _, _, estimate, _ in chosen],
+            [estimate.t_high - estimate.mean for _, _, estimate, _ in chosen],
         ]
         axes.errorbar(x, means, yerr=error, fmt="o-", color=COLOURS[0], capsize=5, lw=1.6, ms=6)
-        for value, _, found, _ in chosen:
-            seeds = list(found.by_seed.values())
+        for value, _, estimate, _ in chosen:
+            seeds = list(estimate.by_seed.values())
             axes.plot([value] * len(seeds), seeds, ".", color=COLOURS[1], ms=5, zorder=3)
         before = [mean for _, _, _, mean in chosen]
         if None not in before:

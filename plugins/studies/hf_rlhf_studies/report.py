@@ -71,30 +71,30 @@ def answers(results: Results, *, predicted: bool) -> list[Answer]:
     p is adjusted for the number of questions in the list.
     """
     file = results.study.file
-    found = []
+    result = []
     for question in file.questions:
         if (question.predicted is not None) != predicted:
             continue
         for block in question.blocks or file.blocks:
             difference = _difference(results, question, block)
             if difference is not None:
-                found.append((question, block, difference))
-    p_values = adjusted([difference.p for _, _, difference in found])
+                result.append((question, block, difference))
+    p_values = adjusted([difference.p for _, _, difference in result])
     return [
         Answer(question, block, difference, p, _verdict(results, question, block, difference, p))
-        for (question, block, difference), p in zip(found, p_values, strict=True)
+        for (question, block, difference), p in zip(result, p_values, strict=True)
     ]
 
 
 def _difference(results: Results, question: Question, block: str) -> Estimate | None:
-    one, other, metric = question.condition, question.against, question.metric
-    if not results.seeds(block, one, *([other] if other else [])):
+    condition, other, metric = question.condition, question.against, question.metric
+    if not results.seeds(block, condition, *([other] if other else [])):
         return None
     if other is None:
-        return results.gain(block, one, metric)
+        return results.gain(block, condition, metric)
     if question.of == "gain":
-        return results.difference_of_gains(block, one, other, metric)
-    return results.difference(block, one, other, metric)
+        return results.difference_of_gains(block, condition, other, metric)
+    return results.difference(block, condition, other, metric)
 
 
 def _verdict(
@@ -124,18 +124,18 @@ def control_results(results: Results) -> Iterator[ControlResult]:
                 yield ControlResult(control, block, rose, fell)
 
 
-def with_interval(found: Estimate | None, sign: str = "+") -> str:
+def with_interval(estimate: Estimate | None, sign: str = "+") -> str:
     """Write a mean with its bootstrap interval, or why there is none."""
-    if found is None:
+    if estimate is None:
         return ""
-    if found.constant:
-        return f"{found.mean:{sign}.3f} (all alike)"
-    return f"{found.mean:{sign}.3f} ({found.low:{sign}.3f} to {found.high:{sign}.3f})"
+    if estimate.constant:
+        return f"{estimate.mean:{sign}.3f} (all alike)"
+    return f"{estimate.mean:{sign}.3f} ({estimate.low:{sign}.3f} to {estimate.high:{sign}.3f})"
 
 
-def t_interval(found: Estimate | None) -> str:
+def t_interval(estimate: Estimate | None) -> str:
     """Write a t interval."""
-    return "" if found is None else f"{found.t_low:+.3f} to {found.t_high:+.3f}"
+    return "" if estimate is None else f"{estimate.t_low:+.3f} to {estimate.t_high:+.3f}"
 
 
 def p_value(p: float | None) -> str:
@@ -187,18 +187,18 @@ def _block(results: Results, block: str) -> Iterator[str]:
     for metric in results.metrics(block):
         rows = []
         for condition in conditions:
-            found = results.of(block, condition, metric)
-            if found is None:
+            result = results.of(block, condition, metric)
+            if result is None:
                 continue
             gain = results.gain(block, condition, metric)
-            by_seed = (gain or found).by_seed
+            by_seed = (gain or result).by_seed
             before = results.values(block, condition, metric, before=True)
             start = results.estimate(before, block, condition, metric) if before else None
             rows.append(
                 [
                     results.study.label(condition),
                     *([f"{start.mean:.3f}"] if start else []),
-                    with_interval(found, ""),
+                    with_interval(result, ""),
                     with_interval(gain),
                     t_interval(gain),
                     *(_seed(by_seed, seed, "+" if gain else "") for seed in seeds),
@@ -206,8 +206,8 @@ def _block(results: Results, block: str) -> Iterator[str]:
             )
         measured_before = bool(rows) and len(rows[0]) == 5 + len(seeds)
         heads = ["condition", *["before"] * measured_before, "after", "change", "its t interval"]
-        shown = table([*heads, *(f"seed {seed}" for seed in seeds)], rows)
-        yield from (f"### {metric}", "", *shown)
+        lines = table([*heads, *(f"seed {seed}" for seed in seeds)], rows)
+        yield from (f"### {metric}", "", *lines)
 
 
 def _seed(by_seed: Mapping[int, float], seed: int, sign: str) -> str:
@@ -221,19 +221,19 @@ def _questions(results: Results) -> Iterator[str]:
         yield f"p is of the t interval, adjusted for these {len(predicted)} questions (Holm 1979)."
         yield from (DECISION[results.study.file.decision], "")
         names = ["question", "block", "metric", "predicted", *heads, "verdict"]
-        rows = [[*_question(one), one.question.predicted or "", *_numbers(one), one.verdict]
-                for one in predicted]  # fmt: skip
+        rows = [[*_question(item), item.question.predicted or "", *_numbers(item), item.verdict]
+                for item in predicted]  # fmt: skip
         yield from table(names, rows, 3)
     if others := answers(results, predicted=False):
         yield from ("## Differences for which nothing was predicted", "")
         yield from (f"p is adjusted for these {len(others)} differences.", "")
-        rows = [[*_question(one), *_numbers(one)] for one in others]
+        rows = [[*_question(other), *_numbers(other)] for other in others]
         yield from table(["difference of", "block", "metric", *heads], rows, 3)
 
 
-def _question(one: Answer) -> list[str]:
-    question = one.question
-    return [title_of(question), one.block or "-", question.metric]
+def _question(answer: Answer) -> list[str]:
+    question = answer.question
+    return [title_of(question), answer.block or "-", question.metric]
 
 
 def title_of(question: Question) -> str:
@@ -243,21 +243,21 @@ def title_of(question: Question) -> str:
     return f"{question.name}: {pair}" if question.name else pair
 
 
-def _numbers(one: Answer) -> list[str]:
-    found = one.difference
-    return [with_interval(found), t_interval(found), p_value(found.p), p_value(one.p_holm)]
+def _numbers(answer: Answer) -> list[str]:
+    result = answer.difference
+    return [with_interval(result), t_interval(result), p_value(result.p), p_value(answer.p_holm)]
 
 
 def _controls(results: Results) -> Iterator[str]:
     rows = [
         [
-            one.control.name or results.study.label(one.control.condition),
-            one.block or "-",
-            f"{one.control.rises}: {with_interval(one.rose)}",
-            f"{one.control.falls}: {with_interval(one.fell)}",
-            one.outcome,
+            result.control.name or results.study.label(result.control.condition),
+            result.block or "-",
+            f"{result.control.rises}: {with_interval(result.rose)}",
+            f"{result.control.falls}: {with_interval(result.fell)}",
+            result.outcome,
         ]
-        for one in control_results(results)
+        for result in control_results(results)
     ]
     if rows:
         yield from ("## Controls", "")
@@ -293,10 +293,10 @@ def _runs(results: Results) -> Iterator[str]:
 
 
 def _by_condition(results: Results) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    result: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for cell, content in results.cells.items():
-        found.setdefault((cell.block, cell.condition), []).append(content)
-    return found
+        result.setdefault((cell.block, cell.condition), []).append(content)
+    return result
 
 
 def _mean(values: Sequence[Any]) -> float | None:

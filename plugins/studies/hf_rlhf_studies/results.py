@@ -29,9 +29,9 @@ class Results:
         self.study = study
         self.plan: Mapping[str, str] | None = content.get("plan")
         self.packages: Mapping[str, Any] = content.get("packages") or {}
-        kept = content["cells"]
-        self.cells = {cell: kept[cell.folder] for cell in study.cells() if cell.folder in kept}
-        self.missing = [cell for cell in study.cells() if cell.folder not in kept]
+        stored = content["cells"]
+        self.cells = {cell: stored[cell.folder] for cell in study.cells() if cell.folder in stored}
+        self.missing = [cell for cell in study.cells() if cell.folder not in stored]
 
     def seeds(self, block: str, *conditions: str) -> list[int]:
         """Return the seeds for which all of these conditions are measured."""
@@ -45,26 +45,26 @@ class Results:
         """Return the metrics to show, or all that some cell of a block measured."""
         cells = [content for cell, content in self.cells.items() if cell.block == block]
         known = list(dict.fromkeys(name for content in cells for name in content["rows"]))
-        shown = self.study.file.metrics
-        return [name for name in shown if name in known] if shown else known
+        chosen = self.study.file.metrics
+        return [name for name in chosen if name in known] if chosen else known
 
     def values(self, block: str, condition: str, metric: str, *, before: bool = False) -> Values:
         """Return a metric's rows by seed, after training or before it."""
         section = "before" if before else "rows"
-        found = {}
+        result = {}
         for seed in self.seeds(block, condition):
             rows = self.cells[Cell(block, condition, seed)].get(section) or {}
             if any(value is not None for value in rows.get(metric, ())):
-                found[seed] = rows[metric]
-        return found
+                result[seed] = rows[metric]
+        return result
 
     def estimate(self, values: Values, block: str, condition: str, metric: str) -> Estimate | None:
         """Return the estimate of values that belong to the rows of a condition."""
         group = metric.partition("/")[0]
         clusters: dict[int, Sequence[str]] = {}
         for seed in values:
-            kept = self.cells[Cell(block, condition, seed)].get("clusters") or {}
-            clusters[seed] = kept.get(group) or kept.get("") or ()
+            stored = self.cells[Cell(block, condition, seed)].get("clusters") or {}
+            clusters[seed] = stored.get(group) or stored.get("") or ()
         file = self.study.file
         return estimate(
             values,
@@ -77,10 +77,10 @@ class Results:
         """Return a condition's mean."""
         return self.estimate(self.values(block, condition, metric), block, condition, metric)
 
-    def difference(self, block: str, one: str, other: str, metric: str) -> Estimate | None:
+    def difference(self, block: str, condition: str, other: str, metric: str) -> Estimate | None:
         """Return one condition minus another, paired by seed and row."""
-        pairs = paired(self.values(block, one, metric), self.values(block, other, metric))
-        return self.estimate(pairs, block, one, metric)
+        pairs = paired(self.values(block, condition, metric), self.values(block, other, metric))
+        return self.estimate(pairs, block, condition, metric)
 
     def gains(self, block: str, condition: str, metric: str) -> Values:
         """Return by how much each row rose over the condition's start, or over its own before."""
@@ -95,29 +95,31 @@ class Results:
         gains = self.gains(block, condition, metric)
         return self.estimate(gains, block, condition, metric) if gains else None
 
-    def difference_of_gains(self, block: str, one: str, other: str, metric: str) -> Estimate | None:
+    def difference_of_gains(
+        self, block: str, condition: str, other: str, metric: str
+    ) -> Estimate | None:
         """Return how much more one condition gained over its start than another over its own."""
-        pairs = paired(self.gains(block, one, metric), self.gains(block, other, metric))
-        return self.estimate(pairs, block, one, metric)
+        pairs = paired(self.gains(block, condition, metric), self.gains(block, other, metric))
+        return self.estimate(pairs, block, condition, metric)
 
     def spread(self, block: str, conditions: Sequence[str], metric: str) -> float:
         """Return the largest distance between two seeds of any of these conditions."""
-        found = [self.of(block, name, metric) for name in conditions]
-        return max((one.spread for one in found if one is not None), default=0.0)
+        estimates = [self.of(block, name, metric) for name in conditions]
+        return max((each.spread for each in estimates if each is not None), default=0.0)
 
-    def incomparable(self, block: str, one: str, other: str, metric: str) -> str:
+    def incomparable(self, block: str, condition: str, other: str, metric: str) -> str:
         """Say why a metric of two conditions is not one measurement, or nothing if it is."""
-        kept = [
+        stored = [
             [c for cell, c in self.cells.items() if (cell.block, cell.condition) == (block, name)]
-            for name in (one, other)
+            for name in (condition, other)
         ]
         for key, why in (
             ("rows_digest", "measured on other rows"),
             ("evaluation", "evaluated with other settings"),
         ):
-            if not all(kept) or kept[0][0].get(key) != kept[1][0].get(key):
+            if not all(stored) or stored[0][0].get(key) != stored[1][0].get(key):
                 return why
-        standards = [(cells[0].get("standards") or {}).get(metric) for cells in kept]
+        standards = [(cells[0].get("standards") or {}).get(metric) for cells in stored]
         return "another standard" if standards[0] != standards[1] else ""
 
 
@@ -216,40 +218,40 @@ def _held_out(runs: Runs, cell: Cell, record: Mapping[str, Any]) -> dict[str, An
     if not section.get("after"):
         return None
     folder = runs.folder(cell) / "evaluation"
-    found: dict[str, dict[str, Any]] = {"before": {}, "after": {}}
+    result: dict[str, dict[str, Any]] = {"before": {}, "after": {}}
     digests = []
-    for stage, rows in found.items():
+    for stage, rows in result.items():
         # Of what the rewards score, and of what the trainer measures itself.
         for path in (folder / f"{stage}.json", folder / f"{stage}_held_out.json"):
             if path.exists():
                 evaluation = Evaluation.load(path)
                 digests.append(evaluation.digest)
                 rows.update(_by_prompt(evaluation))
-    if lost := section["after"].keys() - found["after"].keys():
+    if lost := section["after"].keys() - result["after"].keys():
         raise RunFolderError(
             f"{folder} lacks what its run measured ({', '.join(sorted(lost))}). Put it back, or "
             f"delete {runs.folder(cell)}: the same command then runs it again."
         )
     values = runs.run_file(cell).values
     return {
-        "rows": found["after"],
-        "before": found["before"],
-        "rows_digest": digest(sorted({one for one in digests if one})),
+        "rows": result["after"],
+        "before": result["before"],
+        "rows_digest": digest(sorted({name for name in digests if name})),
         "evaluation": digest(values.get("evaluation")),
-        "standards": {name: digest(standard(values, name)) for name in found["after"]},
+        "standards": {name: digest(standard(values, name)) for name in result["after"]},
     }
 
 
 def _by_prompt(evaluation: Evaluation) -> dict[str, Any]:
     """Return each metric's values, the completions of one prompt averaged."""
     size = evaluation.completions_per_prompt
-    found = {}
+    result = {}
     for name in evaluation.metrics():
         column = [row[name] for row in evaluation.rows]
         groups = (column[at : at + size] for at in range(0, len(column), size))
         known = [[value for value in group if value is not None] for group in groups]
-        found[name] = rounded([sum(group) / len(group) if group else None for group in known])
-    return found
+        result[name] = rounded([sum(group) / len(group) if group else None for group in known])
+    return result
 
 
 def standard(values: Mapping[str, Any], metric: str) -> Any:

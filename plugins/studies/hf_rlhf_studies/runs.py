@@ -92,8 +92,10 @@ class Runs:
         if start is not None and (self.absent_starts or _is_there(start)):
             settings["model_name_or_path"] = start
             # It is of the run file's own model.
-            kept = {key: value for key, value in base.values.items() if key != "model_revision"}
-            base = replace(base, values=kept)
+            own_values = {
+                key: value for key, value in base.values.items() if key != "model_revision"
+            }
+            base = replace(base, values=own_values)
         # A component that is replaced whole comes before settings within it.
         ordered = sorted(settings.items(), key=lambda item: item[0].count("."))
         if condition.placeholders:
@@ -102,8 +104,10 @@ class Runs:
         options += [f"--seed={cell.seed}", f"--output_dir={self.folder(cell)}"]
         file = base.override(options)
         if problems := file.problems[len(base.problems) :]:
-            found = [replace(one, where=f"{cell.folder}: {one.where}") for one in problems]
-            raise ConfigError(found)
+            result = [
+                replace(problem, where=f"{cell.folder}: {problem.where}") for problem in problems
+            ]
+            raise ConfigError(result)
         return file
 
     def run_command(self, cell: Cell) -> list[str]:
@@ -116,18 +120,18 @@ class Runs:
         for cell in self.study.cells():
             preparations = [self._preparation(name, cell) for name in self.study.file.prepare]
             known |= {task.step: task for task in (*preparations, *self._cell_tasks(cell))}
-        found: dict[str, Task] = {}
+        result: dict[str, Task] = {}
 
         def add(task: Task) -> None:
-            if task.step not in found:
+            if task.step not in result:
                 for step in task.after:
                     add(known[step])
-                found[task.step] = task
+                result[task.step] = task
 
         for cell in cells:
             for task in self._cell_tasks(cell):
                 add(known[task.step])
-        return list(found.values())
+        return list(result.values())
 
     def _cell_tasks(self, cell: Cell) -> Iterator[Task]:
         condition = self.study.file.conditions[cell.condition]
@@ -162,10 +166,10 @@ class Runs:
         preparation = self.study.file.prepare[name]
         folder = self.prepared(name, cell)
         after = tuple(
-            self._preparation(one, cell).step
-            if one in self.study.file.prepare
-            else replace(cell, condition=one).folder
-            for one in preparation.after
+            self._preparation(item, cell).step
+            if item in self.study.file.prepare
+            else replace(cell, condition=item).folder
+            for item in preparation.after
         )
         return Task(
             step=folder.relative_to(self.out).as_posix(),
@@ -194,15 +198,17 @@ class Runs:
         for a placeholder that does not exist.
         """
         if isinstance(value, Mapping):
-            return {key: self.fill(one, cell, typed=typed, more=more) for key, one in value.items()}
+            return {
+                key: self.fill(item, cell, typed=typed, more=more) for key, item in value.items()
+            }
         if isinstance(value, list):
-            return [self.fill(one, cell, typed=typed, more=more) for one in value]
+            return [self.fill(item, cell, typed=typed, more=more) for item in value]
         if not isinstance(value, str) or not PLACEHOLDER.search(value):
             return value
         if whole := PLACEHOLDER.fullmatch(value):
-            found = self._lookup(whole[1], cell, more)
-            return self.fill(found, cell, typed=typed, more=more) if found != value else found
-        text = PLACEHOLDER.sub(lambda one: str(self._lookup(one[1], cell, more)), value)
+            lookup = self._lookup(whole[1], cell, more)
+            return self.fill(lookup, cell, typed=typed, more=more) if lookup != value else lookup
+        text = PLACEHOLDER.sub(lambda item: str(self._lookup(item[1], cell, more)), value)
         if PLACEHOLDER.search(text):
             return self.fill(text, cell, typed=typed, more=more)
         return value_of(text) if typed else text
@@ -262,12 +268,12 @@ class Runs:
         words = [word for command in commands for word in command]
         here = self.study.source.parent
         scripts = [word.removeprefix("{here}/") for word in words if word.startswith("{here}/")]
-        found = file_digests(here, scripts) if scripts else {}
+        result = file_digests(here, scripts) if scripts else {}
         values = {
             **self.study.file.blocks[cell.block],
             **self.study.file.conditions[cell.condition].values,
         }
-        return {"commands": commands, "values": values, "scripts": found}
+        return {"commands": commands, "values": values, "scripts": result}
 
     def _fresh_shell(
         self, commands: Sequence[Sequence[str]], cell: Cell, folder: Path

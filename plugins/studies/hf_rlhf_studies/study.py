@@ -16,7 +16,7 @@ PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.:/+=-]*)\}")
 """`{seed}`, `{weights:sft3}`: the innermost ones, so that one may stand within another."""
 
 
-Place = Callable[[Sequence[str | int]], str]
+Locate = Callable[[Sequence[str | int]], str]
 """Tells where a key was written."""
 
 
@@ -143,19 +143,19 @@ class Study:
         cls,
         values: Mapping[str, Any],
         source: Path,
-        where: Place | None = None,
+        where: Locate | None = None,
         problems: Sequence[Problem] = (),
     ) -> "Study":
-        """Check a study's content; `where` tells the place of a key. Raises ConfigError."""
-        place = where or (lambda path: ".".join(map(str, path)))
+        """Check a study's content; `where` locates a key. Raises ConfigError."""
+        locate = where or (lambda path: ".".join(map(str, path)))
         try:
             file = StudyFile.model_validate(dict(values))
         except ValidationError as error:
-            found = [_problem(one, place) for one in error.errors(include_url=False)]
-            raise ConfigError([*problems, *found]) from None
-        found = list(_problems(file, place))
-        if problems or found:
-            raise ConfigError([*problems, *found])
+            result = [_problem(item, locate) for item in error.errors(include_url=False)]
+            raise ConfigError([*problems, *result]) from None
+        result = list(_problems(file, locate))
+        if problems or result:
+            raise ConfigError([*problems, *result])
         conditions = {name: _inherited(file, name) for name in file.conditions}
         return cls(file.model_copy(update={"conditions": conditions}), source)
 
@@ -189,48 +189,48 @@ def _inherited(file: StudyFile, name: str) -> Condition:
     return parent.model_copy(update={**own, "label": condition.label, "like": None})
 
 
-def _problems(file: StudyFile, place: Place) -> Iterator[Problem]:
+def _problems(file: StudyFile, locate: Locate) -> Iterator[Problem]:
     at: tuple[str | int, ...]
     names = list(file.conditions)
     for key in [*names, *file.blocks, *file.prepare]:
         if key and not NAME.fullmatch(key):
             fix = "Use letters, digits and `_ . = + -`: it names a folder."
-            yield Problem(place(("conditions", key)), f"{key!r} is not a name.", fix)
+            yield Problem(locate(("conditions", key)), f"{key!r} is not a name.", fix)
     for name, condition in file.conditions.items():
         at = ("conditions", name)
-        yield from _unknown(place, (*at, "like"), condition.like, names)
+        yield from _unknown(locate, (*at, "like"), condition.like, names)
         if not condition.trained and condition.start is None:
-            yield Problem(place(at), "is not trained and has no `from`.", "Name a model.")
-        yield from _unknown_blocks(place, at, condition.blocks, file)
-    yield from _circles(file, place)
+            yield Problem(locate(at), "is not trained and has no `from`.", "Name a model.")
+        yield from _unknown_blocks(locate, at, condition.blocks, file)
+    yield from _circles(file, locate)
     for number, question in enumerate(file.questions):
         at = ("questions", number)
         for key in ("condition", "against"):
-            yield from _unknown(place, (*at, key), getattr(question, key), names)
-        yield from _unknown_blocks(place, at, question.blocks, file)
+            yield from _unknown(locate, (*at, key), getattr(question, key), names)
+        yield from _unknown_blocks(locate, at, question.blocks, file)
     for number, control in enumerate(file.controls):
-        yield from _unknown(place, ("controls", number, "condition"), control.condition, names)
+        yield from _unknown(locate, ("controls", number, "condition"), control.condition, names)
     for name, preparation in file.prepare.items():
-        for one in preparation.after:
+        for item in preparation.after:
             at = ("prepare", name, "after")
-            yield from _unknown(place, at, one, [*names, *file.prepare])
+            yield from _unknown(locate, at, item, [*names, *file.prepare])
 
 
-def _circles(file: StudyFile, place: Place) -> Iterator[Problem]:
+def _circles(file: StudyFile, locate: Locate) -> Iterator[Problem]:
     for key in ("like", "start"):
         for name in file.conditions:
-            seen, current = [name], getattr(file.conditions[name], key)
-            while current in file.conditions and current not in seen:
-                seen.append(current)
+            visited, current = [name], getattr(file.conditions[name], key)
+            while current in file.conditions and current not in visited:
+                visited.append(current)
                 current = getattr(file.conditions[current], key)
             if current == name:
-                shown = "from" if key == "start" else key
-                what = f"begins with itself: {' -> '.join([*seen, name])}."
-                yield Problem(place(("conditions", name, shown)), what)
+                displayed = "from" if key == "start" else key
+                what = f"begins with itself: {' -> '.join([*visited, name])}."
+                yield Problem(locate(("conditions", name, displayed)), what)
 
 
 def _unknown(
-    place: Place,
+    locate: Locate,
     path: Sequence[str | int],
     name: str | None,
     known: Sequence[str],
@@ -238,20 +238,20 @@ def _unknown(
     if name is not None and name not in known:
         guess = near(name, known)
         fix = f"Did you mean `{guess}`?" if guess else f"There are: {', '.join(known)}."
-        yield Problem(place(path), f"`{name}` does not exist.", fix)
+        yield Problem(locate(path), f"`{name}` does not exist.", fix)
 
 
 def _unknown_blocks(
-    place: Place,
+    locate: Locate,
     path: Sequence[str | int],
     blocks: Sequence[str] | None,
     file: StudyFile,
 ) -> Iterator[Problem]:
     for block in blocks or ():
-        yield from _unknown(place, (*path, "blocks"), block, list(file.blocks))
+        yield from _unknown(locate, (*path, "blocks"), block, list(file.blocks))
 
 
-def _problem(error: Any, place: Place) -> Problem:
+def _problem(error: Any, locate: Locate) -> Problem:
     """Turn one of pydantic's errors into a problem, with a near name for an unknown key."""
     path = [part for part in error["loc"] if part not in ("str", "dict[str,any]")]
     if error["type"] == "extra_forbidden":
@@ -265,5 +265,5 @@ def _problem(error: Any, place: Place) -> Problem:
         known = [field.alias or name for name, field in fields.items()]
         guess = near(str(path[-1]), known)
         fix = f"Did you mean `{guess}`?" if guess else f"Keys: {', '.join(known)}."
-        return Problem(place(path), f"`{path[-1]}` is not a key of a study here.", fix)
-    return Problem(place(path), f"{error['msg'][0].lower()}{error['msg'][1:]}.")
+        return Problem(locate(path), f"`{path[-1]}` is not a key of a study here.", fix)
+    return Problem(locate(path), f"{error['msg'][0].lower()}{error['msg'][1:]}.")

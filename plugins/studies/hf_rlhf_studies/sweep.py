@@ -43,7 +43,7 @@ def sweep(argv: Sequence[str]) -> int:
     folder = request.folder()
     tasks = folder.runs.tasks(request.cells)
     if options.dry_run:
-        todo = [one.task.cell for one in folder.statuses(tasks) if one.state != "done"]
+        todo = [status.task.cell for status in folder.statuses(tasks) if status.state != "done"]
         plans = request.check(folder, [cell for cell in todo if cell])
         show_plan(folder, tasks)
         need = sum(plans[cell.block, cell.condition]["bytes"] for cell in todo if cell)
@@ -51,11 +51,11 @@ def sweep(argv: Sequence[str]) -> int:
         return 0
     with folder.locked():
         folder.begin(folder.runs.study.file.model_dump(by_alias=True), ["sweep", *argv])
-        todo = [one.task.cell for one in folder.statuses(tasks) if one.state != "done"]
+        todo = [status.task.cell for status in folder.statuses(tasks) if status.state != "done"]
         request.check(folder, [cell for cell in todo if cell])
         stopped = perform(folder, tasks, options.jobs)
         write_table(collect(folder), folder, options.metric)
-        left = [one for one in folder.statuses(tasks) if one.state != "done"]
+        left = [status for status in folder.statuses(tasks) if status.state != "done"]
     return end(left, stopped, ["hf-rlhf", "sweep", *argv])
 
 
@@ -91,18 +91,18 @@ class _Request:
         self.file = file.override(overrides)
         axes, problems = parse_axes(options.vary, self.file)
         if config is None:
-            varied = [str(one.path[0]) for one in axes]
+            varied = [str(axis.path[0]) for axis in axes]
             self.file, _ = own_card(self.file, self.file.values, varied=varied)
         self.launch, wrong = launch_words(options.launch)
         self.seeds, not_seeds = parse_seeds(options.seeds, self.file)
         problems += [*wrong, *not_seeds, *self._problems(options)]
         if problems := [*self.file.problems, *problems]:
             raise ConfigError(problems)
-        named = plugin or file.plugin
-        values = {**self.file.values, **({"plugin": named} if named else {})}
+        label = plugin or file.plugin
+        values = {**self.file.values, **({"plugin": label} if label else {})}
         self.base = shared_by_all(replace(self.file, values=values))
         self.combinations, self.metrics = combinations(axes), options.metric
-        stem = f"{(named or '').replace('/', '-')}-{Path(file.name).stem}"
+        stem = f"{(label or '').replace('/', '-')}-{Path(file.name).stem}"
         self.out = options.out or Path("sweeps") / stem
 
     def _problems(self, options: argparse.Namespace) -> Iterator[Problem]:
@@ -116,7 +116,11 @@ class _Request:
     @property
     def cells(self) -> list[Cell]:
         """The cells that are asked for: all of the first seed, then all of the next."""
-        return [Cell("", one.name, seed) for seed in self.seeds for one in self.combinations]
+        return [
+            Cell("", combination.name, seed)
+            for seed in self.seeds
+            for combination in self.combinations
+        ]
 
     def folder(self) -> StudyFolder:
         """Return the sweep's folder, with what is asked for added to what it holds.
@@ -126,13 +130,13 @@ class _Request:
         state = read_state(self.out)
         conditions: dict[str, Any] = dict(state["study"]["conditions"]) if state else {}
         if state and (lines := differences(compared(state["study"]["run"]), self._run())):
-            shown = "".join(f"\n  - {line}" for line in lines)
+            text = "".join(f"\n  - {line}" for line in lines)
             raise RunFolderError(
-                f"{self.out} holds a sweep of another run. What differs (there -> here):{shown}\n"
+                f"{self.out} holds a sweep of another run. What differs (there -> here):{text}\n"
                 "Give this sweep another `--out`, or delete that folder."
             )
-        for one in self.combinations:
-            known = conditions.setdefault(one.name, sweep_condition(one))
+        for combination in self.combinations:
+            known = conditions.setdefault(combination.name, sweep_condition(combination))
             known["seeds"] = list(dict.fromkeys([*known["seeds"], *self.seeds]))
         study = sweep_study(self.base, conditions, self.out)
         return StudyFolder(Runs(study, self.out, self.launch, self.base))
@@ -161,11 +165,11 @@ class _Request:
         return plans
 
 
-def sweep_condition(one: Combination) -> dict[str, Any]:
+def sweep_condition(combination: Combination) -> dict[str, Any]:
     """Return the condition that a cell is, without seeds."""
     return {
-        "label": one.label,
-        "settings": dict(one.settings),
+        "label": combination.label,
+        "settings": dict(combination.settings),
         "placeholders": False,
         "seeds": [],
     }
@@ -177,7 +181,7 @@ def sweep_study(base: RunFile, conditions: Mapping[str, Any], out: Path) -> Stud
         "schema": 1,
         "title": f"Sweep of {base.name}",
         "run": dict(base.values),
-        "seeds": sorted({seed for one in conditions.values() for seed in one["seeds"]}),
+        "seeds": sorted({seed for condition in conditions.values() for seed in condition["seeds"]}),
         "conditions": dict(conditions),
         "reference": next(iter(conditions)),
     }
@@ -194,4 +198,4 @@ def _report(out: Path, metrics: Sequence[str]) -> int:
     folder = StudyFolder(Runs(Study.parse(state["study"], out / "sweep.yaml"), out))
     write_table(collect(folder), folder, metrics)
     tasks = folder.runs.tasks(folder.runs.study.cells())
-    return end([one for one in folder.statuses(tasks) if one.state != "done"], None, [])
+    return end([status for status in folder.statuses(tasks) if status.state != "done"], None, [])

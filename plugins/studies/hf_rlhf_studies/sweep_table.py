@@ -60,8 +60,10 @@ def write_table(results: Results, folder: StudyFolder, metrics: Sequence[str]) -
     from rich.console import Console
 
     lines = [line for name in _shown(results, metrics) for line in lines_of(results, name)]
-    keys = list(dict.fromkeys(key for one in _conditions(results) for key in one.settings))
-    values = [one.settings.get(keys[0]) for one in _conditions(results)]
+    keys = list(
+        dict.fromkeys(key for condition in _conditions(results) for key in condition.settings)
+    )
+    values = [condition.settings.get(keys[0]) for condition in _conditions(results)]
     drawn = bool(lines) and len(keys) == 1 and all(map(_is_number, values))
     (folder.out / PLOT_NAME).unlink(missing_ok=True)
     if drawn:
@@ -170,49 +172,49 @@ def rows_of(lines: Sequence[Line]) -> list[tuple[str, ...]]:
     ]
 
 
-def _interval(found: Estimate, *, signed: bool = False) -> str:
-    content = {"mean": found.mean, "low": found.t_low, "high": found.t_high}
-    rows = found.clusters - found.left_out
-    return interval({**content, "n": len(found.by_seed) * rows}, signed=signed)
+def _interval(estimate: Estimate, *, signed: bool = False) -> str:
+    content = {"mean": estimate.mean, "low": estimate.t_low, "high": estimate.t_high}
+    rows = estimate.clusters - estimate.left_out
+    return interval({**content, "n": len(estimate.by_seed) * rows}, signed=signed)
 
 
 def _terminal_table(lines: Sequence[Line], title: str) -> Any:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    shown = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    rich_table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in HEADINGS:
         justify: Any = "left" if heading in ("metric", "cell") else "right"
-        shown.add_column(heading, justify=justify, overflow="fold", no_wrap=justify == "left")
+        rich_table.add_column(heading, justify=justify, overflow="fold", no_wrap=justify == "left")
     previous = None
     for row in rows_of(lines):
         if previous not in (None, row[0]):
-            shown.add_section()
+            rich_table.add_section()
         previous = row[0]
-        shown.add_row(*row)
-    return shown
+        rich_table.add_row(*row)
+    return rich_table
 
 
 def notes(lines: Sequence[Line]) -> list[str]:
     """Return what a reader of the table must know: method, comparisons, what is not compared."""
-    found = [METHOD]
+    result = [METHOD]
     if any(len(line.after.by_seed) == 1 for line in lines):
-        found.append(ONE_SEED)
+        result.append(ONE_SEED)
     if tested := [line for line in lines if line.p_holm is not None]:
         metrics = len({line.metric for line in tested})
-        found.append(
+        result.append(
             f"{len(tested)} comparisons with the first cell over {metrics} metric"
             f"{'s' * (metrics != 1)}; p is adjusted for those of one metric (Holm 1979), the "
             "intervals are not."
         )
     for why in sorted({line.why_not for line in lines if line.why_not}):
-        names = ", ".join(dict.fromkeys(one.metric for one in lines if one.why_not == why))
-        found.append(f"{names}: not compared, {_explained(why)}")
+        names = ", ".join(dict.fromkeys(line.metric for line in lines if line.why_not == why))
+        result.append(f"{names}: not compared, {_explained(why)}")
     for line in lines:
         if line.after.left_out:
             prompts = f"{line.after.left_out} prompt{'s' * (line.after.left_out != 1)}"
-            found.append(f"{line.metric}, {line.label}: {prompts} left out.")
-    return found
+            result.append(f"{line.metric}, {line.label}: {prompts} left out.")
+    return result
 
 
 def _explained(why: str) -> str:
@@ -235,31 +237,33 @@ def markdown(results: Results, folder: StudyFolder, lines: Sequence[Line], drawn
     if drawn:
         parts += [f"![Means with 95% intervals by value]({PLOT_NAME})", ""]
     rows = []
-    for one in statuses:
-        assert one.task.cell is not None
-        seconds = (folder.state.get("seconds") or {}).get(one.task.step)
-        title, seed = runs.study.label(one.task.cell.condition), str(one.task.cell.seed)
+    for status in statuses:
+        assert status.task.cell is not None
+        seconds = (folder.state.get("seconds") or {}).get(status.task.step)
+        title, seed = runs.study.label(status.task.cell.condition), str(status.task.cell.seed)
         time = "-" if seconds is None else duration(seconds)
-        rows.append([title, seed, one.state, time, one.task.cell.folder])
+        rows.append([title, seed, status.state, time, status.task.cell.folder])
     parts += ["## Runs", "", *table(("cell", "seed", "status", "time", "folder"), rows, 5)]
-    failed = [one for one in statuses if one.why]
-    parts += [f"- {one.task.step}: {one.why}" for one in failed] + [""] * bool(failed)
+    failed = [item for item in statuses if item.why]
+    parts += [f"- {item.task.step}: {item.why}" for item in failed] + [""] * bool(failed)
     parts += ["## Commands", "", "```sh", shlex.join(["hf-rlhf", *folder.state["command"]])]
     parts += ["", "# each run:"]
     parts += [shlex.join(runs.run_command(cell)) for cell in runs.study.cells()]
     parts += ["```", "", "## Packages", ""]
-    shown = ", ".join(f"{name} {version}" for name, version in results.packages.items())
-    return "\n".join([*parts, shown or "No run has finished.", ""])
+    text = ", ".join(f"{name} {version}" for name, version in results.packages.items())
+    return "\n".join([*parts, text or "No run has finished.", ""])
 
 
 def _varied(results: Results) -> list[str]:
     conditions = _conditions(results)
-    found = ["Every run has these keys set, and a seed:", ""]
-    for key in dict.fromkeys(key for one in conditions for key in one.settings):
-        values = dict.fromkeys(str(one.settings[key]) for one in conditions if key in one.settings)
-        found.append(f"- `{key}`: {', '.join(values)}")
+    result = ["Every run has these keys set, and a seed:", ""]
+    for key in dict.fromkeys(key for condition in conditions for key in condition.settings):
+        values = dict.fromkeys(
+            str(condition.settings[key]) for condition in conditions if key in condition.settings
+        )
+        result.append(f"- `{key}`: {', '.join(values)}")
     seeds = results.study.file.seeds
-    return [*found, f"- `seed`: {', '.join(map(str, seeds))}", ""]
+    return [*result, f"- `seed`: {', '.join(map(str, seeds))}", ""]
 
 
 def labels_of(values: Mapping[str, Any]) -> list[str]:

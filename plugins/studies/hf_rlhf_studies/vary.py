@@ -122,15 +122,15 @@ def _values(text: str) -> list[Any]:
         else value
         for value in document.value
     ]
-    shown = [json.dumps(value, sort_keys=True) for value in values]
-    if twice := next((text for text in shown if shown.count(text) > 1), None):
+    displayed = [json.dumps(value, sort_keys=True) for value in values]
+    if twice := next((text for text in displayed if displayed.count(text) > 1), None):
         raise ValueError(f"the value {twice} is there twice.")
     return values
 
 
-def _overlap(one: KeyPath, other: KeyPath) -> bool:
-    shorter = min(len(one), len(other))
-    return one[:shorter] == other[:shorter]
+def _overlap(key_path: KeyPath, other: KeyPath) -> bool:
+    shorter = min(len(key_path), len(other))
+    return key_path[:shorter] == other[:shorter]
 
 
 def numeric(values: Iterable[Any]) -> bool:
