@@ -204,7 +204,7 @@ def _training(record: Mapping[str, Any]) -> dict[str, Any]:
     history = training.get("history") or []
     curve = next((name for name in CURVES if any(name in entry for entry in history)), None)
     return {
-        "commit": f"{str(git.get('commit'))[:12]}{', changed' if git.get('dirty') else ''}",
+        "commit": f"{git['commit'][:12]}{', changed' * bool(git.get('dirty'))}" if git else None,
         "steps": training.get("steps"),
         "training_seconds": training.get("seconds"),
         "packages": environment.get("packages") or {},
