@@ -43,7 +43,7 @@ class Clock:
 
 def ours(job: Mapping[str, Any], clock: Clock) -> Any:
     """Return the trainer that hf_rlhf makes of the job; it is yet to train."""
-    from hf_rlhf.config.run_file import RunFile
+    from hf_rlhf.config import RunFile
     from hf_rlhf.runs.resolve import prepare
 
     learned = {"reward_adapter": job["adapter"]} if job["adapter"] else {}

@@ -1,4 +1,4 @@
-"""Publish under faults: what ours and the client's own functions do when the Hub has a bad day.
+"""Publish under faults: what ours and the client's own functions do when the Hub fails.
 
     python benchmarks/publish_faults.py                 # the faults, on the commit
     python benchmarks/publish_faults.py --every_request # and on each kind of request of a push

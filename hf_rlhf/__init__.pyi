@@ -22,7 +22,7 @@ from .errors import Problem as Problem
 from .errors import PublishError as PublishError
 from .errors import RewardError as RewardError
 from .errors import RunFolderError as RunFolderError
-from .evaluation.evaluate import evaluate as evaluate
+from .evaluation.scoring import evaluate as evaluate
 from .hub.download import pull as pull
 from .hub.publishing import publish as publish
 from .runs.run import Run as Run

@@ -169,10 +169,10 @@ class Trainer(Protocol):
     * `held_out(run, model, model_kwargs) -> Evaluation | None` (classmethod): what it measures on
       the held-out rows, beside the composed rewards or without any. `model` is a folder or a Hub
       id with whole weights, `model_kwargs` are for `from_pretrained`. One row of metrics for each
-      row of the dataset, on every process the same:
-      `hf_rlhf.evaluation.evaluate.measure_rows` does that. Called by all processes, before
-      training and after it, if the run has an `evaluation` section. Every number is finite or
-      None. In place of an Evaluation, None: there is nothing to measure of this model.
+      row of the dataset, on every process the same: `hf_rlhf.evaluation.measure_rows` does that.
+      Called by all processes, before training and after it, if the run has an `evaluation`
+      section. Every number is finite or None. In place of an Evaluation, None: there is nothing
+      to measure of this model.
     * `held_out_metrics: Mapping[str, str]`: what each metric of `held_out` is, for the card.
     * `report() -> Mapping`: JSON of what only it knows, for the record (`training.report`) and the
       card: under each title a list of rows or one mapping. Called after saves and at the end, on

@@ -18,7 +18,7 @@
 `PluginError` and `ConfigError` are raised before any weights are loaded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -56,6 +56,19 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}" + (f" {self.fix}" if self.fix else "")
+
+
+def suggest(name: str, known: Iterable[str]) -> str | None:
+    """Return the one of `known` that `name` was probably meant to be, or None."""
+    import difflib  # imports `re`, which listing what is installed does without
+
+    candidates = sorted(set(known))
+    spelled = name.replace("-", "_").lower()
+    for text in dict.fromkeys((spelled, name)):
+        if close := difflib.get_close_matches(text, candidates, n=1, cutoff=0.65):
+            return close[0]
+    # In a short name two letters that changed places are much of it: `stf` for `sft`.
+    return next((each for each in candidates if sorted(each) == sorted(spelled)), None)
 
 
 class ConfigError(HfRlhfError):

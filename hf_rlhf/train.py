@@ -46,7 +46,7 @@ def train(
         HfRlhfError: as listed in `hf_rlhf.errors`; what was done by then is kept in the folder.
     """
     few_threads()
-    from hf_rlhf.config.run_files import told_as_shipped
+    from hf_rlhf.config.run_files import annotate_shipped_errors
     from hf_rlhf.storage.disk import disk_errors_told
 
     file, shipped = _asked(plugin, run, config, overrides, settings)
@@ -56,7 +56,7 @@ def train(
     else:
         argv = _argv(plugin, run, os.fspath(config) if config else None, overrides)
     with disk_errors_told(Path.cwd()):
-        with told_as_shipped(file, shipped):
+        with annotate_shipped_errors(file, shipped):
             session = _session(file, plugin, settings)
         record: dict[str, Any] = session.go(argv)
         return record
@@ -80,12 +80,12 @@ def dry_run(
         HfRlhfError: as `train` would, before weights load.
     """
     few_threads()
-    from hf_rlhf.config.run_files import told_as_shipped
+    from hf_rlhf.config.run_files import annotate_shipped_errors
 
     file, shipped = _asked(plugin, run, config, overrides, settings)
     expected = file.values.get("expect_world_size")
     count = processes() if processes() > 1 or not isinstance(expected, int) else expected
-    with planned(max(count, 1)), told_as_shipped(file, shipped):
+    with planned(max(count, 1)), annotate_shipped_errors(file, shipped):
         from hf_rlhf.training.dry_run import report_of
 
         report = report_of(file, plugin, list(settings))
@@ -105,8 +105,12 @@ def _asked(
     """Return the run file that is asked for, with all that is put over it, and if it is shipped."""
     from hf_rlhf.config.overrides import merged
     from hf_rlhf.config.run_file import RunFile
-    from hf_rlhf.config.run_files import choose_run_file
-    from hf_rlhf.config.shipped import kept_settings, own_card, without_given
+    from hf_rlhf.config.run_files import (
+        choose_run_file,
+        inherited_settings,
+        without_settings,
+        without_shipped_card,
+    )
     from hf_rlhf.training.library_warnings import ignore_old_names
 
     shipped = None
@@ -117,11 +121,11 @@ def _asked(
         shipped = file.values if config is None else None
     if settings:
         changed = RunFile.from_mapping(merged(file.values, settings), name=file.name)
-        file = replace(changed, shipped=without_given(file, settings))
+        file = replace(changed, shipped=without_settings(file, settings))
     file = file.override(overrides)
     if shipped is not None:
-        file, left_out = own_card(file, shipped, settings.get("card") or ())
-        for note in filter(None, (left_out, kept_settings(file))) if rank() == 0 else ():
+        file, left_out = without_shipped_card(file, shipped, settings.get("card") or ())
+        for note in filter(None, (left_out, inherited_settings(file))) if rank() == 0 else ():
             print(f"note: {note}", flush=True)
     ignore_old_names(file.values)
     return file, shipped is not None

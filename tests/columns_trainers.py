@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from datasets import Dataset, DatasetDict
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
-from hf_rlhf.evaluation.evaluate import held_out_rows, measure_rows, saved_model
+from hf_rlhf.evaluation import held_out_rows, measure_rows, saved_model
 from hf_rlhf.models.loading import policy_arguments
 
 

@@ -6,6 +6,7 @@ them; docs/decisions/index.md lists the decision records.
 """
 
 import html
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, Field, fields
@@ -21,6 +22,7 @@ from hf_rlhf.config.settings import refusals
 DOCS = Path(__file__).parents[1] / "docs"
 FOLDER = DOCS / "reference" / "settings"
 KINDS: tuple[registry.Kind, ...] = ("datasets", "rewards", "judges")
+CODE_OR_LINK = re.compile(r"(`[^`]+`|\[[^]]+\]\(https?://[^)\s]+\))")
 LONGEST_DEFAULT = 60
 """In characters; a longer default is cut."""
 
@@ -168,23 +170,24 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def code(text: str) -> str:
-    """Return text as a code span that may stand in a table."""
-    return "`" + text.replace("|", "\\|") + "`"
+    """Return text as a code span that may stand in a table, where even code must not have a bar."""
+    if "|" not in text:
+        return f"`{text}`"
+    return f"<code>{html.escape(text, quote=False).replace('|', '&#124;')}</code>"
 
 
 def escape(text: str) -> str:
-    """Return plain text, with code spans, so that Markdown and a table leave it as it is."""
-    pieces = text.replace("|", "\\|").split("`")
-    if len(pieces) % 2:  # the odd pieces are code
-        pieces[::2] = [markdown_free(piece) for piece in pieces[::2]]
-        return "`".join(pieces)
-    return markdown_free(text)
+    """Return plain text in Markdown for a table; code spans and links stay what they are."""
+    pieces = CODE_OR_LINK.split(text)  # the odd pieces match
+    pieces[::2] = [markdown_free(piece) for piece in pieces[::2]]
+    pieces[1::2] = [code(piece.strip("`")) if piece[0] == "`" else piece for piece in pieces[1::2]]
+    return "".join(pieces)
 
 
 def markdown_free(text: str) -> str:
     """Return text whose characters mean nothing to Markdown."""
     text = html.escape(text, quote=False)
-    return text.translate({ord(letter): f"\\{letter}" for letter in "*_[]"})
+    return text.translate({ord(letter): f"\\{letter}" for letter in "*_[]|"})
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from hf_rlhf.contracts import Question
 from hf_rlhf.data.rollouts import parse_rollout
 from hf_rlhf.data.sources import read_rows
-from hf_rlhf.evaluation.statistics import bootstrap_mean
+from hf_rlhf.evaluation.statistics import mean_interval
 from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf_refiner.rollouts import expected_rubric, judgements
@@ -84,6 +84,11 @@ def interval(statistic: Callable[[Values], float], groups: Sequence[Values]) -> 
     }
 
 
+def _mean(values: Values) -> dict[str, float | int] | None:
+    interval = mean_interval(values.tolist())
+    return interval.as_json() if interval else None
+
+
 def rollout_verdicts(folder: Path) -> list[dict[str, Any]]:
     """Return one record per rubric: recorded score and votes, and the lexical score."""
     records: list[dict[str, Any]] = []
@@ -124,7 +129,7 @@ def rollout_agreement(folder: Path) -> dict[str, Any]:
             for b, y in (("met", 1), ("unmet", 0))
         },
         "partly_found": int(sum(r["lexical"] == 0.5 for r in judged)),
-        "agreement": bootstrap_mean(list(agreed), resamples=RESAMPLES).as_json(),
+        "agreement": _mean(agreed),
         "agreement_over_rollouts": interval(agreement, by_rollout),
         "kappa": interval(kappa, list(pairs[:, None, :])),
         "always_met_agreement": float(pairs[:, 1].mean()),

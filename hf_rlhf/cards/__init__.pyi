@@ -1,3 +1,7 @@
+from .comparison import markdown_table as markdown_table
+from .comparison import record_comparison as record_comparison
+from .comparison import terminal_table as terminal_table
+from .facts import verdict as verdict
 from .folder_card import tell_weights as tell_weights
 from .folder_card import write_card as write_card
 from .markdown import cell as cell

@@ -118,15 +118,8 @@ def _found(name: str, kind: Kind | None) -> list[tuple[Kind, EntryPoint]]:
     if found:
         return found
     names = sorted({point.name for each in KINDS for point in registry.offered(each)})
-    ours = {
-        each: brings for known in registry.FIRST_PARTY.values() for each, brings in known.items()
-    }
-    if brings := ours.get(name):
-        raise UnknownPlugin(
-            f"Nothing installed is named {name!r}. It is part of {brings}: `pip install {brings}`."
-        )
-    guess = registry.did_you_mean(name, [*names, *ours])
-    raise UnknownPlugin(f"Nothing installed is named {name!r}.{guess} `hf-rlhf list` shows all.")
+    hint = registry.did_you_mean(name, names)
+    raise UnknownPlugin(f"Nothing installed is named {name!r}.{hint} `hf-rlhf list` shows all.")
 
 
 def describe(

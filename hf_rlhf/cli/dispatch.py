@@ -74,8 +74,6 @@ def _plugin_verbs() -> dict[str, EntryPoint]:
 
 def _unknown(verb: str) -> str:
     said = f"hf-rlhf has no verb {verb!r}."
-    if brings := registry.FIRST_PARTY.get("commands", {}).get(verb):
-        return f"{said} It is part of {brings}: `pip install {brings}`."
     if verb == "train":
         return f"{said} {_TO_TRAIN}"
     shared = [name for name in _plugin_verbs() if name.rpartition("/")[2] == verb]
@@ -84,7 +82,7 @@ def _unknown(verb: str) -> str:
     for kind in registry.KINDS:
         if any(point.name == verb for point in registry.offered(kind)):
             return f"{said} It is one of the {kind}: `hf-rlhf describe {verb}`."
-    known = [*BUILT_IN, *_plugin_verbs(), *registry.FIRST_PARTY["commands"]]
+    known = [*BUILT_IN, *_plugin_verbs()]
     return f"{said}{registry.did_you_mean(verb, known)} `hf-rlhf --help` lists all."
 
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_rlhf.config import yaml as plain_yaml
-from hf_rlhf.config.validation import near
-from hf_rlhf.config.yaml import MAX_DEPTH, KeyPath, dotted
-from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.config.values import MAX_DEPTH, KeyPath, dotted
+from hf_rlhf.errors import ConfigError, Problem, suggest
 from hf_rlhf.storage.secrets import REDACTED, scrub
 
 _INDEX = re.compile(r"[0-9]{1,6}")
@@ -36,17 +35,19 @@ def apply(
     origins: Mapping[KeyPath, str],
 ) -> Overridden:
     """Return copies of the arguments with the options in `argv` applied, the last one winning."""
-    result = Overridden(copy.deepcopy(dict(values)), dict(lines), dict(origins))
+    result = Overridden(dict(values), dict(lines), dict(origins))
     for option, text in _options(argv, result.problems):
         try:
             value = True if text is None else value_of(text)
-            made, path = _assign(result.values, option.removeprefix("--").split("."), value)
+            changed = copy.deepcopy(result.values)  # which a path that leads nowhere leaves alone
+            containers, path = _assign(changed, option.removeprefix("--").split("."), value)
         except ValueError as error:
             result.problems.append(Problem(f"{option} (command line)", str(error)))
             continue
-        for known in (result.lines, result.origins):
-            _forget(known, path)
-        result.origins |= dict.fromkeys((*made, path), option)
+        result.values = changed
+        _forget(result.lines, path)
+        _forget(result.origins, path)
+        result.origins |= dict.fromkeys((*containers, path), option)
     return result
 
 
@@ -87,19 +88,19 @@ def without_secrets(argv: Sequence[str]) -> list[str]:
 
 
 def _options(argv: Sequence[str], problems: list[Problem]) -> Iterator[tuple[str, str | None]]:
-    place = 0
-    while place < len(argv):
-        token = argv[place]
-        place += 1
+    index = 0
+    while index < len(argv):
+        token = argv[index]
+        index += 1
         option, equals, text = token.partition("=")
         if not option.startswith("--") or option == "--":
             fix = "Options are written `--key value`."
             problems.append(Problem(f"{token} (command line)", "is not an option.", fix))
         elif equals:
             yield option, text
-        elif place < len(argv) and not argv[place].startswith("--"):
-            yield option, argv[place]
-            place += 1
+        elif index < len(argv) and not argv[index].startswith("--"):
+            yield option, argv[index]
+            index += 1
         else:
             yield option, None
 
@@ -107,37 +108,32 @@ def _options(argv: Sequence[str], problems: list[Problem]) -> Iterator[tuple[str
 def _assign(
     root: dict[str, Any], segments: Sequence[str], value: Any
 ) -> tuple[list[KeyPath], KeyPath]:
-    """Set one key in place. Return the paths of containers that were made, and the key's path."""
+    """Set one key in place. Return the paths of new containers, and the key's path."""
     if not all(segments):
         raise ValueError("has an empty part between its dots.")
     if len(segments) > MAX_DEPTH:
         raise ValueError(f"has more than {MAX_DEPTH} parts.")
-    made: list[KeyPath] = []
+    containers: list[KeyPath] = []
     node: Any = root
     path: KeyPath = ()
-    # Nothing is changed until the whole path is known to lead somewhere.
-    changes: list[tuple[Any, str | int, Any]] = []
     for segment, following in zip(segments, [*segments[1:], None], strict=True):
         if not isinstance(node, dict | list):
             raise ValueError(f"`{dotted(path)}` is a single value: it has no `{segment}`.")
-        key = segment if isinstance(node, dict) else _index(node, segment, path)
+        key: Any = segment if isinstance(node, dict) else _index(node, segment, path)
         path = (*path, key)
+        exists = key in node if isinstance(node, dict) else key < len(node)
+        inner = node[key] if exists else None
         if following is None:
-            changes.append((node, key, value))
-            break
-        exists = key in node if isinstance(node, dict) else key < len(node)  # type: ignore[operator]
-        inner = node[key] if exists else None  # type: ignore[index]
-        if inner is None:
+            inner = value
+        elif inner is None:
             inner = [] if _INDEX.fullmatch(following) else {}
-            made.append(path)
-            changes.append((node, key, inner))
-        node = inner
-    for container, key, item in changes:
-        if isinstance(container, list) and key == len(container):
-            container.append(item)
+            containers.append(path)
+        if exists or isinstance(node, dict):
+            node[key] = inner
         else:
-            container[key] = item
-    return made, path
+            node.append(inner)
+        node = inner
+    return containers, path
 
 
 def _index(items: list[Any], segment: str, path: KeyPath) -> int:
@@ -152,7 +148,7 @@ def _index(items: list[Any], segment: str, path: KeyPath) -> int:
     ]
     if segment in labels:
         return labels.index(segment)
-    guess = near(segment, labels)
+    guess = suggest(segment, labels)
     fix = f"Did you mean `{guess}`?" if guess else f"Labels: {', '.join(labels) or 'none'}."
     raise ValueError(f"`{dotted(path)}` has no item labelled `{segment}`. {fix}")
 

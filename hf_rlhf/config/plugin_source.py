@@ -1,6 +1,7 @@
 """What a plugin's source says of it, read and not executed: importing a trainer takes seconds."""
 
 import ast
+import re
 from functools import lru_cache
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
@@ -10,7 +11,7 @@ from typing import Any
 from hf_rlhf.config import registry
 from hf_rlhf.errors import BrokenPlugin
 
-_Named = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def class_in_source(point: EntryPoint) -> ast.ClassDef:
@@ -36,7 +37,7 @@ def source_file(module: str) -> Path | None:
     top, *inner = module.split(".")
     try:
         spec = find_spec(top)
-    except ValueError:  # a module that was made, and has no file
+    except ValueError:  # a module without a file, built in memory
         return None
     if spec is None:
         return None
@@ -56,17 +57,26 @@ def summary(point: EntryPoint) -> str:
     Nothing is imported; what cannot be read has an empty line.
     """
     path = source_file(point.module)
-    try:
-        tree = _parsed(path) if path is not None and path.suffix == ".py" else None
-    except (OSError, SyntaxError, ValueError):
-        tree = None
     texts = []
-    if tree is not None:
-        named = (node for node in tree.body if isinstance(node, _Named) and node.name == point.attr)
-        texts = [*map(ast.get_docstring, named), ast.get_docstring(tree)]
-    if point.dist is not None:
+    try:
+        if path is not None and path.suffix == ".py":
+            source = path.read_text(encoding="utf-8")
+            texts = [_docstring_of(point.attr, source) or ast.get_docstring(ast.parse(source))]
+    except (OSError, SyntaxError, ValueError):
+        pass
+    if point.dist is not None and not any(texts):
         texts.append(point.dist.metadata["Summary"])
     return next((text.strip().splitlines()[0] for text in texts if text and text.strip()), "")
+
+
+def _docstring_of(name: str, source: str) -> str | None:
+    """Return the docstring of a class or function of a module; only that one is parsed."""
+    definition = re.search(rf"^(?:class|(?:async )?def) {re.escape(name)}\b.*\n", source, re.M)
+    if definition is None:
+        return None
+    end = re.compile(r"^[^\s#)\]}]", re.M).search(source, definition.end())
+    block = ast.parse(source[definition.start() : end.start() if end else None]).body[0]
+    return ast.get_docstring(block) if isinstance(block, _Definition) else None
 
 
 @lru_cache

@@ -9,15 +9,14 @@ Names are read from package metadata, so listing them is cheap, and a broken pac
 break a run that does not use it. Code is imported by `load`, for the one name asked for.
 """
 
-import difflib
+import os
+import re
 import sys
 import traceback
-from collections.abc import Iterable
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import Distribution, EntryPoint, distributions
 from typing import Any, Literal, get_args
-
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 
 from hf_rlhf import __version__
 from hf_rlhf.errors import (
@@ -26,55 +25,61 @@ from hf_rlhf.errors import (
     HfRlhfError,
     IncompatiblePlugin,
     UnknownPlugin,
+    suggest,
 )
 
 Kind = Literal["datasets", "rewards", "trainers", "judges", "environments", "commands"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-# What our own packages offer, so that a missing one can be named with the command that brings it.
-FIRST_PARTY: dict[Kind, dict[str, str]] = {
-    "trainers": {
-        "refiner_grpo": "hf-rlhf-refiner",
-        **dict.fromkeys(
-            ("sft", "reward", "dpo", "iterative_dpo", "ppo", "grpo"), "hf-rlhf-classic"
-        ),
-        **dict.fromkeys(("traces_prefix", "traces_only", "traces_progressive"), "hf-rlhf-traces"),
-    },
-    "rewards": {
-        **dict.fromkeys(
-            (
-                *("rubric_judge", "citation_f1", "refiner_reward", "answer_format"),
-                *("answer_length", "snippet_count", "hallucinated_ids", "uncited_share"),
-            ),
-            "hf-rlhf-refiner",
-        ),
-        **dict.fromkeys(("reward_model", "arithmetic_correct", "known_utility"), "hf-rlhf-classic"),
-        "evidence_reliability": "hf-rlhf-roles",
-    },
-    "datasets": {
-        **dict.fromkeys(("refiner_rows", "judged_rollouts", "tiny_world"), "hf-rlhf-refiner"),
-        **dict.fromkeys(("traces", "traces_multihop"), "hf-rlhf-traces"),
-        **dict.fromkeys(
-            ("sft", "preference", "prompts", "arithmetic", "tastes"), "hf-rlhf-classic"
-        ),
-    },
-    "commands": {
-        "hub": "hf-rlhf-local-hub",
-        "eval": "hf-rlhf-classic",
-        "roles": "hf-rlhf-roles",
-        "traces": "hf-rlhf-traces",
-    },
-}
+_GROUP = "hf_rlhf."
+_OUR_REQUIREMENT = re.compile(r"hf[-_.]rlhf\s*(?:\[[^]]*\])?\s*\(?([^;()]*)\)?\s*(;.*)?", re.I)
+_PACKAGES = "The README's table of packages says what each of ours brings."
 
 
 def offered(kind: Kind) -> list[EntryPoint]:
     """Return every component of `kind` that installed packages offer, sorted by name."""
-    return sorted(entry_points(group=f"hf_rlhf.{kind}"), key=lambda point: point.name)
+    return sorted(entry_points(group=f"{_GROUP}{kind}"), key=lambda point: point.name)
+
+
+def entry_points(*, group: str) -> list[EntryPoint]:
+    """Return the entry points of one group in all installed packages."""
+    folders = tuple((path, _changed_at(path)) for path in sys.path)
+    return list(_installed(folders).get(group, ()))
+
+
+def _changed_at(folder: str) -> int:
+    """Return when something was last installed in a folder, or removed; 0 if there is none."""
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
+
+
+@cache
+def _installed(folders: tuple[tuple[str, int], ...]) -> Mapping[str, list[EntryPoint]]:
+    """Read all packages once: importlib.metadata would parse each of them again for each kind."""
+    groups: dict[str, list[EntryPoint]] = {}
+    packages = set()
+    for package in distributions(path=[path for path, _ in folders]):
+        if _GROUP not in (package.read_text("entry_points.txt") or ""):
+            continue
+        name = _normalized(_name_and_version(package)[0])
+        if name not in packages:  # of two on the path the first counts, as for imports
+            packages.add(name)
+            for point in package.entry_points:
+                groups.setdefault(point.group, []).append(point)
+    return groups
 
 
 def package(point: EntryPoint) -> tuple[str, str]:
     """Return the name and version of the package that offers `point`."""
-    return (point.dist.name, point.dist.version) if point.dist else ("an unnamed package", "")
+    return _name_and_version(point.dist) if point.dist else ("an unnamed package", "")
+
+
+@cache
+def _name_and_version(package: Distribution) -> tuple[str, str]:
+    """Return what the metadata says, which importlib.metadata parses anew for each question."""
+    return package.name, package.version
 
 
 def source(point: EntryPoint) -> str:
@@ -94,24 +99,26 @@ def find(kind: Kind, name: str) -> EntryPoint:
     AmbiguousPlugin.
     """
     owner, _, short = name.rpartition("/")
-    found = [
+    points = [
         point
         for point in offered(kind)
-        if point.name == short and (not owner or _same_package(package(point)[0], owner))
+        if point.name == short
+        and (not owner or _normalized(package(point)[0]) == _normalized(owner))
     ]
-    if not found:
+    if not points:
         raise UnknownPlugin(_unknown(kind, name))
-    if len(found) > 1:
-        choices = " or ".join(f"{package(point)[0]}/{short}" for point in found)
+    if len(points) > 1:
+        choices = " or ".join(f"{package(point)[0]}/{short}" for point in points)
         raise AmbiguousPlugin(
-            f"{len(found)} packages offer a {singular(kind)} named {short!r}: "
-            f"{' and '.join(source(point) for point in found)}. Write {choices}."
+            f"{len(points)} packages offer a {singular(kind)} named {short!r}: "
+            f"{' and '.join(source(point) for point in points)}. Write {choices}."
         )
-    return found[0]
+    return points[0]
 
 
-def _same_package(one: str, other: str) -> bool:
-    return canonicalize_name(one) == canonicalize_name(other)
+def _normalized(package: str) -> str:
+    """Return a package's name in the one spelling that PEP 503 gives it."""
+    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def load(kind: Kind, name: str) -> Any:
@@ -158,12 +165,13 @@ def _why_not(point: EntryPoint, error: BaseException) -> tuple[str, str]:
     if isinstance(error, AttributeError) and module is not None:
         first = (point.attr or "").split(".")[0]
         if not hasattr(module, first):
-            guess = difflib.get_close_matches(first, vars(module), n=1)
-            hint = f" Did you mean {guess[0]!r}?" if guess else ""
-            said = f"whose entry point names {point.value!r}, but there is no {first!r}.{hint}"
-            return said, again
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    at, line = place.filename, place.lineno
+            hint = did_you_mean(first, vars(module))
+            return (
+                f"whose entry point names {point.value!r}, but there is no {first!r}.{hint}",
+                again,
+            )
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    at, line = frame.filename, frame.lineno
     # Of an OSError, `filename` is the file that it is about.
     if isinstance(error, SyntaxError):
         at, line = error.filename or at, error.lineno or line
@@ -183,41 +191,47 @@ def provenance(kind: Kind, name: str) -> dict[str, str]:
 def other_core(point: EntryPoint) -> str:
     """Return the range of hf-rlhf that the package of `point` needs, or "" if this one is in it."""
     for text in (point.dist.requires or []) if point.dist else []:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            continue  # a malformed line about something else is not ours to judge
-        if not _same_package(requirement.name, "hf-rlhf"):
-            continue
-        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
-            continue  # of an extra, or for another Python
-        if not requirement.specifier.contains(__version__, prereleases=True):
-            return str(requirement.specifier)
+        match = _OUR_REQUIREMENT.fullmatch(text.strip())
+        if match is None or (match[2] and not _applies(text)):
+            continue  # of something else, of an extra, or for another Python
+        if not _contains(match[1].strip()):
+            return match[1].strip()
     return ""
 
 
+@cache
+def _contains(specifier: str) -> bool:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        return SpecifierSet(specifier).contains(__version__, prereleases=True)
+    except InvalidSpecifier:
+        return True  # a malformed line is not ours to judge
+
+
+def _applies(requirement: str) -> bool:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        marker = Requirement(requirement).marker
+    except InvalidRequirement:
+        return False
+    return marker is None or marker.evaluate({"extra": ""})
+
+
 def _unknown(kind: Kind, name: str) -> str:
-    owner, _, short = name.rpartition("/")
-    said = f"No installed package offers a {singular(kind)} named {name!r}."
-    known = FIRST_PARTY.get(kind, {})
-    if (brings := known.get(short)) and owner in ("", brings):
-        return f"{said} It is part of {brings}: `pip install {brings}`."
-    points = offered(kind)
-    names = [point.name for point in points]
+    short = name.rpartition("/")[2]
+    message = f"No installed package offers a {singular(kind)} named {name!r}."
+    names = [point.name for point in offered(kind)]
     for other in KINDS:
         if other != kind and any(point.name == short for point in offered(other)):
-            said += f" There is a {singular(other)} of that name: it belongs under `{other}`."
-    guess = did_you_mean(short, [*names, *known])
-    return f"{said}{guess} Installed: {', '.join(names) or 'none'} (`hf-rlhf list`)."
+            message += f" There is a {singular(other)} of that name: it belongs under `{other}`."
+    hint = did_you_mean(short, names)
+    listed = f"Installed: {', '.join(names) or 'none'} (`hf-rlhf list`)."
+    return f"{message}{hint} {listed}{'' if hint else f' {_PACKAGES}'}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?", with how to get x if it is ours and not installed, or ""."""
-    close = difflib.get_close_matches(name, dict.fromkeys(known), n=1)
-    if not close:
-        return ""
-    for kind, brought in FIRST_PARTY.items():
-        installed = (point.name for point in offered(kind))
-        if (brings := brought.get(close[0])) and close[0] not in installed:
-            return f" Did you mean {close[0]!r}, of {brings} (`pip install {brings}`)?"
-    return f" Did you mean {close[0]!r}?"
+    """Return " Did you mean 'x'?" for the nearest of `known`, or ""."""
+    close = suggest(name, known)
+    return f" Did you mean {close!r}?" if close else ""

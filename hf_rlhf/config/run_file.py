@@ -1,4 +1,4 @@
-"""Run files: what a user asks for, read with the place of every key, checked all at once.
+"""Run files: YAML with the place of every key, overridden by options and checked all at once.
 
 A run file is YAML, flat like TRL's: a few sections that are ours (`dataset`, `rewards`, ...) and
 beside them, at the top level, the settings of the trainer and the model. The format:
@@ -8,13 +8,12 @@ docs/reference/run-files.md. Nothing here knows a plugin or imports the training
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from hf_rlhf.config import yaml as plain_yaml
+from hf_rlhf.config import yaml
 from hf_rlhf.config.overrides import apply
 from hf_rlhf.config.schema import (
     CardSpec,
@@ -26,29 +25,21 @@ from hf_rlhf.config.schema import (
     PublishSpec,
     RewardSpec,
     RunSpec,
+    TopLevel,
     keys_of,
 )
 from hf_rlhf.config.settings import FORMER
 from hf_rlhf.config.urls import forbidden_url
-from hf_rlhf.config.validation import Unfit, bind, fit, near, unknown
-from hf_rlhf.config.yaml import KeyPath, dotted
-from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.config.validation import (
+    TRAINER_OR_MODEL,
+    InvalidValue,
+    bind,
+    unknown_setting,
+    validate,
+)
+from hf_rlhf.config.values import KeyPath, dotted, from_python, leaves
+from hf_rlhf.errors import ConfigError, Problem, suggest
 from hf_rlhf.storage.secrets import SECRET_PLACE, misplaced_secret
-
-__all__ = [
-    "RESERVED_LABELS",
-    "SCHEMA",
-    "CardSpec",
-    "DatasetSpec",
-    "EvaluationSpec",
-    "GateSpec",
-    "JudgeSpec",
-    "PublishSpec",
-    "RewardSpec",
-    "RunFile",
-    "RunSpec",
-    "keys_of",
-]
 
 SCHEMA = 1
 RESERVED_LABELS = frozenset({"total", "completion_tokens", "truncated"})
@@ -62,12 +53,11 @@ _SECTIONS: dict[str, type] = {
     "publish": PublishSpec,
     "card": CardSpec,
 }
-_TOP = (
-    *("schema", "plugin", "dataset", "judges", "rewards", "gates", "pad_token", *_SECTIONS),
-    *("adapter", "adapter_revision", "expect_world_size", "expect_distributed"),
-    *(item.name for item in fields(Limits)),
-)
+_COMPONENTS = ("dataset", "judges", "rewards", "gates")
+_TOP = ("schema", "plugin", *_COMPONENTS, *_SECTIONS, *keys_of(TopLevel), *keys_of(Limits))
 _ONLY_REWARDS = ("weight", "on_none", "clip")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -87,12 +77,12 @@ class RunFile:
     def read(cls, path: str | Path) -> "RunFile":
         """Read a file. Raises ConfigError if it cannot be read or is not a YAML mapping."""
         path = Path(path)
-        return cls.parse(plain_yaml.read(path), path.name)
+        return cls.parse(yaml.read(path), path.name)
 
     @classmethod
     def parse(cls, text: str, name: str) -> "RunFile":
         """Read `text`; `name` stands for it in messages. Raises ConfigError as `read` does."""
-        document = plain_yaml.load(text, name)
+        document = yaml.load(text, name)
         if not isinstance(document.value, dict):
             what = "is empty." if document.value is None else "is not a mapping of keys to values."
             fix = "A run file begins with `schema: 1` and `plugin: NAME`."
@@ -102,10 +92,10 @@ class RunFile:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], name: str = "python") -> "RunFile":
         """Take a run from Python. Raises ConfigError for values that a run file cannot hold."""
-        document = plain_yaml.from_python(values, name)
-        if document.problems:
-            raise ConfigError(document.problems)
-        return cls(name, {"schema": SCHEMA, **document.value})
+        plain, problems = from_python(values, name)
+        if problems:
+            raise ConfigError(problems)
+        return cls(name, {"schema": SCHEMA, **plain})
 
     @property
     def plugin(self) -> str | None:
@@ -116,6 +106,9 @@ class RunFile:
     def where(self, path: Sequence[str | int]) -> str:
         """Say where `path` was written, or the nearest key above it: `tiny.yaml:14 rewards.0`."""
         path = tuple(path)
+        if path and path not in self.lines and "." in str(path[-1]):  # a value within an argument
+            inner = str(path[-1]).split(".")
+            path = (*path[:-1], *(int(key) if key.isdecimal() else key for key in inner))
         for length in range(len(path), -1, -1):
             above = path[:length]
             if option := self.overrides.get(above):
@@ -147,16 +140,34 @@ class RunFile:
 
     def to_yaml(self) -> str:
         """Return the file with its overrides applied as YAML that `parse` reads back."""
-        return plain_yaml.dump(dict(self.values))
+        return yaml.dump(dict(self.values))
+
+    def typed(self, cls: type[T]) -> T:
+        """Return the content of a file of another format as `cls`, a dataclass or pydantic model.
+
+        A model decides itself whether it takes unknown keys (`extra`); a dataclass never does. For
+        what one value cannot show, `cls` raises ValueError (`__post_init__`, a validator).
+
+        Raises ConfigError with every problem in the file, each with its line and, of an unknown
+        key, the nearest that there is.
+        """
+        problems = list(self.problems)
+        try:
+            result: T = validate(self.values, cls)
+        except InvalidValue as error:
+            problems += [Problem(self.where(path), message) for path, message in error.errors]
+        if problems:
+            raise ConfigError(problems)
+        return result
 
     def spec(
-        self, *, known_settings: Mapping[str, Any], plugin: str | None = None
+        self, *, known_settings: Collection[str], plugin: str | None = None
     ) -> tuple[RunSpec | None, list[Problem]]:
         """Check the file's own sections and the names of its settings.
 
         Args:
-            known_settings: fields of the trainer's Config and of ModelConfig, by name. When it is
-                empty the settings' names are not checked: the trainer could not be loaded.
+            known_settings: names of the fields of the trainer's Config and of ModelConfig. With
+                none the settings' names are not checked: the trainer could not be loaded.
             plugin: the trainer, where the command line and not the file names it.
 
         Returns:
@@ -164,70 +175,54 @@ class RunFile:
             when there is no plugin or dataset to speak of; and every problem. The spec may be run
             only if there are none.
         """
-        return _Checking(self, known_settings, plugin).spec()
+        return _Checker(self, known_settings, plugin).spec()
 
 
-class _Checking:
+class _Checker:
     """One pass over a run file, collecting problems."""
 
-    def __init__(self, file: RunFile, known: Mapping[str, Any], plugin: str | None) -> None:
+    def __init__(self, file: RunFile, known: Collection[str], plugin: str | None) -> None:
         self.file = file
         self.known = known
         self.plugin = plugin or file.plugin
         self.problems = list(file.problems)
 
     def spec(self) -> tuple[RunSpec | None, list[Problem]]:
-        file = self.file
-        self._schema()
-        if self._refused(misplaced_secret, SECRET_PLACE):
+        self._check_schema()
+        if self._report_leaves(misplaced_secret, SECRET_PLACE):
             return None, self.problems  # the others could repeat one
-        self._refused(forbidden_url, "Use the server's own name or address.")
+        self._report_leaves(forbidden_url, "Use the server's own name or address.")
         if self.plugin is None:
             self._report(("plugin",), "is missing or not text.", "Name a trainer: `plugin: NAME`.")
-        settings = {key: value for key, value in file.values.items() if key not in _TOP}
-        for key in [key for key in settings if self.known and key not in self.known]:
-            del settings[key]
-            self.problems.append(self._unknown_setting(key))
-        judges, rewards, gates = self._judges(), self._rewards(), self._gates()
-        self._labels((*rewards, *gates))
+        settings = self._settings()
+        judges, rewards = self._judges(), self._scored("rewards", RewardSpec)
+        gates = self._scored("gates", GateSpec)
+        self._check_labels((*rewards, *gates))
         dataset = self._dataset()
         sections = {key: self._section(key, cls) for key, cls in _SECTIONS.items()}
-        world = self._value("expect_world_size", int)
-        distributed = self._value("expect_distributed", str)
-        asked = {k: v for k, v in file.values.items() if k in _names(Limits) and v is not None}
-        limits = Limits(**self._bound(Limits, asked, (), "the run"))
+        top, limits = self._top_level(TopLevel), self._top_level(Limits)
         if self.plugin is None or dataset is None:
             return None, self.problems
-        plain = {**file.values, "plugin": self.plugin}
-        found = RunSpec(
+        plain = {**self.file.values, "plugin": self.plugin}
+        spec = RunSpec(
             plugin=self.plugin,
             dataset=dataset,
             judges=judges,
             rewards=rewards,
             gates=gates,
             evaluation=sections["evaluation"],
-            publish=self._published(sections["publish"] or PublishSpec()),
+            publish=self._checked_publish(sections["publish"] or PublishSpec()),
             card=sections["card"] or CardSpec(),
-            expect_world_size=world,
-            expect_distributed=distributed,
-            limits=limits,
+            limits=Limits(**limits),
             settings=settings,
             plain=plain,
-            name=file.name,
+            name=self.file.name,
             sha256=hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest(),
-            adapter=self._value("adapter", str),
-            adapter_revision=self._value("adapter_revision", str),
-            pad_token=self._value("pad_token", str),
+            **top,
         )
-        return found, self.problems
+        return spec, self.problems
 
-    def _published(self, spec: PublishSpec) -> PublishSpec:
-        if spec.checkpoints and spec.repo_id is None:
-            where = ("publish", "checkpoints")
-            self._report(where, "is set, but `publish.repo_id` is not.", "Write `repo_id: ID`.")
-        return spec
-
-    def _schema(self) -> None:
+    def _check_schema(self) -> None:
         version = self.file.values.get("schema")
         if version is None:
             self._report(("schema",), "is missing.", f"Write `schema: {SCHEMA}`.")
@@ -237,164 +232,145 @@ class _Checking:
                 fix += " Upgrade with `pip install --upgrade hf-rlhf`."
             self._report(("schema",), f"is {version!r}.", fix)
 
-    def _refused(self, reason: Callable[[KeyPath, Any], str | None], fix: str) -> bool:
+    def _report_leaves(self, reason: Callable[[KeyPath, Any], str | None], fix: str) -> bool:
         """Report each value at any depth for which `reason` returns a problem."""
-        leaves = plain_yaml.leaves(self.file.values)
-        found = [(path, what) for path, value in leaves if (what := reason(path, value))]
-        for path, what in found:
+        reasons = [(path, reason(path, value)) for path, value in leaves(self.file.values)]
+        problems = [(path, what) for path, what in reasons if what]
+        for path, what in problems:
             self._report(path, what, fix)
-        return bool(found)
+        return bool(problems)
+
+    def _settings(self) -> dict[str, Any]:
+        settings = {key: value for key, value in self.file.values.items() if key not in _TOP}
+        unknown = [key for key in settings if self.known and key not in self.known]
+        self.problems += [self._unknown_setting(key) for key in unknown]
+        return {key: value for key, value in settings.items() if key not in unknown}
 
     def _unknown_setting(self, key: str) -> Problem:
-        where = self.file.where((key,))
+        where = self.file.where_key(key)
         if key.startswith("no_") and key[3:] in self.known:
             fix = f"Write `{key[3:]}: false` (`--{key[3:]} false`)."
             return Problem(where, f"`{key}` is not a setting.", fix)
-        if home := FORMER.get(key) or self._home(key):
-            return Problem(where, f"`{key}` is not a setting of the trainer or model.", home)
-        return unknown(where, key, [*_TOP, *self.known], "of the trainer or model")
-
-    def _dataset(self) -> DatasetSpec | None:
-        entry = self._entry(self.file.values.get("dataset"), ("dataset",))
-        if entry is None:
-            return None
-        name, arguments = entry
-        return DatasetSpec(name, arguments, self.file.where(("dataset",)), ("dataset",))
-
-    def _judges(self) -> tuple[JudgeSpec, ...]:
-        found = []
-        for label, value in self._container("judges", dict, "LABEL: {name: ...}").items():
-            path = ("judges", label)
-            if not _LABEL.fullmatch(label):
-                self._report(path, f"{label!r} is not a label.", _LABEL_RULE)
-            elif (entry := self._entry(value, path)) is not None:
-                found.append(JudgeSpec(entry[0], label, entry[1], self.file.where(path), path))
-        return tuple(found)
-
-    def _rewards(self) -> tuple[RewardSpec, ...]:
-        return tuple(self._scored("rewards", RewardSpec))
-
-    def _gates(self) -> tuple[GateSpec, ...]:
-        return tuple(self._scored("gates", GateSpec))
-
-    def _scored(self, section: str, cls: type) -> list[Any]:
-        """Read a list of rewards or gates; the keys that are not ours are the component's own."""
-        own = keys_of(cls)
-        found = []
-        for index, value in enumerate(self._container(section, list, "- name: ...")):
-            path: KeyPath = (section, index)
-            entry = self._entry(value, path)
-            if entry is None:
-                continue
-            name, rest = entry
-            ours = {"name": name, "label": name.rpartition("/")[2]}
-            ours |= {key: rest[key] for key in rest if key in own}
-            arguments = {key: rest[key] for key in rest if key not in own}
-            if cls is GateSpec:
-                for key in [key for key in _ONLY_REWARDS if key in arguments]:
-                    del arguments[key]
-                    what = "is for rewards: a gate only passes or fails."
-                    self._report((*path, key), what, "Remove it, or set `threshold`.")
-            good = self._bound(cls, ours, path, section)
-            self._score_values(good, path)
-            known = {"name": name, "label": f"{section}_{index}", **good}
-            where = self.file.where(path)
-            found.append(cls(**known, arguments=arguments, where=where, path=path))
-        return found
-
-    def _score_values(self, good: Mapping[str, Any], path: KeyPath) -> None:
-        clip = good.get("clip")
-        if clip is not None and clip[0] >= clip[1]:
-            self._report((*path, "clip"), f"is {list(clip)}.", "Write `[low, high]`.")
-
-    def _labels(self, parts: Sequence[RewardSpec | GateSpec]) -> None:
-        first: dict[str, RewardSpec | GateSpec] = {}
-        for part in parts:
-            path = (*part.path, "label")
-            if not _LABEL.fullmatch(part.label):
-                what = f"{part.label!r} is not a label."
-                self._report(path, what, _LABEL_RULE)
-            elif part.label in RESERVED_LABELS:
-                self._report(path, f"{part.label!r} is measured by every run.", "Pick another.")
-            elif part.label in first:
-                other = first[part.label].where
-                what = f"{part.label!r} is already the label of {other}."
-                self._report(path, what, "Give each its own `label:`.")
-            else:
-                first[part.label] = part
-
-    def _section(self, key: str, cls: type) -> Any:
-        value = self.file.values.get(key)
-        if value is None:
-            return None
-        given = self._container(key, dict, "KEY: VALUE")
-        for name in [name for name in given if name not in _names(cls)]:
-            if home := self._home(name):
-                del given[name]
-                self._report((key, name), f"`{name}` is not a setting of `{key}`.", home)
-        return cls(**self._bound(cls, given, (key,), key))
+        if fix := FORMER.get(key) or self._home(key) or "":
+            return Problem(where, f"`{key}` is not a setting of {TRAINER_OR_MODEL}.", fix)
+        return unknown_setting(where, key, [*_TOP, *self.known], TRAINER_OR_MODEL)
 
     def _home(self, key: str) -> str | None:
         """Say where a key belongs that was written elsewhere."""
         if key in self.known or key in _TOP:
             return "It belongs at the top level."
-        section = next((name for name, cls in _SECTIONS.items() if key in _names(cls)), None)
+        section = next((name for name, cls in _SECTIONS.items() if key in keys_of(cls)), None)
         return f"It belongs under `{section}:`." if section else None
 
+    def _dataset(self) -> DatasetSpec | None:
+        path: KeyPath = ("dataset",)
+        entry = self._entry(self.file.values.get("dataset"), path)
+        return entry and DatasetSpec(*entry, self.file.where(path), path)
+
+    def _judges(self) -> tuple[JudgeSpec, ...]:
+        judges = []
+        for label, value in self._container("judges", dict, "LABEL: {name: ...}").items():
+            path: KeyPath = ("judges", label)
+            if not _LABEL.fullmatch(label):
+                self._report(path, f"{label!r} is not a label.", _LABEL_RULE)
+            elif entry := self._entry(value, path):
+                judges.append(JudgeSpec(entry[0], label, entry[1], self.file.where(path), path))
+        return tuple(judges)
+
+    def _scored(self, section: str, cls: Any) -> tuple[Any, ...]:
+        """Read a list of rewards or gates; the keys that are not ours are the component's own."""
+        own = keys_of(cls)
+        parts = []
+        for index, value in enumerate(self._container(section, list, "- name: ...")):
+            path: KeyPath = (section, index)
+            if not (entry := self._entry(value, path)):
+                continue
+            name, rest = entry
+            if cls is GateSpec:
+                for key in [key for key in _ONLY_REWARDS if key in rest]:
+                    del rest[key]
+                    what = "is for rewards: a gate only passes or fails."
+                    self._report((*path, key), what, "Remove it, or set `threshold`.")
+            ours = {"name": name, "label": name.rpartition("/")[2]}
+            ours |= {key: rest[key] for key in rest if key in own}
+            valid = {"label": f"{section}_{index}", **self._bound(cls, ours, path, section)}
+            clip = valid.get("clip")
+            if clip is not None and clip[0] >= clip[1]:
+                self._report((*path, "clip"), f"is {list(clip)}.", "Write `[low, high]`.")
+            arguments = {key: rest[key] for key in rest if key not in own}
+            where = self.file.where(path)
+            parts.append(cls(**valid, arguments=arguments, where=where, path=path))
+        return tuple(parts)
+
+    def _check_labels(self, parts: Sequence[RewardSpec | GateSpec]) -> None:
+        first: dict[str, RewardSpec | GateSpec] = {}
+        for part in parts:
+            path = (*part.path, "label")
+            if not _LABEL.fullmatch(part.label):
+                self._report(path, f"{part.label!r} is not a label.", _LABEL_RULE)
+            elif part.label in RESERVED_LABELS:
+                self._report(path, f"{part.label!r} is measured by every run.", "Pick another.")
+            elif first.setdefault(part.label, part) is not part:
+                what = f"{part.label!r} is already the label of {first[part.label].where}."
+                self._report(path, what, "Give each its own `label:`.")
+
+    def _section(self, key: str, cls: type) -> Any:
+        if self.file.values.get(key) is None:
+            return None
+        values = self._container(key, dict, "KEY: VALUE")
+        for name in [name for name in values if name not in keys_of(cls)]:
+            if home := self._home(name):
+                del values[name]
+                self._report((key, name), f"`{name}` is not a setting of `{key}`.", home)
+        return cls(**self._bound(cls, values, (key,), key))
+
+    def _checked_publish(self, spec: PublishSpec) -> PublishSpec:
+        if spec.checkpoints and spec.repo_id is None:
+            where = ("publish", "checkpoints")
+            self._report(where, "is set, but `publish.repo_id` is not.", "Write `repo_id: ID`.")
+        return spec
+
+    def _top_level(self, cls: type) -> dict[str, Any]:
+        """Check the top-level keys that are fields of `cls`; null stands for the default."""
+        values = self.file.values
+        present = {key: values[key] for key in values if key in keys_of(cls)}
+        return self._bound(cls, {k: v for k, v in present.items() if v is not None}, (), "the run")
+
     def _bound(
-        self, cls: type, given: Mapping[str, Any], path: KeyPath, title: str
+        self, cls: type, values: Mapping[str, Any], path: KeyPath, title: str
     ) -> dict[str, Any]:
-        where = partial(self._inside, path)
-        good, problems = bind(cls, given, where=where, title=title)
+        valid, problems = bind(
+            cls, values, where=lambda key: self.file.where((*path, key)), title=title
+        )
         self.problems += problems
-        return good
+        return valid
 
     def _container(self, key: str, kind: type, example: str) -> Any:
         value = self.file.values.get(key)
-        if value is None:
-            return kind()
-        if not isinstance(value, kind):
+        if value is not None and not isinstance(value, kind):
             word = "a list" if kind is list else "a mapping"
             self._report((key,), f"should be {word}.", f"Write `{example}` under it.")
-            return kind()
-        return kind(value)
+            value = None
+        return kind(value or ())
 
     def _entry(self, value: Any, path: KeyPath) -> tuple[str, dict[str, Any]] | None:
         """Return name and other keys of a component's entry; None, reported, if it has no name."""
         if value is None or value == {}:
-            self._report(
-                path, "is missing." if value is None else "is empty.", "Write `name: NAME`."
-            )
+            what = "is missing." if value is None else "is empty."
+            self._report(path, what, "Write `name: NAME`.")
             return None
         if not isinstance(value, dict):
             shown = value if isinstance(value, str) else "NAME"
             self._report(path, "should be a mapping.", f"Write `name: {shown}` under it.")
             return None
-        rest = dict(value)
-        name = rest.pop("name", None)
+        name = value.get("name")
+        rest = {key: item for key, item in value.items() if key != "name"}
         if not isinstance(name, str) or not name:
-            guess = near("name", [key for key in rest if isinstance(key, str)])
-            fix = f"Is `{guess}` meant?" if guess else "Write `name: NAME`."
+            close = suggest("name", rest)
+            fix = f"Is `{close}` meant?" if close else "Write `name: NAME`."
             self._report((*path, "name"), "is missing or not text.", fix)
             return None
         return name, rest
 
-    def _value(self, key: str, annotation: Any) -> Any:
-        value = self.file.values.get(key)
-        if value is None:
-            return None
-        try:
-            return fit(value, annotation)
-        except Unfit as error:
-            self._report((key,), str(error), "")
-            return None
-
-    def _inside(self, path: KeyPath, key: str) -> str:
-        return self.file.where((*path, key))
-
     def _report(self, path: KeyPath, what: str, fix: str) -> None:
         self.problems.append(Problem(self.file.where(path), what, fix))
-
-
-def _names(cls: type) -> frozenset[str]:
-    return frozenset(item.name for item in fields(cls))

@@ -1,18 +1,34 @@
-"""The run files that plugins ship, and the one that a command line selects."""
+"""Which run file a command means, and what a shipped one keeps when data or model are others.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+The `card` section of a shipped run file (title, intended use, licence, ...) describes the shipped
+run and is left out for another: on the card it would look like the user's own words. Its settings
+(lengths, rates, batch sizes) were chosen for the shipped model and data; those that still apply
+are listed.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from hf_rlhf.config import registry
 from hf_rlhf.config.plugin_source import class_in_source, constant
 from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.errors import BrokenPlugin, ConfigError, Problem
+from hf_rlhf.config.values import KeyPath, dotted, leaves
+from hf_rlhf.errors import BrokenPlugin, ConfigError, Problem, suggest
 
-if TYPE_CHECKING:
-    pass
+SUBJECTS = ("dataset", "model_name_or_path", "adapter")
+"""Keys of a run file that decide what its `card` section is about."""
+_NOT_FITTED = frozenset(
+    {
+        *("schema", "card", "publish", "judges", "rewards", "gates", "dataloader_pin_memory"),
+        *("seed", "rows", "samples", "completions_per_prompt"),
+        *("logging_steps", "save_steps", "save_total_limit"),
+    }
+)
+"""Keys and sections whose numbers suit any model and data."""
 
 
 def run_files(trainer: str) -> dict[str, Path]:
@@ -22,18 +38,32 @@ def run_files(trainer: str) -> dict[str, Path]:
     `plugin` is that trainer. Of two with one name the one in a folder counts. The package itself
     is not imported.
     """
-    from importlib.util import find_spec
-
     point = registry.find("trainers", trainer)
     spec = find_spec(point.module.split(".")[0])
     roots = spec.submodule_search_locations if spec else None
-    found = [
+    paths = [
         path
         for root in roots or ()
         for pattern in ("*.yaml", "*/*.yaml")
         for path in sorted(Path(root, "runs").glob(pattern))
     ]
-    return {path.stem: path for path in found if RunFile.read(path).plugin in (trainer, point.name)}
+    return {path.stem: path for path in paths if RunFile.read(path).plugin in (trainer, point.name)}
+
+
+def default_run(trainer: str) -> str | None:
+    """Return the name of the run file that `--plugin` alone means: the trainer's `default_run`."""
+    shipped = run_files(trainer)
+    if len(shipped) == 1:
+        return next(iter(shipped))
+    name: str | None = None
+    with suppress(BrokenPlugin):  # what is imported there from elsewhere cannot be read there
+        name = constant(class_in_source(registry.find("trainers", trainer)), "default_run")
+    return name or getattr(registry.load("trainers", trainer), "default_run", None)
+
+
+def default_folder(trainer: str, file: str) -> Path:
+    """Return the run folder of a run file that names none."""
+    return Path(f"runs/{trainer.replace('/', '-')}-{Path(file).stem}")
 
 
 def choose_run_file(trainer: str | None, run: str | None, config: str | None) -> RunFile:
@@ -42,44 +72,43 @@ def choose_run_file(trainer: str | None, run: str | None, config: str | None) ->
     Raises ConfigError when they name none, disagree, or name one that does not exist.
     """
     if config is not None and run is not None:
-        raise ConfigError(
-            [Problem("command line", "both --run and --config are given.", "Pick one.")]
-        )
+        raise _refused("command line", "both --run and --config are given.", "Pick one.")
     if config is not None:
-        file = RunFile.read(config)
-        if trainer and file.plugin and file.plugin != trainer:
-            raise ConfigError(
-                [
-                    Problem(
-                        file.where(("plugin",)),
-                        f"is {file.plugin!r}, but --plugin says {trainer!r}.",
-                        "Make them agree, or leave one out.",
-                    )
-                ]
-            )
-        return file
+        return _own_file(trainer, config)
     if trainer is None:
-        raise ConfigError(
-            [Problem("command line", "neither --plugin NAME nor --config FILE is given.")]
-        )
+        what = "neither --plugin NAME nor --config FILE is given."
+        raise _refused("command line", what, "`hf-rlhf list trainers` lists the names.")
     shipped = run_files(trainer)
     name = run or default_run(trainer)
     if name is None or name not in shipped:
-        known = ", ".join(sorted(shipped)) or "none"
-        raise ConfigError(
-            [Problem(f"--run {name}", f"{trainer} ships no such run file.", f"It ships: {known}.")]
-        )
+        close = suggest(name or "", shipped)
+        fix = f"Did you mean `{close}`? " if close else ""
+        fix += f"It ships: {', '.join(sorted(shipped)) or 'none'}."
+        raise _refused(f"--run {name}", f"{trainer} ships no such run file.", fix)
     file = RunFile.read(shipped[name])
     return replace(file, shipped=file.values)
 
 
+def _own_file(trainer: str | None, config: str) -> RunFile:
+    file = RunFile.read(config)
+    if trainer and file.plugin and file.plugin != trainer:
+        what = f"is {file.plugin!r}, but --plugin says {trainer!r}."
+        raise _refused(file.where_key("plugin"), what, "Make them agree, or leave one out.")
+    return file
+
+
+def _refused(where: str, what: str, fix: str) -> ConfigError:
+    return ConfigError([Problem(where, what, fix)])
+
+
 @contextmanager
-def told_as_shipped(file: RunFile, shipped: bool) -> Iterator[None]:
-    """Say in a ConfigError about a run file that the user did not write whose it is."""
+def annotate_shipped_errors(file: RunFile, shipped: bool) -> Iterator[None]:
+    """Add to a ConfigError about a run file that the user did not write whose file it is."""
     try:
         yield
     except ConfigError as error:
-        if not shipped or not any(one.where.startswith(f"{file.name}:") for one in error.problems):
+        in_file = any(problem.where.startswith(f"{file.name}:") for problem in error.problems)
+        if not shipped or not in_file:
             raise
         hint = (
             f"{file.name} is the run file that {file.plugin!r} ships. An option replaces what it "
@@ -88,19 +117,140 @@ def told_as_shipped(file: RunFile, shipped: bool) -> Iterator[None]:
         raise ConfigError(error.problems, hint) from error
 
 
-def default_run(trainer: str) -> str | None:
-    """Return the name of the run file that `--plugin` alone means: the trainer's `default_run`."""
-    shipped = run_files(trainer)
-    if len(shipped) == 1:
-        return next(iter(shipped))
-    try:
-        found = class_in_source(registry.find("trainers", trainer))
-    except BrokenPlugin:  # what is imported there from elsewhere cannot be read there
-        found = None
-    name: str | None = constant(found, "default_run") if found else None
-    return name or getattr(registry.load("trainers", trainer), "default_run", None)
+def without_shipped_card(
+    file: RunFile,
+    shipped: Mapping[str, Any],
+    own: Collection[str] = (),
+    varied: Collection[str] = (),
+) -> tuple[RunFile, str]:
+    """Return `file` without its `card` section if the run has other data or another model.
+
+    Args:
+        file: a shipped run file with overrides applied.
+        shipped: its values before that.
+        own: the keys of `card` that the user set otherwise than by an override.
+        varied: top-level keys that will still be changed.
+
+    Returns:
+        The file, whose `card` keeps only what the user set if the data or model differ; and a note
+        on what was left out and why, empty if nothing was. A different number of rows or seed of
+        the data does not count as a difference.
+    """
+    changed = _changed(file.values, shipped, varied)
+    card = file.values.get("card")
+    if not changed or not isinstance(card, Mapping) or ("card",) in file.overrides:
+        return file, ""
+    options = {path[1] for path in file.overrides if path[0] == "card" and len(path) > 1}
+    if not (left_out := [key for key in card if key not in {*own, *options}]):
+        return file, ""
+    rest = {key: value for key, value in card.items() if key not in left_out}
+    values = {**file.values, "card": rest}
+    return replace(file, values=values), (
+        f"{_differ(changed)} from {file.name}, so its `card` section is left out "
+        f"({', '.join(left_out)}). "
+        "For your own: --card '{title: ..., intended_use: ..., license: ...}'"
+    )
 
 
-def default_folder(trainer: str, file: str) -> Path:
-    """Return the run folder of a run file that names none."""
-    return Path(f"runs/{trainer.replace('/', '-')}-{Path(file).stem}")
+def inherited_settings(file: RunFile) -> str:
+    """Return a note on the numbers and switches of a shipped file that apply to other data.
+
+    Empty for a user's own file, for the run that the file describes, and if all were replaced.
+    """
+    changed = _changed(file.values, file.shipped, ()) if file.shipped is not None else []
+    settings = [
+        f"{dotted(path)} {str(value).lower()}"
+        for path, value in leaves(file.shipped if changed else {})
+        if isinstance(value, (bool, int, float))
+        and not _NOT_FITTED & {*path}
+        and (path[0] != "dataset" or "dataset" in changed)
+        and is_as_shipped(file, path)
+    ]
+    if not settings:
+        return ""
+    return (
+        f"{_differ(changed)} from {file.name}, but these settings of that file still apply: "
+        f"{', '.join(settings)}. To change one: --KEY VALUE"
+    )
+
+
+def without_settings(file: RunFile, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the shipped values without those that are set from Python."""
+    if file.shipped is None:
+        return None
+    return {
+        key: value
+        for key, value in file.shipped.items()
+        if key not in settings or key in SUBJECTS or isinstance(value, Mapping)
+    }
+
+
+def is_as_shipped(file: RunFile, path: KeyPath) -> bool:
+    """Return whether the value at `path` comes from the shipped file and not from the user."""
+    # In phases an option of the top level replaces what each of them says.
+    paths = [path, path[2:]] if path[0] == "phases" else [path]
+    options = (option for option in file.overrides for each in paths if _overlap(option, each))
+    if file.shipped is None or any(options):
+        return False
+    return bool(_at(file.values, path) == _at(file.shipped, path) is not None)
+
+
+def labels_of_rewards(file: RunFile) -> set[str]:
+    """Return the labels of the rewards that a file names, as far as it can be read."""
+    rewards = file.values.get("rewards")
+    return {_label(reward) for reward in rewards} if isinstance(rewards, list) else set()
+
+
+def without_rewards(file: RunFile, labels: Collection[str]) -> RunFile:
+    """Return `file` without the rewards of these labels."""
+    rewards = file.values.get("rewards")
+    if not labels or not isinstance(rewards, list):
+        return file
+    values = {key: value for key, value in file.values.items() if key != "rewards"}
+    if rest := [reward for reward in rewards if _label(reward) not in labels]:
+        values["rewards"] = rest
+    return replace(file, values=values)
+
+
+def _label(reward: Any) -> str:
+    entry = reward if isinstance(reward, Mapping) else {}
+    return str(entry.get("label") or str(entry.get("name")).rpartition("/")[2])
+
+
+def _overlap(path: KeyPath, other: KeyPath) -> bool:
+    """Return whether one path is within the other."""
+    return all(key == its for key, its in zip(path, other, strict=False))
+
+
+def _at(value: Any, path: KeyPath) -> Any:
+    for key in path:
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
+def _changed(
+    values: Mapping[str, Any], shipped: Mapping[str, Any], varied: Collection[str]
+) -> list[str]:
+    return [
+        key
+        for key in SUBJECTS
+        if key in varied or _identity(values.get(key)) != _identity(shipped.get(key))
+    ]
+
+
+def _identity(value: Any) -> Any:
+    """Leave out the numbers of a section: another number of rows is still the same data."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: item
+        for key, item in value.items()
+        if isinstance(item, bool) or not isinstance(item, (int, float))
+    }
+
+
+def _differ(keys: list[str]) -> str:
+    return f"{', '.join(f'`{key}`' for key in keys)} {'differs' if len(keys) == 1 else 'differ'}"

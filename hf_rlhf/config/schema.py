@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from hf_rlhf.config.yaml import KeyPath
+from hf_rlhf.config.values import KeyPath
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,22 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class RunSpec:
+class TopLevel:
+    """The other top-level keys."""
+
+    expect_world_size: int | None = None
+    """The number of processes without which the run refuses to start."""
+    expect_distributed: str | None = None
+    """The type of launch, as accelerate names it, without which the run refuses to start."""
+    adapter: str | None = None
+    """The LoRA adapter that training continues: a folder or a Hub id."""
+    adapter_revision: str | None = None
+    pad_token: str | None = None
+    """The token that pads, for a tokenizer that has none or another: one that it knows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec(TopLevel):
     """A run file whose own sections are in order; names in it are not yet turned into code."""
 
     plugin: str
@@ -143,8 +158,6 @@ class RunSpec:
     evaluation: EvaluationSpec | None
     publish: PublishSpec
     card: CardSpec
-    expect_world_size: int | None
-    expect_distributed: str | None
     limits: Limits
     settings: Mapping[str, Any]
     """Every other key: fields of the trainer's Config and of ModelConfig, not yet checked."""
@@ -153,13 +166,8 @@ class RunSpec:
     name: str
     sha256: str
     """Of `plain`, as JSON with sorted keys."""
-    adapter: str | None = None
-    """The LoRA adapter that training continues: a folder or a Hub id."""
-    adapter_revision: str | None = None
-    pad_token: str | None = None
-    """The token that pads, for a tokenizer that has none or another: one that it knows."""
 
 
 def keys_of(cls: type) -> frozenset[str]:
-    """Return the keys of an entry of class `cls` that are the run's own, not the component's."""
+    """Return the keys that a run file may have for `cls`: of a component, the run's own."""
     return frozenset(item.name for item in fields(cls)) - {"arguments", "where", "path"}

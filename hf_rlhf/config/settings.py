@@ -7,12 +7,13 @@ trainer of a plugin adds its own as `refused_settings` (`hf_rlhf.contracts.Train
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Annotated, Any
 
 from annotated_types import BaseMetadata, Ge, Gt, Le, Lt
 
+from hf_rlhf.config.validation import InvalidValue, Where, validate
 from hf_rlhf.errors import Problem
 
 _OWNED = "is decided by the run itself."
@@ -128,11 +129,10 @@ FORMER: Mapping[str, str] = {
 _LOSS_TOKENS = "has no effect: this trainer's loss does not count tokens over devices."
 _ORDER = "has no effect on the order of rows, which this trainer draws from `seed`."
 _SMOOTHING = "has no effect on this trainer's loss."
-NOISE = (
+_NOISE = (
     "adds noise to what the loss compares, so that {} would be noise.",
     "Leave it out: NEFTune is for supervised fine-tuning.",
 )
-"""Of `neftune_noise_alpha`, for a trainer whose loss compares two passes."""
 
 WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "GRPOTrainer": {
@@ -143,14 +143,14 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "include_num_input_tokens_seen": ("has no effect: TRL counts `num_tokens`.", _OUT),
         "remove_unused_columns": ("takes away the columns that rewards read.", _OUT),
         "neftune_noise_alpha": (
-            NOISE[0].format("the ratio of new and old probabilities"),
-            NOISE[1],
+            _NOISE[0].format("the ratio of new and old probabilities"),
+            _NOISE[1],
         ),
     },
     "DPOTrainer": {
         "label_smoothing_factor": (_SMOOTHING, "Set `label_smoothing`."),
         "average_tokens_across_devices": (_LOSS_TOKENS, _OUT),
-        "neftune_noise_alpha": (NOISE[0].format("the ratio of policy and reference"), NOISE[1]),
+        "neftune_noise_alpha": (_NOISE[0].format("the ratio of policy and reference"), _NOISE[1]),
     },
     "RewardTrainer": {
         "label_smoothing_factor": (_SMOOTHING, _OUT),
@@ -211,7 +211,6 @@ _PASSED_ON = """
 PASSED_ON = frozenset(_PASSED_ON.split())
 """Settings that reach the code of transformers, TRL or peft that reads them."""
 
-_WHOLE = "a whole number, or a share below 1"
 BOUNDS: Mapping[str, Sequence[BaseMetadata]] = {
     name: bounds
     for names, bounds in (
@@ -258,20 +257,18 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 }
 """Setting -> its values, where the libraries look at it only once the weights are loaded."""
 
-Where = Callable[[str], str]
-
 
 def refusals(trainer: Any) -> dict[str, tuple[str, str]]:
     """Return the settings that a trainer's runs refuse: what is wrong with each, and the cure."""
-    found = dict(REFUSED)
+    result = dict(REFUSED)
     for base in reversed(getattr(trainer, "__mro__", ())):
-        found |= WITHOUT_EFFECT.get(base.__name__, {})
+        result |= WITHOUT_EFFECT.get(base.__name__, {})
     for name, reason in getattr(trainer, "refused_settings", {}).items():
         if reason is None:
-            found.pop(name, None)
+            result.pop(name, None)
         else:
-            found[name] = reason
-    return found
+            result[name] = reason
+    return result
 
 
 def refused_problems(
@@ -294,14 +291,13 @@ def value_problems(cls: type, settings: Mapping[str, Any], where: Where) -> Iter
             continue  # its own class checks it
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if wrong := _out_of_bounds(name, value):
-                shown = f"{value:g}" if isinstance(value, float) else value
-                yield Problem(where(name), f"is {shown}.", wrong)
+                yield Problem(where(name), wrong)
             continue
         words = CHOICES.get(name) or known[name].metadata.get("choices")
         if words and value is not None and value not in words:
             word = getattr(value, "value", value)
-            shown = ", ".join(str(word) for word in words)
-            yield Problem(where(name), f"{word!r} is unknown.", f"Known: {shown}.")
+            choices = ", ".join(str(word) for word in words)
+            yield Problem(where(name), f"{word!r} is unknown.", f"Known: {choices}.")
 
 
 def unclassified(classes: Sequence[type]) -> list[str]:
@@ -316,40 +312,17 @@ def unclassified(classes: Sequence[type]) -> list[str]:
 def _out_of_bounds(name: str, value: float) -> str | None:
     """Return what the number should be, if it is not that."""
     if name == "max_steps" and value != -1 and value < 1:
-        return "It should be 1 or more, or -1 to train for `num_train_epochs`."
-    bounds = BOUNDS.get(name, ())
-    infinite = isinstance(value, float) and not math.isfinite(value)
-    if infinite or not all(_holds(bound, value) for bound in bounds):
-        return f"It should be {' and '.join(_words(bound) for bound in bounds) or 'finite'}."
+        return f"should be 1 or more, or -1 to train for `num_train_epochs`, not `{value}`."
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"should be finite, not `{value}`."
+    if bounds := BOUNDS.get(name, ()):
+        try:
+            validate(value, Annotated[type(value), *bounds])
+        except InvalidValue as error:
+            return str(error)
     if name in ("warmup_steps", "logging_steps", "save_steps") and value > 1 and value % 1:
-        return f"It should be {_WHOLE}."
+        return f"should be a whole number, or a share below 1, not `{value}`."
     return None
-
-
-def _holds(bound: BaseMetadata, value: float) -> bool:
-    match bound:
-        case Ge(ge=low):
-            return value >= low  # type: ignore[operator]
-        case Gt(gt=low):
-            return value > low  # type: ignore[operator]
-        case Le(le=high):
-            return value <= high  # type: ignore[operator]
-        case Lt(lt=high):
-            return value < high  # type: ignore[operator]
-    raise TypeError(f"{bound!r} is no bound of a number")
-
-
-def _words(bound: BaseMetadata) -> str:
-    match bound:
-        case Ge(ge=low):
-            return f"{low} or more"
-        case Gt(gt=low):
-            return f"above {low}"
-        case Le(le=high):
-            return f"at most {high}"
-        case Lt(lt=high):
-            return f"below {high}"
-    raise TypeError(f"{bound!r} is no bound of a number")
 
 
 def _default(item: Any) -> Any:

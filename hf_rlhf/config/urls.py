@@ -74,10 +74,12 @@ def _forbidden_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -
 
 def _within(address: ipaddress.IPv6Address) -> list[str]:
     """Return the IPv4 addresses that an IPv6 address stands for."""
-    found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    embedded = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
     number = int(address)
     if any(address in network for network in _ENDS_IN_IPV4):
-        found.append(ipaddress.IPv4Address(number & 0xFFFFFFFF))
+        embedded.append(ipaddress.IPv4Address(number & 0xFFFFFFFF))
     if address in _LOCAL_NAT64:  # or around the byte that RFC 6052 leaves free
-        found.append(ipaddress.IPv4Address((number >> 64 & 0xFFFF) << 16 | number >> 40 & 0xFFFF))
-    return [str(one) for one in found if one is not None]
+        embedded.append(
+            ipaddress.IPv4Address((number >> 64 & 0xFFFF) << 16 | number >> 40 & 0xFFFF)
+        )
+    return [str(each) for each in embedded if each is not None]

@@ -1,48 +1,54 @@
 """Check arguments against the code that will take them, before it is called.
 
 Types are checked by pydantic as it checks strict JSON: a whole number is also a number, a list
-also a tuple, text also a path or the value of an enum, and nothing else is converted. Text such
-as "1e-5" is taken for a number, because YAML 1.1 readers make text of it.
+also a tuple, text also a path or the value of an enum, and nothing else is converted. A class
+within a type, such as a dataclass, takes only the keys that it has.
 """
 
-import difflib
 import enum
 import inspect
 import json
-import math
+import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, InitVar, fields
-from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import InitVar, fields, is_dataclass
+from typing import Any, Union, get_args, get_origin
 
-from hf_rlhf.errors import Problem
+from hf_rlhf.config.values import KeyPath, dotted
+from hf_rlhf.config.yaml import scalar
+from hf_rlhf.errors import Problem, suggest
 
 Where = Callable[[str], str]
+"""Names the place of an argument, for messages. A value within it is dotted: `clip.1`."""
 _KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_NAMES: Mapping[Any, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    type(None): "null",
-    dict: "a mapping",
-    Mapping: "a mapping",
-    list: "a list",
-    tuple: "a list",
-    set: "a list",
-    Sequence: "a list",
-    Collection: "a list",
-    Iterable: "a list",
-    Path: "a path",
+_WORDS = {
+    "a valid boolean": "true or false",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid string": "text",
+    **dict.fromkeys(("a valid array", "a valid list"), "a list"),
+    **dict.fromkeys(("an object", "a valid dictionary"), "a mapping"),
 }
-_UNREAD_BOOLEANS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+"""What pydantic expects, in the words of YAML."""
+_BOOLEANS_OF_YAML_1_1 = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
 
-class Unfit(ValueError):
-    """A value does not fit an annotation; the message reads on from the argument's name."""
+class InvalidValue(ValueError):
+    """A value does not fit an annotation; `errors` holds each message with the path to its place.
+
+    A message reads on from the name of what is wrong: "should be text, not `3`."
+    """
+
+    def __init__(self, errors: Sequence[tuple[KeyPath, str]]) -> None:
+        self.errors = tuple(errors)
+        super().__init__(" ".join(f"`{dotted(p)}` {m}" if p else m for p, m in self.errors))
+
+    def problems(self, name: str, where: Where) -> list[Problem]:
+        """Return the errors of the argument `name` as problems, each with its place."""
+        return [Problem(where(dotted((name, *path))), message) for path, message in self.errors]
 
 
 def bind(
@@ -53,16 +59,18 @@ def bind(
     injected: Collection[str] = (),
     beside: Collection[str] = (),
     title: str | None = None,
+    loose_text: bool = True,
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Check `arguments` against the signature of a function or class, and convert them.
 
     Args:
         target: what will be called with the arguments.
         arguments: as they stand in the run file.
-        where: place of an argument, for messages, by name.
+        where: names the place of an argument, for messages.
         injected: arguments that the run itself will add. They may not be set, nor are they missed.
         beside: keys that may stand beside the arguments; only named as what may have been meant.
-        title: what the arguments belong to, for messages; the target's name if not given.
+        title: what the arguments belong to, for messages; by default the target's name.
+        loose_text: whether `Enum | str` takes any text, and not only that of the enum's values.
 
     Returns:
         The arguments that fit, converted, and the problems with the others.
@@ -79,20 +87,23 @@ def bind(
     problems: list[Problem] = []
     for name, value in arguments.items():
         if name in injected:
-            problems.append(Problem(where(name), "is given by the run itself.", "Remove it."))
+            problems.append(Problem(where(name), "is set by the run itself.", "Remove it."))
         elif name in known:
             try:
-                bound[name] = fit(value, annotation_of(target, known[name]))
-            except Unfit as error:
-                problems.append(Problem(where(name), str(error)))
+                annotation = annotation_of(target, known[name])
+                bound[name] = validate(
+                    value, annotation if loose_text else _without_loose_text(annotation)
+                )
+            except InvalidValue as error:
+                problems += error.problems(name, where)
         elif takes_any:
             bound[name] = value
         else:
-            problems.append(unknown(where(name), name, [*settable, *beside], f"of `{title}`"))
+            problems.append(unknown_setting(where(name), name, [*settable, *beside], f"`{title}`"))
     for name in settable:
         if known[name].default is inspect.Parameter.empty and name not in arguments:
             wanted = expected(annotation_of(target, known[name]))
-            problems.append(Problem(where(name), "is missing.", f"It should be {wanted}."))
+            problems.append(Problem(where(name), "is missing.", f"It {wanted}."))
     return bound, problems
 
 
@@ -107,32 +118,21 @@ def check_settings(
     Returns:
         For each class, in order, the settings that fit it; and the problems with the others.
     """
-    owned = [{item.name: item for item in fields(cls) if item.init} for cls in config_classes]
-    result: list[dict[str, Any]] = [{} for _ in config_classes]
-    problems: dict[Problem, None] = {}
-    for name, value in settings.items():
-        owners = [place for place, known in enumerate(owned) if name in known]
-        if not owners:
-            everything = sorted({field for known in owned for field in known})
-            problems[unknown(where(name), name, everything, "of the trainer or model")] = None
-        for place in owners:
-            annotation = _resolved(config_classes[place], name, owned[place][name].type)
-            try:
-                fitted = fit(value, _without_loose_text(annotation))
-                # The record then shows `save_steps: 10` as it was written, not 10.0.
-                result[place][name] = value if type(value) is int else fitted
-            except Unfit as error:
-                problems[Problem(where(name), str(error))] = None
-    for known in owned:
-        for name, item in known.items():
-            required = item.default is MISSING and item.default_factory is MISSING
-            if required and name not in settings:
-                problems[Problem(where(name), "is missing.")] = None
-    return result, list(problems)
+    known = setting_names(config_classes)
+    unknown = [name for name in settings if name not in known]
+    problems = [unknown_setting(where(n), n, known, TRAINER_OR_MODEL) for n in unknown]
+    result: list[dict[str, Any]] = []
+    for cls in config_classes:
+        own = {name: settings[name] for name in settings if name in setting_names([cls])}
+        valid, more = bind(cls, own, where=where, loose_text=False)
+        # The record then shows `save_steps: 10` as it was written, not 10.0.
+        result.append({k: own[k] if type(own[k]) is int else v for k, v in valid.items()})
+        problems += more
+    return result, list(dict.fromkeys(problems))
 
 
-def fit(value: Any, annotation: Any) -> Any:
-    """Return `value` as `annotation` wants it. Raises Unfit.
+def validate(value: Any, annotation: Any) -> Any:
+    """Return `value` as `annotation` wants it. Raises InvalidValue, with all that is wrong.
 
     An annotation that cannot be checked, such as a name that does not resolve, fits anything.
     """
@@ -144,55 +144,30 @@ def fit(value: Any, annotation: Any) -> Any:
     try:
         return _validated(adapter, value)
     except pydantic.ValidationError as error:
-        number = _number(value)
-        if number is not None:
-            try:
-                return adapter.validate_python(number, strict=True)
-            except pydantic.ValidationError:
-                pass  # then it was not a number that was wanted: the first error says what was
-        raise Unfit(_complaint(value, annotation, error)) from error
+        raise InvalidValue(list(_messages(value, annotation, error))) from error
 
 
 def expected(annotation: Any) -> str:
-    """Say in words what fits `annotation`."""
-    if annotation is Any:
-        return "anything"
-    if isinstance(annotation, type) and annotation in _NAMES:
-        return _NAMES[annotation]
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin is typing.Annotated:
-        return expected(inner[0])
-    if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(expected(item) for item in inner))
-    if origin is Literal:
-        return _one_of(inner)
-    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        return _one_of([item.value for item in annotation])
-    if origin is tuple and Ellipsis not in inner:
-        return f"a list of {len(inner)}: {', '.join(map(expected, inner))}"
-    if _NAMES.get(origin) == "a list":
-        return f"a list, each item {expected(inner[0])}"
-    return _NAMES.get(origin) or str(getattr(annotation, "__name__", annotation))
+    """Say what fits `annotation`: "should be text"."""
+    try:
+        validate(object(), annotation)
+    except InvalidValue as error:
+        return str(error).split(", not `")[0].rstrip(".")
+    return "may be anything"
 
 
-def unknown(where: str, name: str, known: Collection[str], whose: str) -> Problem:
-    """Return the problem of a name that is not among `known`, with the nearest that is."""
-    guess = near(name, known)
-    if guess:
-        fix = f"Did you mean `{guess}`?"
+TRAINER_OR_MODEL = "the trainer or model"
+
+
+def unknown_setting(where: str, name: str, known: Collection[str], owner: str) -> Problem:
+    """Return the problem of a name that `owner` lacks, with the nearest of `known`."""
+    if close := suggest(name, known):
+        fix = f"Did you mean `{close}`?"
     elif len(known) <= 20:
         fix = f"Known: {', '.join(known) or 'none'}."
     else:
         fix = "Names are exact and not abbreviated."
-    return Problem(where, f"`{name}` is not a setting {whose}.", fix)
-
-
-def near(name: str, known: Collection[str]) -> str | None:
-    """Return the name in `known` that `name` was probably meant to be."""
-    spelled = name.replace("-", "_").lower()
-    # In a short name two letters that changed places are much of it: `stf` for `sft`.
-    swapped = [one for one in sorted(known) if sorted(one) == sorted(spelled)]
-    return next(iter(difflib.get_close_matches(spelled, known, n=1, cutoff=0.7) or swapped), None)
+    return Problem(where, f"`{name}` is not a setting of {owner}.", fix)
 
 
 def annotation_of(target: Callable[..., Any], parameter: inspect.Parameter) -> Any:
@@ -200,6 +175,16 @@ def annotation_of(target: Callable[..., Any], parameter: inspect.Parameter) -> A
     if parameter.annotation is inspect.Parameter.empty:
         return Any
     return _resolved(target, parameter.name, parameter.annotation)
+
+
+def setting_names(classes: Sequence[type]) -> frozenset[str]:
+    """Return the settings that dataclasses take."""
+    return frozenset(item.name for cls in classes for item in fields(cls) if item.init)
+
+
+def accepted_by(target: Callable[..., Any]) -> frozenset[str]:
+    """Return the names of the parameters of a component."""
+    return frozenset(inspect.signature(target).parameters)
 
 
 def _resolved(target: Any, name: str, annotation: Any) -> Any:
@@ -225,33 +210,25 @@ def _resolved(target: Any, name: str, annotation: Any) -> Any:
 
 
 def _adapter(annotation: Any) -> Any:
+    """Return pydantic's validator of a list of one such value; None if there can be none."""
     import pydantic
     from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 
-    config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    # Within a tuple a dataclass follows this configuration; alone it would insist on its own.
+    config = pydantic.ConfigDict(arbitrary_types_allowed=True, extra="forbid")
     try:
-        try:
-            return pydantic.TypeAdapter(annotation, config=config)
-        except PydanticUserError:
-            return pydantic.TypeAdapter(annotation)  # dataclasses and models bring their own
+        return pydantic.TypeAdapter(tuple[annotation], config=config)
     except (PydanticUserError, PydanticUndefinedAnnotation, NameError, TypeError):
         return None
 
 
 def _validated(adapter: Any, value: Any) -> Any:
     try:
-        text = json.dumps(value)
+        text = json.dumps([value], ensure_ascii=False).encode()
     except (TypeError, ValueError):
-        return adapter.validate_python(value, strict=True)  # an object, given from Python
-    return adapter.validate_json(text, strict=True)
-
-
-def _number(value: Any) -> float | None:
-    try:
-        number = float(value) if isinstance(value, str) else math.nan
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+        # An object that JSON cannot hold, from Python.
+        return adapter.validate_python((value,), strict=True)[0]
+    return adapter.validate_json(text, strict=True)[0]
 
 
 def _without_loose_text(annotation: Any) -> Any:
@@ -263,70 +240,88 @@ def _without_loose_text(annotation: Any) -> Any:
     return Union[tuple(item for item in inner if item is not str)]  # noqa: UP007 - made at run time
 
 
-def _complaint(value: Any, annotation: Any, error: Any) -> str:
+def _messages(value: Any, annotation: Any, error: Any) -> Iterator[tuple[KeyPath, str]]:
+    by_path: dict[KeyPath, list[Any]] = {}
     for detail in error.errors(include_url=False, include_context=False):
-        if detail["type"].startswith(_BOUNDS):
-            return f"is {_text(value)}: {detail['msg'].replace('Input', 'it', 1)}."
-    wanted = expected(annotation)
-    said = f"should be {wanted}, not {_text(value)}."
-    if isinstance(value, str):
-        if guess := near(value, [str(choice) for choice in _choices(annotation)]):
-            return f"is {_text(value)}, which is not among its values. Did you mean `{guess}`?"
-        return f"{said}{_respelled(value, wanted)}"
+        path = _data_path(detail["loc"][1:], value, is_missing=detail["type"] == "missing")
+        by_path.setdefault(path, []).append(detail)
+    for path, details in by_path.items():
+        # Of a union, the member that the value comes nearest to says what is wrong within it.
+        if not any(other != path and other[: len(path)] == path for other in by_path):
+            yield path, _message(path, details, annotation)
+
+
+def _data_path(location: Sequence[str | int], value: Any, *, is_missing: bool) -> KeyPath:
+    """Return the keys among the parts of pydantic's location: it names members of unions, too."""
+    path: KeyPath = ()
+    for depth, key in enumerate(location, 1):
+        in_mapping = isinstance(value, Mapping) and key in value
+        in_list = isinstance(value, list) and isinstance(key, int) and key < len(value)
+        if in_mapping or in_list:
+            path, value = (*path, key), value[key]
+        elif is_missing and depth == len(location):
+            path = (*path, key)
+    return path
+
+
+def _message(path: KeyPath, details: Sequence[Any], annotation: Any) -> str:
+    """Return what pydantic says of one value, with what the value is and the likely cure."""
+    kind, reason, value = (details[0][key] for key in ("type", "msg", "input"))
+    if kind == "missing":
+        return "is missing."
+    if kind in ("unexpected_keyword_argument", "extra_forbidden"):
+        close = suggest(str(path[-1]), _field_names(annotation))
+        return "is not a setting here." + (f" Did you mean `{close}`?" if close else "")
+    if kind == "value_error":  # a validator of the class itself
+        return str(reason).removeprefix("Value error, ")
+    wanted = [each["msg"].removeprefix("Input should be ") for each in details]
+    if reason == wanted[0]:
+        return f"is {_quoted(value)}: {reason}."
+    words = " or ".join(_WORDS.get(each, each) for each in dict.fromkeys(wanted))
+    choices = re.findall(r"'([^']*)'", words)
+    if isinstance(value, str) and (close := suggest(value, choices)):
+        return f"is {_quoted(value)}, which is not a choice. Did you mean `{close}`?"
+    return f"should be {words}, not {_quoted(value)}.{_cure(value, words)}"
+
+
+def _field_names(annotation: Any) -> set[str]:
+    """Return the keys that the dataclasses and models within an annotation take."""
+    names: dict[type, set[str]] = {}
+    inner = [annotation]
+    while inner:
+        each = inner.pop()
+        inner += get_args(each)
+        if not isinstance(each, type) or each in names:
+            continue
+        models = getattr(each, "model_fields", {}).items()
+        names[each] = {item.alias or name for name, item in models}
+        inner += [item.annotation for _, item in models]
+        if is_dataclass(each):
+            names[each] |= {item.name for item in fields(each)}
+            inner += [_resolved(each, item.name, item.type) for item in fields(each)]
+    return set().union(*names.values())
+
+
+def _cure(value: Any, wanted: str) -> str:
+    """Return how a value would be written as what was wanted, where that is likely meant."""
     if value is True and "true or false" not in wanted:
-        return f"{said} An option without a value means true."
-    return said
-
-
-_BOUNDS = (
-    *("greater_than", "less_than", "multiple_of", "finite_number", "too_short", "too_long"),
-    *("string_too_", "string_pattern"),
-)
-
-
-def _respelled(value: str, wanted: str) -> str:
-    """Return how text would be written as what was wanted, where that is likely meant."""
-    if "true or false" in wanted and (meant := _UNREAD_BOOLEANS.get(value.lower())):
+        return " An option without a value means true."
+    if not isinstance(value, str):
+        return ""
+    if "true or false" in wanted and (meant := _BOOLEANS_OF_YAML_1_1.get(value.lower())):
         return f" Write `{meant}`."
-    digits = value.replace("_", "").replace(",", "")
-    if "number" in wanted and digits.isascii() and digits.isdecimal():
-        return f" Write `{digits}` without quotes."
+    if "number" in wanted:
+        text = value.replace("_", "").replace(",", "")
+        numbers = (int,) if "whole" in wanted else (int, float)
+        with suppress(ValueError):
+            return f" Write `{text}` without quotes." if type(scalar(text)) in numbers else ""
     return f" Write `[{value}]`." if "a list" in wanted else ""
 
 
-def _choices(annotation: Any) -> list[Any]:
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return list(inner)
-    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        return [item.value for item in annotation]
-    if origin in (Union, types.UnionType, typing.Annotated):
-        return [choice for item in inner for choice in _choices(item)]
-    return []
-
-
-def _one_of(values: Sequence[Any]) -> str:
-    return f"one of {', '.join(f'`{_plain(value)}`' for value in values)}"
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def _text(value: Any) -> str:
+def _quoted(value: Any) -> str:
     try:
-        shown = json.dumps(value, ensure_ascii=False)
+        text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
-        shown = repr(value)
+        text = repr(value)
     kind = " (text)" if isinstance(value, str) else ""
-    return f"`{shown if len(shown) <= 60 else shown[:57] + '...'}`{kind}"
-
-
-def annotations_of(classes: Sequence[type]) -> dict[str, Any]:
-    """Return the settings that dataclasses take, with their types; the first class counts."""
-    return {item.name: item.type for cls in reversed(classes) for item in fields(cls) if item.init}
-
-
-def accepted_by(target: Callable[..., Any]) -> frozenset[str]:
-    """Return the names of the parameters of a component."""
-    return frozenset(inspect.signature(target).parameters)
+    return f"`{text if len(text) <= 60 else text[:57] + '...'}`{kind}"

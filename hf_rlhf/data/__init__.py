@@ -1,6 +1,7 @@
-"""Rows from anywhere: files, folders, the Hub, chat and rollout forms.
+"""Rows from anywhere: files, folders, the Hub; chat, preference and rollout forms; splits.
 
-Each row keeps its file and line for error messages. Nothing here knows a model or a reward.
+Each row keeps its file and line for error messages, and a row that cannot be used is counted under
+its reason. Nothing here loads a model or knows a reward.
 """
 
 import lazy_loader

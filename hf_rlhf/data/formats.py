@@ -146,10 +146,10 @@ def _parsed(text: str, path: Path, line: int) -> Any:
     try:
         value = decoder.decode(text)
     except json.JSONDecodeError as error:
-        said = f"{error.msg.removesuffix(' at')} at column {error.colno}"
+        problem = f"{error.msg.removesuffix(' at')} at column {error.colno}"
         cut = "" if text.endswith("\n") else " The last line has no end: was the file cut off?"
         where = f"{path}:{line + error.lineno - 1}"
-        raise DataError(f"{where}: is not valid JSON: {said}.{cut} Mend that line.") from error
+        raise DataError(f"{where}: is not valid JSON: {problem}.{cut} Mend that line.") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}:{line}: is not usable JSON: {error}.") from error
     decoder.refuse_odd(value, text, f"{path}:{line}")
@@ -275,13 +275,13 @@ class _Window:
                 return error
             return value
 
-    def fault(self, said: str, offset: int = 0, cut: bool = False) -> DataError:
+    def fault(self, problem: str, offset: int = 0, cut: bool = False) -> DataError:
         """Return what to raise for a fault so many characters from here."""
         where, column = self._where(offset)
         hint = " The file ends before the value does: was it cut off?" if cut else ""
-        said = said.removesuffix(" at").removesuffix(" starting")
+        problem = problem.removesuffix(" at").removesuffix(" starting")
         return DataError(
-            f"{where}: is not valid JSON: {said} at column {column}.{hint} Mend that line."
+            f"{where}: is not valid JSON: {problem} at column {column}.{hint} Mend that line."
         )
 
     def _where(self, offset: int) -> tuple[str, int]:
@@ -296,15 +296,15 @@ class _Window:
         lines = parsed.count("\n")
         self._line += lines
         self._column = len(parsed) - parsed.rfind("\n") - 1 if lines else self._column + self._at
-        kept = [self._text[self._at :]]
-        wanted = max(PIECE, len(kept[0]))
+        pieces = [self._text[self._at :]]
+        wanted = max(PIECE, len(pieces[0]))
         while not self._ended and wanted > 0:
             piece = next(self._pieces, "")
             self._ended = not piece
-            kept.append(piece)
+            pieces.append(piece)
             wanted -= len(piece)
-        grown = len(kept) > 1 and bool("".join(kept[1:]))
-        self._text, self._at = "".join(kept), 0
+        grown = len(pieces) > 1 and bool("".join(pieces[1:]))
+        self._text, self._at = "".join(pieces), 0
         return grown
 
 
@@ -353,9 +353,9 @@ def _parquet(path: Path) -> Iterator[Placed]:
                     number += 1
                     yield f"{path}, row {number}", values
     except (pyarrow.ArrowException, OSError) as error:
-        said = str(error).removesuffix(".")
+        problem = str(error).removesuffix(".")
         raise DataError(
-            f"{path}, row {number + 1}: is not readable Parquet: {said}. Get the file again."
+            f"{path}, row {number + 1}: is not readable Parquet: {problem}. Get the file again."
         ) from error
 
 

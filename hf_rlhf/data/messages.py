@@ -51,7 +51,7 @@ def split_thoughts(text: str) -> tuple[str, str]:
     unopened = _UNOPENED.match(text)
     thoughts = [unopened[1]] if unopened else []
     rest = text[unopened.end() :] if unopened else text
-    for found in _THOUGHTS.finditer(rest):
-        thoughts += _THOUGHT.findall(found[0])
+    for match in _THOUGHTS.finditer(rest):
+        thoughts += _THOUGHT.findall(match[0])
     thought = "\n\n".join(text.strip() for text in thoughts if text.strip())
     return thought, _THOUGHTS.sub("", rest)

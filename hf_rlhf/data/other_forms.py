@@ -32,10 +32,10 @@ def refuse_other_form(line: bytes, path: Path, opened: Callable[[], IO[bytes] | 
             f"Rename it to {name}."
         )
     if line.strip() == b"{":
-        raise DataError(f"{path}:1: {_one_object(opened)}")
+        raise DataError(f"{path}:1: {_describe_object(opened)}")
 
 
-def _one_object(opened: Callable[[], IO[bytes] | GzipFile]) -> str:
+def _describe_object(opened: Callable[[], IO[bytes] | GzipFile]) -> str:
     """Say what an object that goes on over many lines is, and how to write the rows in it."""
     cure = "Write the rows as an array of objects, `[{…}, {…}]` (.json), or as one object per line."
     try:
@@ -50,14 +50,14 @@ def what_object(value: dict[str, Any]) -> str:
     """Say of an object that holds rows what it is; "" for one that may be a row."""
     inner = list(value.values())
     alike = len(inner) > 1 and all(map(_is_object, inner))
-    if alike and len({frozenset(one) for one in inner}) == 1:
+    if alike and len({frozenset(item) for item in inner}) == 1:
         keys = ", ".join(map(repr, list(value)[:2]))
         return (
             f"holds one object of {len(inner)} objects ({keys}, …): "
             "its values look like the rows. Write them as an array, without their keys."
         )
-    lists = [one for one in inner if isinstance(one, list) and not any(map(_is_object, one))]
-    if len(lists) == len(inner) > 1 and len({len(one) for one in inner}) == 1:
+    lists = [item for item in inner if isinstance(item, list) and not any(map(_is_object, item))]
+    if len(lists) == len(inner) > 1 and len({len(item) for item in inner}) == 1:
         return "holds one object of lists, a column-oriented table. Write one object per row."
     for key in _ROWS_KEYS:
         if isinstance(value.get(key), list) and all(map(_is_object, value[key])):

@@ -92,8 +92,8 @@ class Rollout:
     @property
     def question(self) -> str:
         """The last of the user's turns in `input`, from behind a line `Question:` if it has one."""
-        asked = [message.text for message in self.input if message.role == "user"]
-        return _FRAMING.split(asked[-1])[-1].strip() if asked else ""
+        turns = [message.text for message in self.input if message.role == "user"]
+        return _FRAMING.split(turns[-1])[-1].strip() if turns else ""
 
     @property
     def earlier_turns(self) -> tuple[Message, ...]:
@@ -169,12 +169,12 @@ def rollouts(rows: Iterable[Row]) -> Iterator[Rollout]:
 def parse_rollout(row: Row) -> Rollout:
     """Return the rollout in a row. Raise DataError, naming row and item, if it is not one."""
     reader = _Reader(row.where)
-    asked = _part(row, "input", "responses_create_params")
-    if isinstance(asked, str):
-        asked = [{"role": "user", "content": asked}]
-    given = reader.read(asked, "input")
-    done = reader.read(_part(row, "output", "response"), "output")
-    return rollout_of(row.where, [*given, *done], row.values)
+    request = _part(row, "input", "responses_create_params")
+    if isinstance(request, str):
+        request = [{"role": "user", "content": request}]
+    before = reader.read(request, "input")
+    after = reader.read(_part(row, "output", "response"), "output")
+    return rollout_of(row.where, [*before, *after], row.values)
 
 
 def rollout_of(where: str, items: Sequence[Step | Other], fields: Mapping[str, Any]) -> Rollout:
@@ -231,34 +231,34 @@ class _Reader:
             )
         read: list[Step | Other] = []
         for number, item in enumerate(items, start=1):
-            place = f"{self.where}: {part} item {number}"
+            where = f"{self.where}: {part} item {number}"
             if not isinstance(item, dict):
-                raise DataError(f"{place}: is {type(item).__name__}, expected an object.")
+                raise DataError(f"{where}: is {type(item).__name__}, expected an object.")
             if _kind(item) == "message":
-                read += _message(item, place)
+                read += _message(item, where)
             else:
-                read.append(self._item(item, place))
+                read.append(self._item(item, where))
         return read
 
-    def _item(self, item: dict[str, Any], place: str) -> Step | Other:
+    def _item(self, item: dict[str, Any], where: str) -> Step | Other:
         kind = _kind(item)
         if kind == "reasoning":
-            shown = item.get("content") or item.get("summary")
-            return Reasoning(_text(shown, f"{place}, field 'summary'", joint="\n"))
+            content = item.get("content") or item.get("summary")
+            return Reasoning(_text(content, f"{where}, field 'summary'", joint="\n"))
         if kind == "function_call":
             call = Call(
                 len(self.calls) + 1,
-                _required(item, "call_id", place),
-                _required(item, "name", place),
-                _text(item.get("arguments"), f"{place}, field 'arguments'"),
+                _required(item, "call_id", where),
+                _required(item, "name", where),
+                _text(item.get("arguments"), f"{where}, field 'arguments'"),
             )
             if call.call_id in self.calls:
-                raise DataError(f"{place}: a second call with call_id {call.call_id!r}.")
+                raise DataError(f"{where}: a second call with call_id {call.call_id!r}.")
             self.calls[call.call_id] = call
             return call
         if kind == "function_call_output":
-            text = _text(item.get("output"), f"{place}, field 'output'")
-            return Output(text, self.calls.get(_required(item, "call_id", place)))
+            text = _text(item.get("output"), f"{where}, field 'output'")
+            return Output(text, self.calls.get(_required(item, "call_id", where)))
         return Other(kind, item, before=0)
 
 
@@ -266,35 +266,35 @@ def _kind(item: dict[str, Any]) -> str:
     return str(item.get("type") or ("message" if "role" in item else "without type"))
 
 
-def _message(item: dict[str, Any], place: str) -> list[Step]:
+def _message(item: dict[str, Any], where: str) -> list[Step]:
     """Return a turn of text, behind the thoughts that the agent wrote into it."""
     role = str(item.get("role", "assistant"))
-    text = _text(item.get("content"), f"{place}, field 'content'")
+    text = _text(item.get("content"), f"{where}, field 'content'")
     if role != "assistant":
         return [Message(role, text)]
     thought, text = split_thoughts(text)
     return [*([Reasoning(thought)] if thought else []), Message(role, text)]
 
 
-def _required(item: dict[str, Any], name: str, place: str) -> str:
+def _required(item: dict[str, Any], name: str, where: str) -> str:
     value = item.get(name)
     if not isinstance(value, str) or not value:
-        found = "empty" if value == "" else type(value).__name__
+        actual = "empty" if value == "" else type(value).__name__
         raise DataError(
-            f"{place}: field {name!r}: is {found}, expected a text"
+            f"{where}: field {name!r}: is {actual}, expected a text"
             f"{near(name, item) if name not in item else ''}."
         )
     return value
 
 
-def _text(content: Any, place: str, joint: str = "") -> str:
+def _text(content: Any, where: str, joint: str = "") -> str:
     """Return content given as a text, as nothing, or as a list of parts, of which text is kept."""
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
         texts = (part.get("text") or part.get("refusal") for part in content)
         return joint.join(text for text in texts if isinstance(text, str))
-    raise DataError(f"{place}: is {type(content).__name__}, expected a text or a list of parts.")
+    raise DataError(f"{where}: is {type(content).__name__}, expected a text or a list of parts.")
 
 
 def _longest_text(arguments: str) -> str:

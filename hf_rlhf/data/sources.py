@@ -5,7 +5,6 @@ piece at a time. Every error is a `DataError` that begins with file and line (or
 datasets are imported when needed.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +16,7 @@ from typing import Any
 from hf_rlhf.data.arrow_rows import arrow_rows
 from hf_rlhf.data.formats import READERS
 from hf_rlhf.data.other_forms import FOREIGN
-from hf_rlhf.errors import DataError
+from hf_rlhf.errors import DataError, suggest
 from hf_rlhf.models.locate import absent
 
 _SPLIT_WORDS = {
@@ -165,8 +164,8 @@ def require(row: Row, names: Iterable[str]) -> None:
 
 def near(name: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` for the closest known name, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    close = suggest(name, known)
+    return f" (did you mean {close!r}?)" if close else ""
 
 
 def _reach(row: Row, dotted: str) -> Any:

@@ -66,8 +66,12 @@ def _unwrapped(
     for key in filter(wrapper.__contains__, WRAPPERS):
         inner = wrapper[key]
         inner = parse(inner) if isinstance(inner, str) else inner
-        rest = {name: one for name, one in wrapper.items() if name != key and not _is_empty(one)}
-        texts = {n: one for n, one in rest.items() if isinstance(one, str) and n not in _REQUEST}
+        rest = {
+            name: field for name, field in wrapper.items() if name != key and not _is_empty(field)
+        }
+        texts = {
+            n: field for n, field in rest.items() if isinstance(field, str) and n not in _REQUEST
+        }
         if _are_documents(inner) or _holds_documents(inner) or (inner == [] and not texts):
             left_out += [name for name in rest if name not in texts]
             beside += [texts] if texts else []
@@ -97,7 +101,7 @@ def visible_fields(item: Mapping[str, Any], left_out: list[str]) -> Iterator[tup
     Empty fields are not. Beside a text neither are lists and objects, nor fields that repeat
     others; their names are added to `left_out`.
     """
-    fields = {key: one for key, one in item.items() if not _is_empty(one)}
+    fields = {key: field for key, field in item.items() if not _is_empty(field)}
     has_text = any(key in fields for key in CONTENTS)
     for key, value in fields.items():
         nested = isinstance(value, (list, dict)) and key not in CONTENTS

@@ -1,6 +1,7 @@
-"""Measuring models: rows of metrics, intervals, and models found by name.
+"""Evaluation: models x tasks -> rows -> paired intervals, the same way for every plugin.
 
-Nothing here trains, and nothing here knows what a metric means.
+Completions are generated and saved, scored, and every mean gets its interval. What is measured of
+a completion is up to a plugin's task. Nothing here trains, writes weights or renders a card.
 """
 
 import lazy_loader

@@ -1,22 +1,24 @@
-"""Completions of prompts with plain transformers, as an evaluation wants them."""
+"""Generate completions of prompts with plain transformers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_rlhf.config.schema import EvaluationSpec
+from hf_rlhf.config import EvaluationSpec
 
 
 @dataclass(frozen=True)
-class Generated:
+class Completion:
     """One completion."""
 
     text: str
     """Without special tokens."""
     ids: Sequence[int]
-    """Its tokens, the end token included."""
+    """Token ids, the end token included."""
     truncated: bool
-    """Whether no end token came in time."""
+    """Whether no end token came within the allowed length."""
+    seconds: float = 0.0
+    """Its share of the time that its batch took, where that was measured."""
 
 
 def prompt_ids(
@@ -45,12 +47,12 @@ def generate(
     max_new_tokens: int,
     *,
     seed: int,
-) -> list[Generated]:
+) -> list[Completion]:
     """Return a completion of each prompt.
 
-    Sampled is the policy's softmax at the spec's temperature and top_p, and nothing else: what the
-    model's own generation settings add, such as a repetition penalty, is left out, for training
-    sampled without it and log-probabilities know nothing of it.
+    Tokens are sampled from the policy's softmax at the spec's temperature and top_p, and nothing
+    else: what the model's own generation settings add, such as a repetition penalty, is left out,
+    since training samples without it and log-probabilities do not account for it.
 
     Args:
         policy: a causal language model, on its device.
@@ -69,8 +71,9 @@ def generate(
         sampling = {"do_sample": True, "temperature": spec.temperature, "top_p": spec.top_p}
         sampling["top_k"] = 0
     own = policy.generation_config
-    ends = {one for one in (tokenizer.eos_token_id, *_listed(own.eos_token_id)) if one is not None}
-    # In the place of the model's own: what an argument of `generate` leaves open is taken from it.
+    model_ends = own.eos_token_id if isinstance(own.eos_token_id, list) else [own.eos_token_id]
+    ends = {token for token in (tokenizer.eos_token_id, *model_ends) if token is not None}
+    # Replaced: `generate` takes from the model's own settings what its arguments leave open.
     policy.generation_config = GenerationConfig(
         max_new_tokens=max_new_tokens,
         pad_token_id=tokenizer.pad_token_id,
@@ -86,10 +89,10 @@ def generate(
         policy.generation_config = own
     result = []
     for tokens in output[:, ids.shape[1] :].tolist():
-        stop = next((place for place, token in enumerate(tokens) if token in ends), None)
-        kept = tokens if stop is None else tokens[: stop + 1]
-        text = tokenizer.decode(kept, skip_special_tokens=True)
-        result.append(Generated(text, kept, stop is None))
+        stop = next((index for index, token in enumerate(tokens) if token in ends), None)
+        ids = tokens if stop is None else tokens[: stop + 1]
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        result.append(Completion(text, ids, stop is None))
     return result
 
 
@@ -101,7 +104,3 @@ def left_padded(rows: Sequence[Sequence[int]], pad: int, device: Any) -> tuple[A
     ids = [[pad] * (longest - len(row)) + list(row) for row in rows]
     mask = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
-
-
-def _listed(ends: int | list[int] | None) -> list[int | None]:
-    return list(ends) if isinstance(ends, list) else [ends]

@@ -1,7 +1,7 @@
-"""Measure a run's model before and after training: its text by rewards, and what the trainer knows.
+"""Evaluate a run's model before and after training: its text by rewards, and the trainer's metrics.
 
-What was measured before training is read back when a run goes on, if it is of the same rows. What
-was measured after is not, for its weights have been written anew.
+The evaluation before training is read back when a run resumes, if it is of the same rows. The one
+after is not, since the weights have been written anew.
 """
 
 import shutil
@@ -18,40 +18,44 @@ from hf_rlhf.data.arrow_rows import rows_digest
 from hf_rlhf.data.messages import prompt_in
 from hf_rlhf.distributed import main_does
 from hf_rlhf.errors import BrokenPlugin
-from hf_rlhf.evaluation.evaluate import evaluate, held_out_rows, show
 from hf_rlhf.evaluation.results import Evaluation, Measured
+from hf_rlhf.evaluation.scoring import evaluate, held_out_rows
 from hf_rlhf.models.lengths import completion_length, positions, token_lengths
 from hf_rlhf.models.merge import merge_adapter
 
 if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
 
-
 Say = Callable[[str], None]
 _START = ".start"
+_PARTS = {"text": "", "own": "_held_out"}
+"""Part of a `Measured` -> the end of its file's name."""
 
 
-def measured_before(run: "Run", say: Say) -> Measured:
-    """Measure what training starts from; all processes must call this."""
+def measure_before(run: "Run", say: Say) -> Measured:
+    """Evaluate what training starts from; all processes must call this."""
     if run.spec.evaluation is None:
         return Measured()
     folder = run.folder / "evaluation"
     paths = {part: folder / f"before{end}.json" for part, end in _PARTS.items()}
     saved = {part: Evaluation.load(path) for part, path in paths.items() if path.exists()}
     digest = _digest(run) if saved else None
-    found = {part: one for part, one in saved.items() if one.digest in (None, digest)}
-    for part in saved.keys() - found.keys():
+    known = {
+        part: evaluation
+        for part, evaluation in saved.items()
+        if evaluation.digest in (None, digest)
+    }
+    for part in saved.keys() - known.keys():
         say(f"{paths[part]} was measured on other rows than {run.spec.evaluation.split!r}: ignored")
     # Every process must have looked before the main one writes.
     PartialState().wait_for_everyone()
     if PartialState().is_main_process:
-        # Of a session that was killed while it measured: as large as the base.
+        # Left by a process that was killed while it measured: as large as the base.
         shutil.rmtree(run.folder / _START, ignore_errors=True)
-    asked = {part for part in _PARTS if _asks(run, part)}
-    if asked <= found.keys():
-        return _named_once(run, Measured(**found))
+    if {part for part in _PARTS if _is_measured(run, part)} <= known.keys():
+        return _check_names(run, Measured(**known))
     with _start(run, say) as (model, kwargs):
-        return measure(run, "before", model, kwargs, say, found)
+        return measure(run, "before", model, kwargs, say, known)
 
 
 def measure(
@@ -62,10 +66,10 @@ def measure(
     say: Say,
     known: Mapping[str, Evaluation] | None = None,
 ) -> Measured:
-    """Measure a saved model on the held-out split, and keep every row; all processes call this.
+    """Evaluate a saved model on the held-out split, and save every row; all processes call this.
 
     Args:
-        run: says what is measured; without an `evaluation` section, nothing.
+        run: its `evaluation` section says what to measure; without one, nothing.
         stage: `before` or `after`, the name of the file in `evaluation/`.
         model: a folder or Hub id with whole weights.
         model_kwargs: for `from_pretrained`.
@@ -75,32 +79,28 @@ def measure(
     spec = run.spec.evaluation
     if spec is None:
         return Measured()
-    result = dict(known or {})
-    todo = [part for part in _PARTS if part not in result and _asks(run, part)]
+    parts = dict(known or {})
+    todo = [part for part in _PARTS if part not in parts and _is_measured(run, part)]
     if todo:
         say(f"measuring {stage} training, on {spec.split!r}")
     digest = _digest(run) if todo else None
     if "text" in todo:
-        result["text"] = replace(_text(run, model, model_kwargs), digest=digest)
-        _keep(run, f"{stage}.json", result["text"])
+        parts["text"] = replace(_text(run, model, model_kwargs), digest=digest)
+        _save(run, f"{stage}.json", parts["text"])
     if "own" in todo:
         own = run.trainer_class.held_out(run, model, model_kwargs)
-        kept = replace(own or Evaluation(()), digest=digest)
+        evaluation = replace(own or Evaluation(()), digest=digest)
         if own is not None:
-            result["own"] = kept
+            parts["own"] = evaluation
         if own is not None or stage == "before":
-            # That there is nothing is kept too, or a run that goes on would merge to ask again.
-            _keep(run, f"{stage}{_PARTS['own']}.json", kept)
-    if silent := [name for part in result.values() for name in part.without_values()]:
+            # That there is nothing is saved too, or a resumed run would merge to find out again.
+            _save(run, f"{stage}{_PARTS['own']}.json", evaluation)
+    if silent := [name for part in parts.values() for name in part.without_values()]:
         say(f"note: no row of {spec.split!r} has a value for {', '.join(silent)}")
-    return _named_once(run, Measured(**result))
+    return _check_names(run, Measured(**parts))
 
 
-_PARTS = {"text": "", "own": "_held_out"}
-"""Part of a `Measured` -> what its file's name ends in."""
-
-
-def _asks(run: "Run", part: str) -> bool:
+def _is_measured(run: "Run", part: str) -> bool:
     spec = run.spec.evaluation
     if part == "own" or spec is None:
         return spec is not None and hasattr(run.trainer_class, "held_out")
@@ -114,21 +114,25 @@ def _asks(run: "Run", part: str) -> bool:
 def _text(run: "Run", model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
     spec = run.spec.evaluation
     assert spec is not None
-    how: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "max_new_tokens": completion_length(run),
         "device": str(run.training.device),
         "model_kwargs": model_kwargs,
         "chat_template_kwargs": getattr(run.training, "chat_template_kwargs", None),
     }
-    if run.reward is not None:
-        rows = run.dataset[spec.split]
-        return evaluate(model, run.tokenizer, rows, run.reward, spec, **how)
-    prompts = islice(_that_fit(run, spec.max_new_tokens or completion_length(run)), spec.samples)
-    return show(model, run.tokenizer, list(prompts), spec, **how)
+    rows = run.dataset[spec.split]
+    if run.reward is None:
+        length = spec.max_new_tokens or completion_length(run)
+        prompts = islice(_prompts_with_room(run, length), spec.samples)
+        rows = [{"prompt": prompt} for prompt in prompts]
+        spec = replace(spec, rows=None, completions_per_prompt=1)
+        if not rows:
+            return Evaluation([])
+    return evaluate(model, run.tokenizer, rows, run.reward, spec, **settings)
 
 
-def _that_fit(run: "Run", answer: int) -> Iterator[Any]:
-    """Yield the held-out prompts that leave the model room for an answer, in order."""
+def _prompts_with_room(run: "Run", answer: int) -> Iterator[Any]:
+    """Yield the held-out prompts that leave the model room for `answer` tokens, in order."""
     room = positions(run)
     for row in held_out_rows(run):
         prompt = prompt_in(row)
@@ -141,12 +145,12 @@ def _digest(run: "Run") -> str:
     return rows_digest(run.dataset[run.spec.evaluation.split])
 
 
-def _keep(run: "Run", name: str, found: Evaluation) -> None:
-    main_does(lambda: found.save(run.folder / "evaluation" / name))
+def _save(run: "Run", name: str, evaluation: Evaluation) -> None:
+    main_does(lambda: evaluation.save(run.folder / "evaluation" / name))
 
 
-def _named_once(run: "Run", measured: Measured) -> Measured:
-    """Raise BrokenPlugin for a metric of the trainer that a reward has the name of."""
+def _check_names(run: "Run", measured: Measured) -> Measured:
+    """Return `measured`. Raise BrokenPlugin if the trainer's metrics share a reward's name."""
     if measured.text is not None and measured.own is not None:
         both = sorted({*measured.text.metrics()} & {*measured.own.metrics()})
         if both:
@@ -159,12 +163,12 @@ def _named_once(run: "Run", measured: Measured) -> Measured:
 
 @contextmanager
 def _start(run: "Run", say: Say) -> Iterator[tuple[str | Path, Mapping[str, Any]]]:
-    """Give the model that training starts from: the base, with the adapter that is continued."""
+    """Yield the model that training starts from: the base, merged with a continued adapter."""
     if run.adapter is None:
         yield run.model_path, run.model_kwargs()
         return
     folder, adapter = run.folder / _START, run.adapter
-    say("merging the adapter that training continues, to measure it")
+    say("merging the adapter that training continues, to evaluate it")
     main_does(
         lambda: merge_adapter(
             run.model_path,

@@ -1,4 +1,4 @@
-"""What was measured of a model on held-out rows, with intervals, and the change between two."""
+"""Scores of a model on held-out rows: saved, with intervals, and paired with another model's."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 from hf_rlhf.contracts import Score
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.evaluation.statistics import Interval, bootstrap_mean
+from hf_rlhf.evaluation.statistics import Interval, mean_intervals
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.pure_json import parse_json
 from hf_rlhf.storage.secrets import scrub
@@ -24,7 +24,7 @@ class Evaluation:
     """Scores of one model on held-out rows.
 
     `rows[i]` has the metrics of completion i: `total`, every label of the composition,
-    `completion_tokens`, and `truncated` (1.0 if no end-of-sequence token came in time). Row i of
+    `completion_tokens`, and `truncated` (1.0 if no end-of-sequence token came in time). Rows i of
     two evaluations with one spec and one dataset answer the same prompt. The completions of one
     prompt stand together.
     """
@@ -33,7 +33,7 @@ class Evaluation:
     samples: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
     completions_per_prompt: int = 1
     digest: str | None = None
-    """The `rows_digest` of the dataset's rows; None in files of versions that did not save it."""
+    """The `rows_digest` of the dataset's rows; None in files of versions that did not save one."""
 
     def means(self) -> dict[str, Interval]:
         """Return each metric's mean and interval over the prompts that have it."""
@@ -47,7 +47,7 @@ class Evaluation:
         return tuple(self.rows[0]) if self.rows else ()
 
     def without_values(self) -> list[str]:
-        """Return the metrics without a value on any row, for example of a reward that abstains."""
+        """Return the metrics without a value on any row, as of a reward that always abstains."""
         return [name for name in self.metrics() if all(row[name] is None for row in self.rows)]
 
     def save(self, path: Path) -> None:
@@ -75,21 +75,21 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of one model, before training or after it."""
+    """Both evaluations of one model, before training or after it."""
 
     text: Evaluation | None = None
-    """Of generated completions: the rewards' scores, or only samples where there are no rewards."""
+    """Of generated completions: the rewards' scores, or only samples without any rewards."""
     own: Evaluation | None = None
     """What the trainer's `held_out` measures; one row of metrics for each row of the dataset."""
 
     @property
     def parts(self) -> tuple[Evaluation, ...]:
-        """What there is of the two."""
+        """Return the evaluations that exist."""
         return tuple(part for part in (self.text, self.own) if part is not None)
 
     @property
     def samples(self) -> list[Mapping[str, Any]]:
-        """Completions to be looked at."""
+        """Return completions for the card."""
         return [sample for part in self.parts for sample in part.samples]
 
     def means(self) -> dict[str, Interval] | None:
@@ -98,9 +98,13 @@ class Measured:
         return {k: v for part in measured for k, v in part.means().items()} if measured else None
 
     def since(self, before: "Measured") -> dict[str, Interval] | None:
-        """Return the paired differences to what was measured `before`, None if none was."""
+        """Return the paired differences to the evaluations `before`; None where there is none."""
         pairs = [(before.text, self.text), (before.own, self.own)]
-        both = [(one, two) for one, two in pairs if one and two and one.rows and two.rows]
+        both = [
+            (first, second)
+            for first, second in pairs
+            if first and second and first.rows and second.rows
+        ]
         return {k: v for pair in both for k, v in paired_difference(*pair).items()} or None
 
 
@@ -117,24 +121,23 @@ def paired_difference(before: Evaluation, after: Evaluation) -> dict[str, Interv
         )
     pairs = list(zip(before.rows, after.rows, strict=True))
     names = [name for name in after.metrics() if name in before.metrics()]
-    return _intervals(
-        {
-            name: [
-                None if a[name] is None or b[name] is None else a[name] - b[name]  # type: ignore[operator]
-                for b, a in pairs
-            ]
-            for name in names
-        },
-        after.completions_per_prompt,
-    )
+    columns = {name: [minus(a[name], b[name]) for b, a in pairs] for name in names}
+    return _intervals(columns, after.completions_per_prompt)
+
+
+def minus(value: Score, other: Score) -> Score:
+    """Return the difference, None where either has no value."""
+    return None if value is None or other is None else value - other
 
 
 def _intervals(columns: Mapping[str, Sequence[Score]], per_prompt: int) -> dict[str, Interval]:
-    """Take completions of one prompt as one: they are alike, and would narrow the interval."""
-    means = {}
-    for name, values in columns.items():
-        groups = (values[at : at + per_prompt] for at in range(0, len(values), per_prompt))
-        prompts = [[v for v in group if v is not None] for group in groups]
-        if known := [sum(group) / len(group) for group in prompts if group]:
-            means[name] = bootstrap_mean(known)
-    return means
+    """Average the completions of a prompt first: they are alike, and would narrow the interval."""
+    means = mean_intervals({k: by_prompt(values, per_prompt) for k, values in columns.items()})
+    return {name: interval for name, interval in means.items() if interval is not None}
+
+
+def by_prompt(values: Sequence[Score], per_prompt: int) -> list[Score]:
+    """Return the mean of each prompt's completions, which stand together; None without values."""
+    groups = (values[at : at + per_prompt] for at in range(0, len(values), per_prompt))
+    known = [[value for value in group if value is not None] for group in groups]
+    return [sum(group) / len(group) if group else None for group in known]

@@ -1,4 +1,4 @@
-"""A saved model by any of its names, to be measured: a run, weights, an adapter, a Hub id."""
+"""Find and load a saved model by any of its names: a run, weights, an adapter, a Hub id."""
 
 import hashlib
 import warnings
@@ -27,10 +27,10 @@ _WEIGHTS = (".safetensors", ".bin")
 
 @dataclass(frozen=True)
 class SavedModel:
-    """One saved model. `model` has full weights, on which `adapter` is put where there is one."""
+    """One saved model: full weights in `model`, to which `adapter` is applied if there is one."""
 
-    asked: str
-    """As it was asked for, for messages and the record."""
+    source: str
+    """The name it was requested by, for messages and the record."""
     model: str
     adapter: str | None = None
     revision: str | None = None
@@ -40,16 +40,16 @@ class SavedModel:
 
     @cached_property
     def identity(self) -> dict[str, str]:
-        """Return what tells these weights from others: a hash of each file, or the Hub's commit."""
-        found = {"model": _identity(self.model, self.revision)}
+        """Return what identifies the weights: a hash of their files, or the Hub's commit."""
+        identity = {"model": _identity(self.model, self.revision)}
         if self.adapter:
-            found["adapter"] = _identity(self.adapter, None)
-        return found
+            identity["adapter"] = _identity(self.adapter, None)
+        return identity
 
     def as_json(self) -> dict[str, Any]:
-        """Return what the evaluation's record says of it."""
+        """Return the model's entry in an evaluation's results."""
         return {
-            "asked": self.asked,
+            "asked": self.source,
             "base": self.model if self.adapter else None,
             "revision": self.revision,
             "identity": self.identity,
@@ -57,76 +57,133 @@ class SavedModel:
             "training": dict(self.training),
         }
 
+    def tokenizer(self, *, trust_remote_code: bool = False) -> Any:
+        """Return the tokenizer, saved beside the adapter if it is there. Raises ModelError."""
+        from transformers import AutoTokenizer
 
-def find_saved(asked: Any) -> SavedModel:
-    """Return the saved model that `asked` names.
+        beside = Path(self.adapter or "", "tokenizer_config.json").exists()
+        folder = self.adapter if self.adapter and beside else self.model
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(
+                folder,
+                revision=self.revision if folder == self.model else None,
+                trust_remote_code=trust_remote_code,
+            )
+        except Exception as error:  # noqa: BLE001 - the tokenizers library raises bare Exception
+            raise ModelError(
+                f"the tokenizer of {self.source!r} does not load: {_first_line(error)}"
+            ) from error
+        if tokenizer.pad_token_id is None:
+            # Padding is masked, so any token will do.
+            tokenizer.pad_token = tokenizer.eos_token
+        return tokenizer
+
+    def positions(self, *, trust_remote_code: bool = False) -> int | None:
+        """Return how many tokens the model has positions for, None if it sets no limit.
+
+        Raises ModelError when its configuration does not load.
+        """
+        from transformers import AutoConfig
+
+        try:
+            config = AutoConfig.from_pretrained(
+                self.model, revision=self.revision, trust_remote_code=trust_remote_code
+            )
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise ModelError(
+                f"the configuration of {self.source!r} does not load: {_first_line(error)}"
+            ) from error
+        room: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+        return room
+
+    @contextmanager
+    def load(self, device: Any, **kwargs: Any) -> Iterator[Any]:
+        """Yield the model, ready to generate, and free its memory at the end.
+
+        An adapter is merged in memory. `kwargs` are for `from_pretrained` (dtype,
+        attn_implementation, trust_remote_code); None is left out. Raises ModelError for weights
+        that do not load whole.
+        """
+        from accelerate.utils.memory import clear_device_cache
+
+        holder = [_load(self, kwargs).to(device).eval()]
+        try:
+            yield holder[0]
+        finally:
+            # The caller's name for it must be gone too before this frees anything.
+            holder.clear()
+            clear_device_cache(garbage_collection=True)
+
+
+def find_saved(source: Any) -> SavedModel:
+    """Return the saved model that `source` names.
 
     Args:
-        asked: a run folder, a folder of weights, a checkpoint, an adapter, a Hub id (ID@REVISION),
+        source: a run folder, a folder of weights, a checkpoint, an adapter, a Hub id (ID@REVISION),
             package://PACKAGE/FOLDER, or a mapping with `base`, `adapter` and `revision`.
 
     Raises:
         ModelError: there is none, it does not generate text, or the run is not finished.
     """
-    if isinstance(asked, Mapping):
-        return _pair(asked)
-    if not isinstance(asked, str):
-        raise ModelError(f"is {asked!r}; expected a folder, a Hub id or `{{base, adapter}}`.")
-    folder = Path(resolve_model_path(asked))
+    if isinstance(source, Mapping):
+        return _from_mapping(source)
+    if not isinstance(source, str):
+        raise ModelError(f"is {source!r}; expected a folder, a Hub id or `{{base, adapter}}`.")
+    folder = Path(resolve_model_path(source))
     if folder.is_dir():
-        return _local(asked, folder)
-    model, _, revision = asked.partition("@")
-    return _on_hub(asked, model, revision or None)
+        return _local(source, folder)
+    model, _, revision = source.partition("@")
+    return _on_hub(source, model, revision or None)
 
 
-def _pair(asked: Mapping[str, Any]) -> SavedModel:
-    if unknown := [key for key in asked if key not in _KEYS]:
+def _from_mapping(source: Mapping[str, Any]) -> SavedModel:
+    if unknown := [key for key in source if key not in _KEYS]:
         raise ModelError(f"has no key {', '.join(map(str, unknown))}; known: {', '.join(_KEYS)}.")
-    if odd := [key for key, value in asked.items() if not isinstance(value, str)]:
-        raise ModelError(f"its {odd[0]} is {asked[odd[0]]!r}, expected text.")
-    base, adapter, revision = (asked.get(key) for key in _KEYS)
-    said = " + ".join(one for one in (base, adapter) if one)
-    said += f" @ {revision}" if revision else ""
+    if odd := [key for key, value in source.items() if not isinstance(value, str)]:
+        raise ModelError(f"its {odd[0]} is {source[odd[0]]!r}, expected text.")
+    base, adapter, revision = (source.get(key) for key in _KEYS)
+    label = " + ".join(part for part in (base, adapter) if part)
+    label += f" @ {revision}" if revision else ""
     folder = Path(resolve_model_path(base)) if base else None
     if revision and folder and folder.is_dir():
         raise ModelError(f"`revision` is of a model on the Hub, and {base!r} is a folder.")
     if adapter:
-        return _adapted(said, _adapter(adapter), base, revision)
+        return _adapted(label, _adapter(adapter), base, revision)
     if not base or folder is None:
         raise ModelError("names neither `base` nor `adapter`.")
     if folder.is_dir():
-        return _local(said, folder)
-    return _on_hub(said, base, revision)
+        return _local(label, folder)
+    return _on_hub(label, base, revision)
 
 
-def _local(asked: str, folder: Path) -> SavedModel:
+def _local(source: str, folder: Path) -> SavedModel:
     recorded = (folder / RECORD_NAME).exists()
     if (folder / "config.json").exists():
-        _generates(folder / "config.json", asked)
+        _check_generates(folder / "config.json", source)
         # Pulled from the Hub, where the weights lie beside the record of their run.
         training = _training(load_record(folder)) if recorded else {}
-        return SavedModel(asked, str(folder), training=training)
+        return SavedModel(source, str(folder), training=training)
     if recorded:
-        return _run(asked, folder)
+        return _run(source, folder)
     if (folder / "adapter_config.json").exists():
-        return _adapted(asked, folder, None, None)
+        return _adapted(source, folder, None, None)
     raise ModelError(
         f"{folder} has no {RECORD_NAME} (a run folder), no config.json (a model) and no "
         "adapter_config.json (an adapter). Name a folder that has."
     )
 
 
-def _run(asked: str, folder: Path) -> SavedModel:
+def _run(source: str, folder: Path) -> SavedModel:
     record = load_record(folder)
     merged = folder / "merged"
     if not (merged / "config.json").exists():
         raise ModelError(
             f"the run in {folder} is {record['status']} and has no weights in {merged.name}/. "
-            "Finish it (the same command goes on), or name one of its checkpoints as "
+            "Finish it (the same command resumes it), or name one of its checkpoints as "
             "`{base: BASE, adapter: FOLDER}`."
         )
-    _generates(merged / "config.json", asked)
-    return SavedModel(asked, str(merged), run_folder=folder, training=_training(record))
+    _check_generates(merged / "config.json", source)
+    return SavedModel(source, str(merged), run_folder=folder, training=_training(record))
 
 
 def _training(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,43 +196,42 @@ def _training(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _generates(config: Path, asked: str) -> None:
+def _check_generates(config: Path, source: str) -> None:
     classes = _json(config).get("architectures") or []
-    if any("Classification" in one for one in classes):
+    if any("Classification" in name for name in classes):
         raise ModelError(
-            f"{asked} is a {classes[0]}, which generates no text. A reward model is measured by "
-            "`hf_rlhf_classic.metrics.PairwiseAccuracy`, and used here as the reward "
-            "`reward_model`."
+            f"{source} is a {classes[0]}, which generates no text. Use it as a reward instead, or "
+            "name a model that generates."
         )
 
 
-def _adapter(where: str) -> Path:
+def _adapter(source: str) -> Path:
     """Return the folder of an adapter: a folder, a run folder's, or a Hub id (@REVISION)."""
-    if Path(resolve_model_path(where)).is_dir():
-        return find_adapter(where)
-    repo, _, revision = where.partition("@")
+    if Path(resolve_model_path(source)).is_dir():
+        return find_adapter(source)
+    repo, _, revision = source.partition("@")
     return _hub_adapter(repo, revision or None)
 
 
-def _adapted(asked: str, adapter: Path, base: str | None, revision: str | None) -> SavedModel:
-    """Put an adapter on the base that was given, or on the one that it names itself."""
+def _adapted(source: str, adapter: Path, base: str | None, revision: str | None) -> SavedModel:
+    """Combine an adapter with `base`, or with the base that its configuration names."""
     config = _json(adapter / "adapter_config.json")
-    named = base or config.get("base_model_name_or_path")
-    if not named:
+    name = base or config.get("base_model_name_or_path")
+    if not name:
         raise ModelError(
             f"the adapter {adapter} does not name its base. Write `{{base: BASE, adapter: "
             f"{adapter}}}`."
         )
     if config.get("task_type") == "SEQ_CLS":
         raise ModelError(f"{adapter} is a reward adapter (SEQ_CLS): it generates no text.")
-    if base is None:  # what it says of a revision, it says of the base that it names
+    if base is None:  # the adapter's revision is that of the base it names
         revision = revision or config.get("revision")
-    model = find_model(named)
-    check_base(adapter, model, name=named, revision=revision)
-    return SavedModel(asked, model, str(adapter), revision)
+    model = find_model(name)
+    check_base(adapter, model, name=name, revision=revision)
+    return SavedModel(source, model, str(adapter), revision)
 
 
-def _on_hub(asked: str, model: str, revision: str | None) -> SavedModel:
+def _on_hub(source: str, model: str, revision: str | None) -> SavedModel:
     check_there(model)
     try:
         config = _hub_config(model, revision)
@@ -188,19 +244,20 @@ def _on_hub(asked: str, model: str, revision: str | None) -> SavedModel:
                 f"{str(error).strip().splitlines()[0]} Check the name, HF_ENDPOINT, and for a "
                 "gated model HF_TOKEN."
             ) from error
-        return _adapted(asked, adapter, None, None)
-    _generates(config, asked)
-    return SavedModel(asked, model, revision=revision)
+        return _adapted(source, adapter, None, None)
+    _check_generates(config, source)
+    return SavedModel(source, model, revision=revision)
 
 
 def _hub_adapter(repo: str, revision: str | None) -> Path:
     """Return the folder of an adapter on the Hub, with its tokenizer, as a local one has it."""
     from huggingface_hub import snapshot_download
 
-    found = find_adapter(repo, revision)
-    inside = f"{found.name}/" if found.name == INNER else ""
-    snapshot_download(repo, revision=revision, allow_patterns=[inside + one for one in _TOKENIZER])
-    return found
+    folder = find_adapter(repo, revision)
+    prefix = f"{folder.name}/" if folder.name == INNER else ""
+    patterns = [prefix + pattern for pattern in _TOKENIZER]
+    snapshot_download(repo, revision=revision, allow_patterns=patterns)
+    return folder
 
 
 def _hub_config(repo: str, revision: str | None) -> Path:
@@ -210,14 +267,14 @@ def _hub_config(repo: str, revision: str | None) -> Path:
     return Path(hf_hub_download(repo, "config.json", revision=revision))
 
 
-def _identity(where: str, revision: str | None) -> str:
-    folder = Path(where)
+def _identity(model: str, revision: str | None) -> str:
+    folder = Path(model)
     if not folder.is_dir():
         try:
-            commit = _hub_config(where, revision).parent.name
+            commit = _hub_config(model, revision).parent.name
         except (OSError, ValueError, EntryNotFoundError):
             commit = revision or "main"
-        return f"{where}@{commit}"
+        return f"{model}@{commit}"
     hashed = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.name in _CONFIGS or path.suffix in _WEIGHTS:
@@ -229,72 +286,31 @@ def _identity(where: str, revision: str | None) -> str:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
-    return found
-
-
-def load_tokenizer_of(saved: SavedModel, *, trust_remote_code: bool = False) -> Any:
-    """Return the tokenizer, saved beside the adapter if it is there. Raises ModelError."""
-    from transformers import AutoTokenizer
-
-    beside = Path(saved.adapter or "", "tokenizer_config.json").exists()
-    where = saved.adapter if saved.adapter and beside else saved.model
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            where,
-            revision=saved.revision if where == saved.model else None,
-            trust_remote_code=trust_remote_code,
-        )
-    except Exception as error:  # noqa: BLE001 - the tokenizers library raises bare Exception
-        raise ModelError(
-            f"the tokenizer of {saved.asked!r} does not load: {_first_line(error)}"
-        ) from error
-    if tokenizer.pad_token_id is None:
-        # Padding is masked wherever it stands, so any token will do.
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
-
-
-@contextmanager
-def loaded(saved: SavedModel, device: Any, **kwargs: Any) -> Iterator[Any]:
-    """Give the model, ready to generate, and free its memory at the end.
-
-    An adapter is merged in memory. `kwargs` are for `from_pretrained` (dtype,
-    attn_implementation, trust_remote_code); None is left out. Raises ModelError for weights that
-    do not load whole.
-    """
-    from accelerate.utils.memory import clear_device_cache
-
-    holder = [_load(saved, kwargs).to(device).eval()]
-    try:
-        yield holder[0]
-    finally:
-        # The caller's name for it must be gone too before this frees anything.
-        holder.clear()
-        clear_device_cache(garbage_collection=True)
+    return content
 
 
 def _load(saved: SavedModel, kwargs: Mapping[str, Any]) -> Any:
     from transformers import AutoModelForCausalLM
 
-    asked = {"revision": saved.revision, **kwargs}
-    given = {key: value for key, value in asked.items() if value is not None}
+    settings = {"revision": saved.revision, **kwargs}
+    settings = {key: value for key, value in settings.items() if value is not None}
     try:
         with whole_weights():
             model, info = AutoModelForCausalLM.from_pretrained(
-                saved.model, output_loading_info=True, **given
+                saved.model, output_loading_info=True, **settings
             )
         model = _with_adapter(model, saved)
     except ModelError:
         raise
     except Exception as error:  # noqa: BLE001 - safetensors and torch raise what they like
-        raise ModelError(f"{saved.asked!r} does not load: {_first_line(error)}") from error
+        raise ModelError(f"{saved.source!r} does not load: {_first_line(error)}") from error
     if missing := sorted(info["missing_keys"]):
-        # transformers makes them up at random, and only warns.
+        # transformers initialises them at random, and only warns.
         raise ModelError(
-            f"{saved.asked!r} lacks {len(missing)} weights of its "
+            f"{saved.source!r} lacks {len(missing)} weights of its "
             f"architecture, such as {missing[0]}. It is not whole, or not this kind of model."
         )
     return model

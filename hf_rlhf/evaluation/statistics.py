@@ -1,57 +1,207 @@
-"""Means with intervals, for numbers that go on a card."""
+"""Means, ratios and other statistics of rows, each with a 95% interval.
+
+One method for every evaluation: a percentile bootstrap over clusters (Davison and Hinkley 1997,
+3.8). A cluster holds the rows that belong together, such as the samples of one question; clusters
+are drawn whole. Of several training seeds, seeds are drawn too, crossed with the clusters. The
+draws depend on the number of seeds and clusters alone, so the same rows give the same interval.
+For a claim about a training method from few seeds, use `crossed_mean`.
+"""
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hf_rlhf.contracts import Score
+
+RESAMPLES = 10_000
+FEW = 10
+"""Clusters below which a percentile bootstrap is clearly too narrow."""
+_BLOCK = 500
+_CELLS = 2_000_000
+_SEED = 0
 _NORMAL = 10_000.0
 """Degrees of freedom from which on t differs from the normal distribution in the fifth digit."""
-
-
 _ROUNDING = 1e-12
 """Of a variance: what remains of it in floats where it is 0."""
+
+Array = NDArray[np.float64]
+Table = Sequence[Sequence[Score]]
+"""Shape (seeds, rows): a value for each, None where there is none."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over `n` values and its percentile-bootstrap interval (Efron 1979)."""
+    """A mean, or a ratio of sums, and its 95% percentile-bootstrap interval.
+
+    Where all values are equal, or only one cluster has any, the interval has no width and says
+    nothing: tables print the reason in its place.
+    """
 
     mean: float
     low: float
     high: float
     n: int
+    """Clusters that have a value; rows, where each is its own cluster."""
+    values: int
+    """Values that the mean is of."""
 
     def as_json(self) -> dict[str, float | int]:
-        """Return the four numbers by name."""
-        return asdict(self)
+        """Return mean, low, high and n by name."""
+        return {"mean": self.mean, "low": self.low, "high": self.high, "n": self.n}
 
 
-def bootstrap_mean(
-    values: Sequence[float],
-    *,
-    confidence: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> Interval:
-    """Return the mean of `values`, shape (n,), with a percentile-bootstrap interval.
+def mean_interval(
+    values: Sequence[Score], clusters: Sequence[str] | None = None
+) -> Interval | None:
+    """Return the mean of `values`, shape (rows,), with its interval; see `mean_intervals`."""
+    return mean_intervals({"": values}, clusters)[""]
 
-    For a paired comparison pass the per-row differences. One value gives an interval of no
-    width, which says nothing: report `n` beside it. Raises ValueError without values.
+
+def mean_intervals(
+    columns: Mapping[str, Sequence[Score]], clusters: Sequence[str] | None = None
+) -> dict[str, Interval | None]:
+    """Return the mean of each column with its interval; None for a column without values.
+
+    For a paired comparison pass the differences, row by row.
+
+    Args:
+        columns: name -> a value for each row, None where the row has none.
+        clusters: the cluster of each row; by default every row is its own.
     """
-    sample = np.asarray(values, dtype=np.float64)
-    if sample.size == 0:
-        raise ValueError("an interval needs at least one value")
-    rng = np.random.default_rng(seed)
-    # Row by row, so that memory stays at one resample however many values there are.
-    means = np.array(
-        [sample[rng.integers(0, sample.size, sample.size)].mean() for _ in range(resamples)]
-    )
-    tail = (1 - confidence) / 2 * 100
-    low, high = np.percentile(means, [tail, 100 - tail])
-    return Interval(float(sample.mean()), float(low), float(high), int(sample.size))
+    names, rows = list(columns), len(next(iter(columns.values()), ()))
+    if rows == 0:
+        return dict.fromkeys(names)
+    # In the order of their keys, so that the interval does not depend on the order of rows.
+    keys, index = np.unique(np.arange(rows) if clusters is None else clusters, return_inverse=True)
+    values = np.array([_floats(columns[name]) for name in names])
+    sums, counts = np.zeros((2, len(names), 1, len(keys)))
+    for column, known in enumerate(~np.isnan(values)):
+        np.add.at(sums[column, 0], index, np.nan_to_num(values[column]))
+        np.add.at(counts[column, 0], index, known)
+    equal = [column[~np.isnan(column)] for column in values]
+    constant = [column.size > 0 and np.ptp(column) == 0 for column in equal]
+    return dict(zip(names, _ratios(sums, counts, constant), strict=True))
+
+
+def table_interval(values: Table) -> Interval | None:
+    """Return the mean of a table of seeds and rows with its interval; see `ratio_interval`."""
+    return ratio_interval(values, [[None if v is None else 1.0 for v in row] for row in values])
+
+
+def ratio_interval(above: Table, below: Table, *, draw_seeds: bool = True) -> Interval | None:
+    """Return sum(above) / sum(below) over the cells of two tables, with its interval.
+
+    A cell of which either is None is left out. A row stands in a resample with the values of all
+    the seeds that were drawn, since they answered the same prompt; without `draw_seeds`, with those
+    of all seeds. Returns None where nothing is left, or sum(below) is 0. Raises ValueError for
+    tables of different shapes.
+    """
+    tops, bottoms = (np.array([_floats(row) for row in table]) for table in (above, below))
+    if tops.ndim != 2 or tops.shape != bottoms.shape:
+        raise ValueError(f"expected two tables of one shape, got {tops.shape}, {bottoms.shape}")
+    missing = np.isnan(tops) | np.isnan(bottoms)
+    tops[missing] = bottoms[missing] = 0.0
+    if missing.all() or bottoms.sum() == 0:
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cells = (tops / bottoms)[~missing]
+    counts = (~missing).astype(np.float64)
+    constant = [bool(np.ptp(cells) == 0)]
+    (interval,) = _ratios(tops[None], bottoms[None], constant, counts[None], draw_seeds)
+    return interval
+
+
+def statistic_interval(statistic: Callable[[Array], Array], rows: int) -> Interval | None:
+    """Return any statistic of `rows` rows with its interval; None where it is not defined.
+
+    Args:
+        statistic: from how often each row counts, shape (resamples, rows), to the statistic of
+            each resample, shape (resamples,); NaN where it is not defined.
+        rows: how many there are.
+    """
+    value = float(statistic(np.ones((1, rows)))[0])
+    if math.isnan(value):
+        return None
+    low, high = _percentiles(lambda _, weights: statistic(weights)[:, None], 1, rows, True)[:, 0]
+    return Interval(value, float(low), float(high), rows, rows)
+
+
+def _ratios(
+    tops: Array,
+    bottoms: Array,
+    constant: Sequence[bool],
+    counts: Array | None = None,
+    draw_seeds: bool = True,
+) -> list[Interval | None]:
+    """Return sum(tops) / sum(bottoms) of each column; all shapes are (columns, seeds, clusters).
+
+    `constant` tells of each column whether all its values are equal, when there is nothing to
+    draw; `counts` are the values in each cell, `bottoms` by default.
+    """
+    counts = bottoms if counts is None else counts
+    columns, seeds, clusters = tops.shape
+
+    def ratios(by_seed: Array, by_cluster: Array) -> Array:
+        top, bottom = (
+            (
+                (by_cluster @ sums.reshape(-1, clusters).T).reshape(-1, columns, seeds)
+                * by_seed[:, None, :]
+            ).sum(axis=-1)
+            for sums in (tops, bottoms)
+        )
+        # A resample may hold nothing but cells without a value.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(top / bottom)
+
+    bounds = _percentiles(ratios, seeds, clusters, draw_seeds)
+    result: list[Interval | None] = []
+    for column in range(columns):
+        total = float(counts[column].sum())
+        if total == 0:
+            result.append(None)
+            continue
+        mean = float(tops[column].sum() / bottoms[column].sum())
+        low, high = (mean, mean) if constant[column] else map(float, bounds[:, column])
+        n = int(counts[column].any(axis=0).sum())
+        result.append(Interval(mean, low, high, n, int(total)))
+    return result
+
+
+def _percentiles(
+    statistics: Callable[[Array, Array], Array], seeds: int, clusters: int, draw_seeds: bool
+) -> Array:
+    """Return the 2.5% and 97.5% percentiles over resamples, shape (2, columns).
+
+    `statistics` takes how often each seed and each cluster was drawn, shapes (resamples, seeds)
+    and (resamples, clusters), and returns shape (resamples, columns).
+    """
+    rng = np.random.default_rng(_SEED)
+    # Smaller blocks for many clusters, so that memory does not grow with their number.
+    block = min(_BLOCK, max(1, _CELLS // clusters)) if seeds == 1 else _BLOCK
+    drawn = []
+    for start in range(0, RESAMPLES, block):
+        size = min(block, RESAMPLES - start)
+        by_seed = _weights(rng, seeds, size) if draw_seeds else np.ones((size, seeds))
+        drawn.append(statistics(by_seed, _weights(rng, clusters, size)))
+    values = np.concatenate(drawn)
+    values[~np.isfinite(values)] = np.nan
+    with warnings.catch_warnings():
+        # A column without any value has no percentiles.
+        warnings.filterwarnings("ignore", message="All-NaN slice")
+        return np.nanpercentile(values, [2.5, 97.5], axis=0)
+
+
+def _weights(rng: np.random.Generator, count: int, size: int) -> Array:
+    """Return how often each of `count` is drawn, in `size` draws of `count` with replacement."""
+    return rng.multinomial(count, [1 / count] * count, size=size).astype(np.float64)
+
+
+def _floats(values: Sequence[Score]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
 
 
 @dataclass(frozen=True)
@@ -121,9 +271,9 @@ def _variance_of_mean(table: NDArray[np.float64]) -> tuple[float, float]:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return `p_values` adjusted for being many, in their order (Holm 1979)."""
     adjusted, highest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda at: p_values[at])):
-        highest = max(highest, (len(p_values) - rank) * p_values[place])
-        adjusted[place] = min(highest, 1.0)
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda at: p_values[at])):
+        highest = max(highest, (len(p_values) - rank) * p_values[index])
+        adjusted[index] = min(highest, 1.0)
     return adjusted
 
 

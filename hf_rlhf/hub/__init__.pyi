@@ -6,6 +6,7 @@ from .client import connect as connect
 from .commit import or_finish as or_finish
 from .commit import push as push
 from .download import pull as pull
+from .listed import push_listed as push_listed
 from .publishing import Published as Published
 from .publishing import publish as publish
 from .upload_set import Bundle as Bundle

@@ -4,7 +4,6 @@ The Hub's client takes whatever is not here for a Hub id, and where nobody answe
 for most of a minute, file by file. So a name is looked at once, before anything is loaded by it.
 """
 
-import difflib
 import os
 import time
 from collections.abc import Iterator
@@ -21,6 +20,8 @@ from hf_rlhf.storage.bounded import template_problem
 if TYPE_CHECKING:
     pass
 
+
+from hf_rlhf.errors import suggest
 
 Kind = Literal["model", "dataset"]
 _PAUSE_S = 1.0
@@ -107,8 +108,8 @@ def _hint(name: str) -> str:
         beside = sorted(one.name for one in missing.parent.iterdir() if one.name[0] != ".")
     except OSError:
         return ""
-    if close := difflib.get_close_matches(missing.name, beside, n=1):
-        nearest = missing.with_name(close[0])
+    if close := suggest(missing.name, beside):
+        nearest = missing.with_name(close)
         whole = nearest / path.relative_to(missing)
         return f" Did you mean {str(whole if whole.exists() else nearest)!r}?"
     if missing.parent == missing.parent.parent or not beside:  # of no use here, or of the root

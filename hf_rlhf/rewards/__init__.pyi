@@ -2,6 +2,7 @@ from .abstentions import Abstentions as Abstentions
 from .composed import TOTAL as TOTAL
 from .composed import ComposedReward as ComposedReward
 from .composed import Part as Part
+from .composed import by_row as by_row
 from .composed import gather_rows as gather_rows
 from .judges.display_name import Called as Called
 from .judges.lexical import LexicalJudge as LexicalJudge

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from hf_rlhf.config import registry
-from hf_rlhf.config.run_file import GateSpec, RewardSpec, RunFile, RunSpec, keys_of
+from hf_rlhf.config import RunFile, RunSpec, registry
+from hf_rlhf.config.schema import GateSpec, RewardSpec, keys_of
 from hf_rlhf.config.validation import accepted_by, bind
 from hf_rlhf.errors import HfRlhfError, PluginError, Problem, RewardError
 from hf_rlhf.rewards.abstentions import Abstentions

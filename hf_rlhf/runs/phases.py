@@ -16,9 +16,10 @@ from typing import Any
 
 from hf_rlhf.config import registry
 from hf_rlhf.config.overrides import merged
-from hf_rlhf.config.run_file import RunFile, RunSpec
+from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.run_files import default_folder
-from hf_rlhf.config.yaml import KeyPath, dotted
+from hf_rlhf.config.schema import RunSpec
+from hf_rlhf.config.values import KeyPath, dotted
 from hf_rlhf.errors import ConfigError, PluginError, Problem
 
 SECTION = "phases"

@@ -11,13 +11,12 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.config.settings import unclassified
 from hf_rlhf.distributed import distributed_type, is_planned, processes
-from hf_rlhf.errors import Problem
+from hf_rlhf.errors import Problem, suggest
 from hf_rlhf.models.lengths import completion_length as completion_length
 from hf_rlhf.models.lengths import model_config as model_config
 from hf_rlhf.models.lengths import prompt_lengths as prompt_lengths
@@ -209,8 +208,8 @@ def _packages(run: "Run") -> Iterator[Problem]:
 
     for name in run.training.report_to:
         if name not in INTEGRATION_TO_CALLBACK:
-            close = get_close_matches(name, INTEGRATION_TO_CALLBACK, n=1)
-            hint = f"Did you mean `{close[0]}`? " if close else ""
+            close = suggest(name, INTEGRATION_TO_CALLBACK)
+            hint = f"Did you mean `{close}`? " if close else ""
             known = ", ".join(sorted(INTEGRATION_TO_CALLBACK))
             yield Problem("report_to", f"{name!r} is no tracker.", f"{hint}Known: {known}.")
         elif name not in get_available_reporting_integrations():

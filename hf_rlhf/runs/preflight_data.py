@@ -10,7 +10,8 @@ from hf_rlhf.models.lengths import completion_length, positions, prompt_lengths
 if TYPE_CHECKING:
     from datasets import DatasetDict
 
-    from hf_rlhf.config.run_file import GateSpec, RewardSpec, RunSpec
+    from hf_rlhf.config import RunSpec
+    from hf_rlhf.config.schema import GateSpec, RewardSpec
     from hf_rlhf.rewards.composed import ComposedReward
     from hf_rlhf.runs.run import Run
 

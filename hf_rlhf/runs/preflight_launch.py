@@ -8,9 +8,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.config.validation import near
 from hf_rlhf.distributed import deepspeed_requested, distributed_type, fsdp_requested, is_planned
-from hf_rlhf.errors import Problem
+from hf_rlhf.errors import Problem, suggest
 
 if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
@@ -32,7 +31,7 @@ def launch_problems(run: "Run", where: Callable[[str], str]) -> Iterator[Problem
     kind, real = run.spec.expect_distributed, distributed_type(run.training)
     known = [one.value for one in type(run.training.distributed_state.distributed_type)]
     if kind is not None and kind.upper() not in known:
-        guess = near(kind, [one.lower() for one in known])
+        guess = suggest(kind, [one.lower() for one in known])
         fix = f"Is `{guess.upper()}` meant?" if guess else f"One of {', '.join(known)}."
         what = f"{kind!r} is no DistributedType of accelerate."
         yield Problem(where("expect_distributed"), what, fix)

@@ -9,11 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config.run_file import RunFile, RunSpec
-from hf_rlhf.config.run_files import default_folder
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config.run_files import (
+    default_folder,
+    is_as_shipped,
+    labels_of_rewards,
+    without_rewards,
+)
+from hf_rlhf.config.schema import RunSpec
 from hf_rlhf.config.settings import refusals, refused_problems, value_problems
-from hf_rlhf.config.shipped import is_as_shipped, labels_of_rewards, without_rewards
-from hf_rlhf.config.validation import annotations_of, check_settings
+from hf_rlhf.config.validation import check_settings, setting_names
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.distributed import is_planned, rank
 from hf_rlhf.errors import (
@@ -76,7 +81,7 @@ class _Preparation(ComponentBuilder):
     def run(self) -> Run:
         trainer_class = self._trainer()
         classes = self._config_classes(trainer_class)
-        spec, problems = self.file.spec(known_settings=annotations_of(classes), plugin=self.plugin)
+        spec, problems = self.file.spec(known_settings=setting_names(classes), plugin=self.plugin)
         self.problems += problems
         if spec is None:
             raise ConfigError(list(dict.fromkeys(self.problems)))
@@ -152,7 +157,7 @@ class _Preparation(ComponentBuilder):
         labels = {one.label for one in run.spec.rewards}
         self.file = without_rewards(self.file, labels_of_rewards(self.file) - labels)
         classes = self._config_classes(run.trainer_class)
-        spec, problems = self.file.spec(known_settings=annotations_of(classes))
+        spec, problems = self.file.spec(known_settings=setting_names(classes))
         self.problems += problems
         assert spec is not None, "it was checked with another start"
         training, model = self._settings(spec, run.trainer_class, classes)

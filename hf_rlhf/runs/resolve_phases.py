@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hf_rlhf.config import RunFile
 from hf_rlhf.config.registry import provenance
-from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.runs.phases import SECTION, Chain, chain_of, told_by_phase
 from hf_rlhf.runs.resolve import prepare

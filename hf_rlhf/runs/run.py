@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.config.run_file import RunSpec
+from hf_rlhf.config.schema import RunSpec
 from hf_rlhf.contracts import Task
 from hf_rlhf.rewards.composed import ComposedReward
 

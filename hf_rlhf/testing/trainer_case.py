@@ -40,7 +40,7 @@ class TrainerCase:
         self, name: str, *callbacks: Any, evaluation: Mapping[str, Any] | None = None
     ) -> Iterator["Run"]:
         """Prepare the run as `train` would, in a folder of its own. Raises Unusable."""
-        from hf_rlhf.config.run_file import RunFile
+        from hf_rlhf.config import RunFile
         from hf_rlhf.errors import HfRlhfError
         from hf_rlhf.runs.resolve import prepare
 

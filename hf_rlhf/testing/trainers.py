@@ -175,7 +175,7 @@ def measures(case: TrainerCase) -> None:
             f"held_out gave {len(one.rows)} rows for {expected} held-out rows, with the metrics "
             f"{sorted(names)}" + (f" and {bad[:3]}." * bool(bad)),
             "one row of the same metrics, finite numbers or None, for each row of the split.",
-            "use hf_rlhf.evaluation.evaluate.measure_rows.",
+            "use hf_rlhf.evaluation.measure_rows.",
         )
     if [dict(row) for row in one.rows] != [dict(row) for row in again.rows]:
         fail(

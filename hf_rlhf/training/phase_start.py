@@ -7,7 +7,7 @@ from pathlib import Path
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.models.loading import CONFIG
 from hf_rlhf.runs.phases import Link

@@ -12,7 +12,7 @@ from typing import Any
 
 from hf_rlhf.distributed import main_does
 from hf_rlhf.errors import DiskError
-from hf_rlhf.evaluation.held_out import measure, measured_before, without_revision
+from hf_rlhf.evaluation.held_out import measure, measure_before, without_revision
 from hf_rlhf.evaluation.results import Evaluation, Measured
 from hf_rlhf.runs.phases import Chain, Link
 from hf_rlhf.runs.resolve import begun_from
@@ -50,7 +50,7 @@ class ChainSession(Session):
         kwargs = without_revision(face.model_kwargs())
         names = " -> ".join(link.name for link in self.chain.links)
         self._say(f"training {self.chain.plugin} in {face.folder}: {names}")
-        before = measured_before(face, self._say)
+        before = measure_before(face, self._say)
         self.record["evaluation"] = evaluation_section(face, before, Measured())
         try:
             for place in range(len(self.chain.links)):

@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from hf_rlhf.distributed import main_does
 from hf_rlhf.errors import DiskError, HfRlhfError, JudgeError, PublishError, RewardError
-from hf_rlhf.evaluation.held_out import measure, measured_before, without_revision
+from hf_rlhf.evaluation.held_out import measure, measure_before, without_revision
 from hf_rlhf.evaluation.results import Measured
 from hf_rlhf.hub.checkpoints import INTERRUPTED_S, CheckpointPushes
 from hf_rlhf.hub.publishing import finish_command, publish
@@ -185,7 +185,7 @@ class Session:
         for line in data_lines(run):
             self._say(f"data: {line}")
         with head_is_new(new_head):
-            before = measured_before(run, self._say)
+            before = measure_before(run, self._say)
         self.record["evaluation"] = evaluation_section(run, before, Measured())
         self.record["advice"] = advice(run)
         for said in self.record["advice"]:

@@ -136,7 +136,7 @@ def _measured(run: Run) -> Speed:
 
 
 def _file(run: Run, changes: Mapping[str, Any]) -> Any:
-    from hf_rlhf.config.run_file import RunFile
+    from hf_rlhf.config import RunFile
 
     return RunFile.from_mapping({**run.spec.plain, **changes}, name=run.spec.name)
 

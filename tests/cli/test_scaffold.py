@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from hf_rlhf import __version__
 from hf_rlhf.cli import main
 from hf_rlhf.cli.new import MADE, core_range, near_names, new_package
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import HfRlhfError
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.config.urls import forbidden_host, is_forbidden
 from hf_rlhf.contracts import Question
 from hf_rlhf.data.sources import read_rows

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.run_files import choose_run_file, run_files, told_as_shipped
+from hf_rlhf.config.run_files import annotate_shipped_errors, choose_run_file, run_files
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.runs.resolve import prepare
 from hf_rlhf.storage import bounded
@@ -279,7 +279,7 @@ def test_a_wrong_setting_still_lets_the_columns_be_checked(tiny_run, offer):
 )
 def test_a_run_file_that_the_user_did_not_write_is_said_to_be_shipped(where, shipped, told):
     file = RunFile.from_mapping({"plugin": "sft"}, name="tiny.yaml")
-    with pytest.raises(ConfigError) as caught, told_as_shipped(file, shipped):
+    with pytest.raises(ConfigError) as caught, annotate_shipped_errors(file, shipped):
         raise ConfigError([Problem(where, "is wrong.")])
     assert caught.value.problems == (Problem(where, "is wrong."),)
     assert ("tiny.yaml is the run file that 'sft' ships." in str(caught.value)) == told
@@ -381,7 +381,7 @@ def test_tokenizer_that_is_damaged(tiny_run, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "pattern"),
     [
-        ({"learning_rate": -1e-3}, r"learning_rate: is -0\.001\. It should be 0 or more"),
+        ({"learning_rate": -1e-3}, r"learning_rate: should be greater than or equal to 0, not `-0"),
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps|by zero"),
         ({"per_device_train_batch_size": 0}, "per_device_train_batch_size|by zero"),
         ({"max_steps": -1, "num_train_epochs": -1}, "num_train_epochs: is -1, so nothing"),

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, DataError, DiskError, RunFolderError
 from hf_rlhf.runs import estimate
 from hf_rlhf.runs.resolve import prepare

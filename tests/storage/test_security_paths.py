@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf.cli.new import new_package
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.data.sources import read_rows
 from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, PublishError
 from hf_rlhf.hub import download as pull_module

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import pytest
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.rewards.judges.openai import OpenAIJudge
 from hf_rlhf.rewards.judges.text_generation import OpenAIText
@@ -97,7 +97,7 @@ import asyncio, os, sys, types
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import Any
-from hf_rlhf.config import registry
+from hf_rlhf import registry
 from hf_rlhf.contracts import Question
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.runs.phases import Chain, resolved, said_of, told_by_phase
 

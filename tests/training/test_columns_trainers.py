@@ -132,7 +132,7 @@ def test_an_adapter_writes_the_rows_that_it_rejects_beside_the_run(folder, offer
     prepare(RunFile.from_mapping(run))
     assert seen == [None]
     run["dataset"]["rejected_rows"] = "mine.jsonl"
-    assert "rejected_rows: is given by the run itself" in problems(run)
+    assert "rejected_rows: is set by the run itself" in problems(run)
 
 
 def test_prompts_beyond_the_models_positions_are_the_trainers_to_cut_if_it_does(folder, offer):
@@ -174,7 +174,7 @@ def test_sft_is_measured_shown_and_told(folder, sft):
 
 
 @pytest.mark.slow
-def test_what_was_measured_before_is_read_back(folder, sft, monkeypatch):
+def test_what_was_measure_before_is_read_back(folder, sft, monkeypatch):
     from tests.columns_trainers import ColumnsSFT
 
     path = folder / "sft" / "run.json"
@@ -477,7 +477,7 @@ def test_the_conformance_checks_know_such_trainers(monkeypatch):
 
         @classmethod
         def held_out(cls, run, model, model_kwargs):
-            from hf_rlhf.evaluation.evaluate import Evaluation
+            from hf_rlhf.evaluation import Evaluation
 
             Vague.asked += 1
             return Evaluation([{"loss": float(Vague.asked)}] * 4)

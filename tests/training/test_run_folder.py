@@ -9,7 +9,7 @@ import pytest
 from accelerate import PartialState
 from datasets import DatasetDict
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.runs.resolve import prepare
 from hf_rlhf.storage.lock import OWNER_NAME, claimed

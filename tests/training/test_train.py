@@ -199,7 +199,7 @@ def test_ctrl_c_leaves_a_record_and_the_same_command_goes_on(tiny_run, tmp_path)
 def test_ctrl_c_outside_the_training_loop_loses_nothing(tiny_run, monkeypatch, adapted):
     tiny_run |= {"evaluation": {"rows": 2}, "use_peft": adapted}
     places = [
-        *("hf_rlhf.evaluation.evaluate.generate", "transformers.Trainer.save_model"),
+        *("hf_rlhf.evaluation.scoring.generate", "transformers.Trainer.save_model"),
         *("hf_rlhf.training.session.save_weights", "hf_rlhf.training.recorder.reward_curve"),
     ]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hf_rlhf.config.yaml import leaves
+from hf_rlhf.config.values import leaves
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.rewards.judges.display_name import Called
 from hf_rlhf.rewards.judges.endpoint import Endpoint, Failed, Reply, Silent, Unavailable

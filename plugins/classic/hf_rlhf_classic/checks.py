@@ -1,6 +1,6 @@
 """What every classic stage looks at before weights load."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hf_rlhf.errors import Problem
@@ -70,23 +70,22 @@ def positions(run: Run) -> int | None:
 
 
 def within_positions(
-    run: Run, length: Callable[[Mapping[str, Any]], int], *, drops: bool = False
+    run: Run, lengths: Callable[[str, Any], Iterable[int]], *, drops: bool = False
 ) -> Iterator[Problem]:
     """No row is longer than the model's positions, once `max_length` has cut or dropped it.
 
-    `length` gives the tokens of a row, trained or held out.
+    `lengths` gives the tokens of each row, from a split's name and its rows that are used.
     """
     room, most = positions(run), run.training.max_length
     if room is None or (most is not None and most <= room):
         return
     for split, rows in splits(run):
-        for index, row in enumerate(rows):
-            result = length(row)
-            dropped = drops and most is not None and result > most
-            if not dropped and min(result, most or result) > room:
+        for index, length in enumerate(lengths(split, rows)):
+            dropped = drops and most is not None and length > most
+            if not dropped and min(length, most or length) > room:
                 yield Problem(
                     "max_length",
-                    f"is {most}, and row {index} of {split} has {result} tokens: over the model's "
+                    f"is {most}, and row {index} of {split} has {length} tokens: over the model's "
                     f"{room} positions.",
                     f"Write `max_length: {room}` or less.",
                 )

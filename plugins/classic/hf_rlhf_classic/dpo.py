@@ -23,7 +23,7 @@ from hf_rlhf_classic.checks import (
 from hf_rlhf_classic.encoding import encode_pair
 from hf_rlhf_classic.likelihood import Likelihood, Metrics, batch_size, likelihoods
 from hf_rlhf_classic.reference import drop_reference
-from hf_rlhf_classic.row_lengths import SIDES, preference_counts
+from hf_rlhf_classic.row_lengths import SIDES, longer_texts, preference_counts
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
 LOSS_TYPES = (
@@ -183,8 +183,4 @@ def _settings(run: Run) -> Iterator[Problem]:
 
 def _lengths(run: Run) -> Iterator[Problem]:
     """What is left within `max_length` fits the model."""
-
-    def longest(row: Mapping[str, Any]) -> int:
-        return max(len(one.ids) for one in encode_pair(run.tokenizer, row, SIDES))
-
-    yield from within_positions(run, longest)
+    yield from within_positions(run, lambda split, rows: longer_texts(run, split, rows))

@@ -6,7 +6,8 @@ from statistics import fmean
 from typing import Any
 
 from hf_rlhf.contracts import Score
-from hf_rlhf.evaluation import Interval, bootstrap_mean
+from hf_rlhf.evaluation import Interval, mean_interval
+from hf_rlhf_classic.evaluation.estimators import outcome
 
 
 def win_rate(new: Sequence[Score], old: Sequence[Score]) -> Interval | None:
@@ -16,12 +17,7 @@ def win_rate(new: Sequence[Score], old: Sequence[Score]) -> Interval | None:
     percentile bootstrap over prompts. Prompts where either has no reward are left out; None if
     that is all of them. 0.5 is what a policy scores against itself, in expectation.
     """
-    points = [
-        (a > b) + (a == b) / 2
-        for a, b in zip(new, old, strict=True)
-        if a is not None and b is not None
-    ]
-    return bootstrap_mean(points) if points else None
+    return mean_interval([outcome(a, b) for a, b in zip(new, old, strict=True)])
 
 
 def exact_kl(policy_logits: Any, other_logits: Any) -> Any:
@@ -47,15 +43,12 @@ def held_out_entry(
     mine = rows[policy]
     rewards = [row["reward"] for row in mine]
     entry: dict[str, float | int] = {"policy": policy}
-    known = [reward for reward in rewards if reward is not None]
-    if known:
-        entry |= _named("held_out/reward", bootstrap_mean(known))
-    entry["held_out/none"] = len(rewards) - len(known)
+    entry |= _logged("held_out/reward", mean_interval(rewards))
+    entry["held_out/none"] = rewards.count(None)
     against = {"start": policy - 1, "initial": 0} if policy else {}
     for name, other in against.items():
-        interval = win_rate(rewards, [row["reward"] for row in rows[other]])
-        if interval is not None:
-            entry |= _named(f"held_out/win_rate_{name}", interval)
+        wins = win_rate(rewards, [row["reward"] for row in rows[other]])
+        entry |= _logged(f"held_out/win_rate_{name}", wins)
     entry["held_out/length"] = fmean(row["tokens"] for row in mine)
     entry["held_out/truncated"] = fmean(float(row["truncated"]) for row in mine)
     entry["kl/sequence"] = fmean(row["kl"] for row in mine)
@@ -63,7 +56,9 @@ def held_out_entry(
     return entry
 
 
-def _named(name: str, interval: Interval) -> dict[str, float]:
+def _logged(name: str, interval: Interval | None) -> dict[str, float]:
+    if interval is None:
+        return {}
     return {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
@@ -74,37 +69,41 @@ def rollout_entry(
 
     `zero_std` is the share of prompts whose rewards are all equal.
     """
-    completions = [one for row in rows for one in row["completions"]]
-    rewards = [one["reward"] for one in completions if one["reward"] is not None]
+    completions = [completion for row in rows for completion in row["completions"]]
+    rewards = [
+        completion["reward"] for completion in completions if completion["reward"] is not None
+    ]
     entry: dict[str, float | int] = {"iteration": iteration}
     if rewards:
         mean = fmean(rewards)
         entry["rollouts/reward"] = mean
-        entry["rollouts/reward_std"] = math.sqrt(fmean((one - mean) ** 2 for one in rewards))
+        entry["rollouts/reward_std"] = math.sqrt(fmean((reward - mean) ** 2 for reward in rewards))
     entry["rollouts/none"] = len(completions) - len(rewards)
     entry["rollouts/zero_std_groups"] = zero_std
     for label in completions[0]["parts"]:
-        known = [v for one in completions if (v := one["parts"][label]) is not None]
+        known = [v for completion in completions if (v := completion["parts"][label]) is not None]
         if known:
             entry[f"rollouts/{label}"] = fmean(known)
-    entry["rollouts/length"] = fmean(len(one["ids"]) for one in completions)
-    entry["rollouts/truncated"] = fmean(float(one["truncated"]) for one in completions)
+    entry["rollouts/length"] = fmean(len(completion["ids"]) for completion in completions)
+    entry["rollouts/truncated"] = fmean(
+        float(completion["truncated"]) for completion in completions
+    )
     return entry
 
 
 def tables(history: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Return the two tables of a run's card, from the log entries that are made above."""
-    made = [entry for entry in history if "iteration" in entry]
+    rollouts = [entry for entry in history if "iteration" in entry]
     measured = [entry for entry in history if "policy" in entry]
     result = {}
-    if made:
-        result["Pairs of each iteration"] = [_made(entry) for entry in made]
+    if rollouts:
+        result["Pairs of each iteration"] = [_rollouts(entry) for entry in rollouts]
     if measured:
         result["Held out, after each iteration"] = [_measured(entry) for entry in measured]
     return result
 
 
-def _made(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _rollouts(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "iteration": entry["iteration"],
         "prompts": entry["pairs/prompts"],

@@ -39,8 +39,12 @@ class Likelihood:
         return math.fsum(self.log_probs)
 
 
-def likelihoods(model: Any, sequences: Sequence[Encoded], tokenizer: Any) -> list[Likelihood]:
+def likelihoods(
+    model: Any, sequences: Sequence[Encoded], tokenizer: Any, *, temperature: float = 1.0
+) -> list[Likelihood]:
     """Return what a causal `model` makes of each sequence, in order. The first token has none.
+
+    Log-probabilities are those of the softmax at `temperature`.
 
     All are taken at once, unless their logits would be more than `LOGITS_AT_ONCE`.
     """
@@ -52,20 +56,22 @@ def likelihoods(model: Any, sequences: Sequence[Encoded], tokenizer: Any) -> lis
         fits = LOGITS_AT_ONCE // (max(len(sequences[order[-1]].ids), 1) * vocabulary)
         taken, order = order[-max(fits, 1) :], order[: -max(fits, 1)]
         batch = [sequences[position] for position in taken]
-        result.update(zip(taken, _batch(model, batch, tokenizer.pad_token_id), strict=True))
+        rows = _batch(model, batch, tokenizer.pad_token_id, temperature)
+        result.update(zip(taken, rows, strict=True))
     return [result[index] for index in range(len(sequences))]
 
 
-def _batch(model: Any, batch: Sequence[Encoded], pad: int) -> list[Likelihood]:
+def _batch(model: Any, batch: Sequence[Encoded], pad: int, temperature: float) -> list[Likelihood]:
     import torch
 
     ids, mask = padded([item.ids for item in batch], pad, model.device)
     with torch.inference_mode():
         logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
-    return [
-        _of_row(logits[row, : len(item.ids) - 1].float(), ids[row, 1 : len(item.ids)], item)
-        for row, item in enumerate(batch)
-    ]
+    result = []
+    for row, item in enumerate(batch):
+        predicted = logits[row, : len(item.ids) - 1].float() / temperature
+        result.append(_of_row(predicted, ids[row, 1 : len(item.ids)], item))
+    return result
 
 
 def padded(sequences: Sequence[Sequence[int]], pad: int, device: Any) -> "tuple[Tensor, Tensor]":

@@ -13,29 +13,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hf_rlhf.evaluation import bootstrap_mean
+from hf_rlhf.evaluation import FEW, mean_interval, statistic_interval
 from hf_rlhf_classic.encoding import encode_response
+from hf_rlhf_classic.evaluation.estimators import calibration_gap
 from hf_rlhf_classic.likelihood import Metrics, padded
 
-RESAMPLES = 2_000
+Array = NDArray[np.float64]
 BINS = 10
-FEW = 10
-"""Of fewer pairs, a bootstrap of a correlation or of a difference of groups is mostly luck."""
+_ROUNDING = 1e-12
 
 
 def scores(model: Any, sequences: Sequence[Sequence[int]], pad: int, batch: int) -> list[float]:
     """Return the reward of each sequence of token ids, in order, `batch` at a time."""
     import torch
 
-    order = sorted(range(len(sequences)), key=lambda place: len(sequences[place]))
-    found: dict[int, float] = {}
+    order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
+    rewards: dict[int, float] = {}
     for start in range(0, len(order), batch):
         taken = order[start : start + batch]
-        ids, mask = padded([sequences[place] for place in taken], pad, model.device)
+        ids, mask = padded([sequences[index] for index in taken], pad, model.device)
         with torch.inference_mode():
             logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
-        found.update(zip(taken, logits.float().squeeze(-1).tolist(), strict=True))
-    return [found[place] for place in range(len(sequences))]
+        rewards.update(zip(taken, logits.float().squeeze(-1).tolist(), strict=True))
+    return [rewards[index] for index in range(len(sequences))]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Pair:
     @property
     def right(self) -> float:
         """1 if the chosen response has the higher score, 1/2 if both have the same."""
-        return _credit(self.margin)
+        return float(1 + np.sign(self.margin)) / 2
 
     @property
     def longer(self) -> int:
@@ -78,17 +78,17 @@ def read_pairs(
         tuple(encode_response(tokenizer, row, row[key]) for key in ("chosen", "rejected"))
         for row in rows
     ]
-    kept = [
-        place
-        for place, both in enumerate(texts)
-        if max_length is None or max(len(one.ids) for one in both) <= max_length
+    short_enough = [
+        index
+        for index, both in enumerate(texts)
+        if max_length is None or max(len(text.ids) for text in both) <= max_length
     ]
-    sequences = [one.ids for place in kept for one in texts[place]]
-    found = scores(model, sequences, tokenizer.pad_token_id, 2 * len(rows))
+    sequences = [text.ids for index in short_enough for text in texts[index]]
+    rewards = scores(model, sequences, tokenizer.pad_token_id, 2 * len(rows))
     pairs: list[Pair | None] = [None] * len(rows)
-    for index, place in enumerate(kept):
-        chosen, rejected = (sum(one.counted) for one in texts[place])
-        pairs[place] = Pair(found[2 * index], found[2 * index + 1], chosen, rejected)
+    both_rewards = zip(rewards[::2], rewards[1::2], strict=True)
+    for index, (chosen, rejected) in zip(short_enough, both_rewards, strict=True):
+        pairs[index] = Pair(chosen, rejected, *(sum(text.counted) for text in texts[index]))
     return pairs
 
 
@@ -125,9 +125,10 @@ def tables(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 def accuracy(pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return the share of pairs in the right order, with its 95% interval over pairs."""
-    found = bootstrap_mean([pair.right for pair in pairs])
-    said = _interval(found.low, found.high, f"all {found.n} alike" if found.n > 1 else "one pair")
-    return {"pairs": found.n, "accuracy": found.mean, "95%": said}
+    mean = mean_interval([pair.right for pair in pairs])
+    assert mean is not None
+    ends = _interval(mean.low, mean.high, f"all {mean.n} alike" if mean.n > 1 else "one pair")
+    return {"pairs": mean.n, "accuracy": mean.mean, "95%": ends}
 
 
 def spread(pairs: Sequence[Pair]) -> dict[str, float]:
@@ -147,29 +148,31 @@ def length_bias(pairs: Sequence[Pair]) -> dict[str, Any]:
     right = np.array([pair.right for pair in pairs])
     longer = np.array([pair.longer for pair in pairs])
 
-    def delta(taken: NDArray[np.int64]) -> float:
-        chosen, rejected = (right[taken][longer[taken] == sign] for sign in (1, -1))
-        return float(chosen.mean() - rejected.mean()) if len(chosen) and len(rejected) else np.nan
+    def delta(weights: Array) -> Array:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            longer_chosen, longer_rejected = (
+                (weights @ (right * (longer == sign))) / (weights @ (longer == sign))
+                for sign in (1, -1)
+            )
+        return np.asarray(longer_chosen - longer_rejected)
 
-    result: dict[str, Any] = {
-        '"the longer is better" is right': float(np.mean([_credit(one) for one in longer])),
+    scores = np.array([(pair.chosen, pair.rejected) for pair in pairs])
+    tokens = np.array([(pair.chosen_tokens, pair.rejected_tokens) for pair in pairs], dtype=float)
+    margins, differences = np.diff(scores, axis=1), np.diff(tokens, axis=1)
+    return {
+        '"the longer is better" is right': float(1 + longer.mean()) / 2,
         "accuracy, longer one chosen": _mean(right[longer > 0]),
         "accuracy, longer one rejected": _mean(right[longer < 0]),
         **_with_interval("delta", delta, len(pairs)),
+        **_with_interval(
+            "correlation of score and length", _correlation(scores, tokens), len(pairs)
+        ),
+        **_with_interval(
+            "correlation of margin and length difference",
+            _correlation(margins, differences),
+            len(pairs),
+        ),
     }
-    texts = np.array([(pair.chosen, pair.rejected) for pair in pairs])
-    lengths = np.array([(pair.chosen_tokens, pair.rejected_tokens) for pair in pairs])
-
-    def of_score(taken: NDArray[np.int64]) -> float:
-        return _correlation(texts[taken].ravel(), lengths[taken].ravel())
-
-    def of_margin(taken: NDArray[np.int64]) -> float:
-        both = (np.diff(values[taken], axis=1).ravel() for values in (texts, lengths))
-        return _correlation(*both)
-
-    result |= _with_interval("correlation of score and length", of_score, len(pairs))
-    result |= _with_interval("correlation of margin and length difference", of_margin, len(pairs))
-    return result
 
 
 def calibration(pairs: Sequence[Pair]) -> dict[str, float]:
@@ -180,28 +183,20 @@ def calibration(pairs: Sequence[Pair]) -> dict[str, float]:
     """
     sure = 1 / (1 + np.exp(-np.abs([pair.margin for pair in pairs])))
     right = np.array([pair.right for pair in pairs])
-    bins = np.minimum(((sure - 0.5) * 2 * BINS).astype(int), BINS - 1)
-    error = sum(
-        abs(float((right[bins == one] - sure[bins == one]).sum())) / len(pairs)
-        for one in np.unique(bins)
-    )
+    # The upper half of twice as many bins.
+    error = calibration_gap(sure, right, 2 * BINS)
     confidence = float(sure.mean())
     return {"pairs": len(pairs), "expected calibration error": error, "mean confidence": confidence}
 
 
-def _with_interval(
-    name: str, statistic: Callable[[NDArray[np.int64]], float], count: int
-) -> dict[str, Any]:
-    value = statistic(np.arange(count))
-    if math.isnan(value):
+def _with_interval(name: str, statistic: Callable[[Array], Array], count: int) -> dict[str, Any]:
+    estimate = statistic_interval(statistic, count)
+    if estimate is None:
         return {name: None}
-    if count < FEW:
-        return {name: value, f"{name}, 95%": f"no interval: fewer than {FEW} pairs"}
-    rng = np.random.default_rng(0)
-    drawn = [statistic(rng.integers(0, count, count)) for _ in range(RESAMPLES)]
-    low, high = np.nanpercentile(drawn, [2.5, 97.5])
-    said = _interval(float(low), float(high), "the same in every resample")
-    return {name: value, f"{name}, 95%": said}
+    # Of fewer pairs, a bootstrap of a correlation or of a difference of groups is mostly luck.
+    few = f"no interval: fewer than {FEW} pairs" if count < FEW else ""
+    ends = few or _interval(estimate.low, estimate.high, "the same in every resample")
+    return {name: estimate.mean, f"{name}, 95%": ends}
 
 
 def _interval(low: float, high: float, alike: str) -> str:
@@ -209,15 +204,23 @@ def _interval(low: float, high: float, alike: str) -> str:
     return f"no interval: {alike}" if low == high else f"{low:.3f} to {high:.3f}"
 
 
-def _correlation(one: NDArray[Any], other: NDArray[Any]) -> float:
-    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
-        return math.nan
-    return float(np.corrcoef(one, other)[0, 1])
+def _correlation(x: Array, y: Array) -> Callable[[Array], Array]:
+    """Return Pearson's correlation of x and y, shape (pairs, values), by the pairs' weights."""
+    x, y = x - x.mean(), y - y.mean()
+    products = {"x": x, "y": y, "xx": x * x, "yy": y * y, "xy": x * y}
+    smallest = _ROUNDING * max(float((x * x).mean() * (y * y).mean()), _ROUNDING)
+
+    def correlation(weights: Array) -> Array:
+        count = weights.sum(axis=1) * x.shape[1]
+        mean = {name: (weights @ sums.sum(axis=1)) / count for name, sums in products.items()}
+        spread = (mean["xx"] - mean["x"] ** 2) * (mean["yy"] - mean["y"] ** 2)
+        covariance = mean["xy"] - mean["x"] * mean["y"]
+        # Where one of them does not vary, there is no correlation.
+        valid = spread > smallest
+        return np.where(valid, covariance / np.sqrt(np.where(valid, spread, 1.0)), np.nan)
+
+    return correlation
 
 
 def _mean(values: NDArray[Any]) -> float | None:
     return float(values.mean()) if len(values) else None
-
-
-def _credit(difference: float) -> float:
-    return 0.5 if difference == 0 else float(difference > 0)

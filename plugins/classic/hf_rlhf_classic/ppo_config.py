@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 from transformers import TrainingArguments
 
-from hf_rlhf.config import NOISE
 from hf_rlhf.distributed import processes
 
 
@@ -30,8 +29,9 @@ REFUSED = {
         (_STEP, _OUT),
     ),
     "neftune_noise_alpha": (
-        NOISE[0].format("the ratio of new and old probabilities"),
-        NOISE[1],
+        "adds noise to what the loss compares, so that the ratio of new and old probabilities "
+        "would be noise.",
+        "Leave it out: NEFTune is for supervised fine-tuning.",
     ),
     "remove_unused_columns": ("takes away the columns that prompts and rewards are in.", _OUT),
     "dataloader_drop_last": (

@@ -21,10 +21,9 @@ from hf_rlhf_classic.checks import (
     training_rows,
     within_positions,
 )
-from hf_rlhf_classic.encoding import encode_response
 from hf_rlhf_classic.likelihood import Metrics, batch_size
 from hf_rlhf_classic.pairs import Pair, as_metrics, read_pairs, row_metrics, tables
-from hf_rlhf_classic.row_lengths import parts, reward_counts
+from hf_rlhf_classic.row_lengths import longer_texts, parts, reward_counts
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
 
@@ -157,9 +156,4 @@ def _margins(run: Run) -> Iterator[Problem]:
 
 def _lengths(run: Run) -> Iterator[Problem]:
     """No pair that is trained on is too long for the model."""
-
-    def longest(row: Mapping[str, Any]) -> int:
-        texts = (row["chosen"], row["rejected"])
-        return max(len(encode_response(run.tokenizer, row, text).ids) for text in texts)
-
-    yield from within_positions(run, longest, drops=True)
+    yield from within_positions(run, lambda split, rows: longer_texts(run, split, rows), drops=True)

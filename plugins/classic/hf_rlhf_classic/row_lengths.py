@@ -71,6 +71,11 @@ def _pair_sizes(run: Run, split: str, rows: Any) -> list[tuple[int, int]]:
     return once(run.dataset[split], key, lambda: list(_sizes_of_pairs(tokenizer, rows)))
 
 
+def longer_texts(run: Run, split: str, rows: Any) -> list[int]:
+    """Return for each pair the tokens of its longer text with the prompt."""
+    return [whole for _, whole in _pair_sizes(run, split, rows)]
+
+
 def _sizes_of_pairs(tokenizer: Any, rows: Any) -> Iterator[tuple[int, int]]:
     for batch in parts(rows, _AT_ONCE):
         prompts = [row["prompt"] for row in batch]

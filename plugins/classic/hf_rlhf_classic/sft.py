@@ -299,8 +299,9 @@ def _packing(run: Run) -> Iterator[Problem]:
 
 def _lengths(run: Run) -> Iterator[Problem]:
     """What is left within `max_length` fits the model, and the assistant speaks in every row."""
-    encode = encoder(run)
-    yield from within_positions(run, lambda row: len(encode(row).ids))
+    yield from within_positions(
+        run, lambda split, rows: (size.whole for size in _sizes(run, split, rows))
+    )
     found = _sizes(run, "train", run.dataset["train"])
     if assistant_only(run):
         silent = (place for place, one in enumerate(found) if not one.replies)

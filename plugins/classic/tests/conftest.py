@@ -26,7 +26,7 @@ def prepared(offer: Callable[..., None], tmp_path: Path) -> Callable[..., Any]:
     """
     from datasets import Dataset, DatasetDict
 
-    from hf_rlhf.config.run_file import RunFile
+    from hf_rlhf.config import RunFile
     from hf_rlhf.runs.resolve import prepare
 
     given: dict[str, Any] = {}

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from hf_rlhf.contracts import Question
-from hf_rlhf.evaluation.statistics import bootstrap_mean
 from hf_rlhf.testing.judges import ScriptedJudge, unanswered
-from hf_rlhf_classic.evaluation import intervals
 from hf_rlhf_classic.evaluation.compare import Compared, Pair, compare, position_bias
 from hf_rlhf_classic.evaluation.estimators import k1, k3, tally
 from hf_rlhf_classic.evaluation.results import Measured, Row, results_of
@@ -38,44 +36,6 @@ def test_what_nobody_judged_is_counted_and_decides_nothing():
     assert tally([1.0, None, 0.0, None])["not_judged"] == 2
     assert tally([1.0, None])["win_rate"] == 1.0
     assert tally([None])["win_rate"] is None
-
-
-def test_of_one_seed_the_interval_is_the_core_s_bootstrap_over_prompts():
-    values = list(np.random.default_rng(3).normal(size=60))
-    ours, core = intervals.mean([values]), bootstrap_mean(values)
-    assert ours.mean == pytest.approx(core.mean)
-    assert ours.n == core.n == 60
-    assert (ours.low, ours.high) == pytest.approx((core.low, core.high), abs=0.02)
-
-
-def test_seeds_that_disagree_widen_the_interval():
-    """Two seeds, 0 on every prompt and 1 on every prompt: a resample holds 0, 1 or both."""
-    found = intervals.mean([[0.0] * 50, [1.0] * 50])
-    assert (found.mean, found.low, found.high) == (0.5, 0.0, 1.0)
-    pooled = bootstrap_mean([0.0] * 50 + [1.0] * 50)
-    assert found.high - found.low > 4 * (pooled.high - pooled.low)
-
-
-def test_a_prompt_stands_in_a_resample_with_all_seeds():
-    """Where all seeds agree on each prompt, more seeds are no more evidence."""
-    prompts = [0.0, 1.0] * 20
-    one, three = intervals.mean([prompts]), intervals.mean([prompts] * 3)
-    assert three.high - three.low == pytest.approx(one.high - one.low, abs=0.03)
-
-
-def test_a_ratio_weighs_by_what_is_below():
-    found = intervals.ratio([[1.0, 9.0]], [[1.0, 3.0]])
-    assert found.mean == 2.5
-    # Resamples: both times the first (1), one of each (10 / 4), both times the second (3).
-    assert (found.low, found.high) == (1.0, 3.0)
-
-
-def test_a_cell_without_a_value_is_left_out():
-    found = intervals.mean([[1.0, None, 3.0], [None, None, 5.0]])
-    assert found.mean == 3.0
-    assert found.n == 2
-    assert intervals.mean([[None]]) is None
-    assert intervals.ratio([[1.0]], [[0.0]]) is None
 
 
 def _measured(totals, per_prompt=1, **logs):

@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, JudgeError, RunFolderError
+from hf_rlhf.evaluation import completions
 from hf_rlhf.testing.commands import check_command
 from hf_rlhf.testing.judges import ScriptedJudge
 from hf_rlhf.testing.minimal import LetterShare, minimal_rows
@@ -129,8 +130,8 @@ def test_kl_is_that_of_a_direct_computation(evaluated, tiny_policy, other_policy
     result, out = evaluated
     tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
     models = [AutoModelForCausalLM.from_pretrained(path) for path in (other_policy, tiny_policy)]
-    chunks = sorted((out / "models" / "other" / "completions").glob("*.json"))
-    made = [one for path in chunks for one in json.loads(path.read_text())["completions"]]
+    lines = (out / "models" / "other" / "completions.jsonl").read_text().splitlines()
+    made = [json.loads(line)["value"] for line in lines]
     ratios = []
     for place, one in enumerate(made):
         prompt = minimal_rows()["test"][place // 3]["prompt"]
@@ -164,10 +165,14 @@ def test_the_same_command_generates_nothing_again(evaluated, tiny_policy, tmp_pa
     result, out = evaluated
     again = tmp_path / "out"
     shutil.copytree(out, again)
-    (again / "models" / "other" / "completions" / "00001.json").unlink()
+    path = again / "models" / "other" / "completions.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:5] + lines[8:]))  # three of the second batch are lost
     calls = []
-    original = measure.generate
-    monkeypatch.setattr(measure, "generate", lambda *a, **k: calls.append(k) or original(*a, **k))
+    original = completions.generate
+    monkeypatch.setattr(
+        completions, "generate", lambda *a, **k: calls.append(k) or original(*a, **k)
+    )
     file = _file(judges={"by_length": {"name": "by_length"}})
     models = tuple(f"{name}={some[0]['asked']}" for name, some in result["models"].items())
     plan = make_plan(file, Options(models))
@@ -202,7 +207,7 @@ def test_a_judge_that_is_down_costs_no_completions(
             measure.evaluate(plan, tmp_path / "out", [])
     finally:
         DOWN.clear()
-    monkeypatch.setattr(measure, "generate", None)
+    monkeypatch.setattr(completions, "generate", None)
     found = measure.evaluate(plan, tmp_path / "out", [])
     assert found["results"]["b"]["win_rate"]["judge by_length"]["not_judged"] == 0
 

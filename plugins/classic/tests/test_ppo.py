@@ -18,7 +18,7 @@ from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, OPTConfig, OPTForCausalLM, Trainer
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ModelError, RewardError
 from hf_rlhf.evaluation.generation import prompt_ids
 from hf_rlhf.runs.resolve import prepare

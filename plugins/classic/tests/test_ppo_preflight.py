@@ -9,7 +9,7 @@ from datasets import Dataset, DatasetDict
 from safetensors.torch import save_file
 from transformers import AutoTokenizer
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, ModelError
 from hf_rlhf.models.loading import find_adapter
 from hf_rlhf.models.locate import find_model

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.runs.preflight_data import data_lines
 from hf_rlhf.runs.resolve import prepare

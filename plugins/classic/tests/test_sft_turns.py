@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.runs.resolve import prepare
 from hf_rlhf.testing.rows import write_rows
 from hf_rlhf_classic.sft import SupervisedTrainer

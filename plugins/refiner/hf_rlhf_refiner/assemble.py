@@ -1,10 +1,9 @@
 """From readable rows to the splits that train: what both refiner adapters share.
 
-Rows are converted one by one; what is dropped is counted by reason; held-out rows are the
-source's own, or cut off by question; and the report says what became of everything.
+Rows are converted one by one; dropped rows are counted by reason; held-out rows are the source's
+own, or cut from the training rows by question; and the report counts all of them.
 """
 
-import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,17 +11,22 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data import Row, Rows, Source, rename
+from hf_rlhf.data import (
+    BadRow,
+    Row,
+    Rows,
+    Source,
+    Split,
+    convert_rows,
+    format_counts,
+    hold_out,
+    normalised_text,
+)
 from hf_rlhf.distributed import rank
 from hf_rlhf.errors import DataError
-from hf_rlhf_refiner.prompt import BadRow, Prompt
+from hf_rlhf_refiner.prompt import Prompt
 
 OnBad = Literal["stop", "drop"]
-
-HELD_OUT_SPLITS = ("test", "validation")
-"""Splits of a source that are taken for held-out evaluation: the first that there is."""
-
-DEFAULT_TEST_SHARE = 0.1
 
 _HIDDEN = ("_turns", "_left_out")
 """How counts of the report end that say what of a row is not in its prompt."""
@@ -61,107 +65,42 @@ Convert = Callable[[Row, str], Converted]
 """(row, id to use if it has none) -> the converted row. Raises BadRow."""
 
 
-@dataclass(frozen=True)
-class Splitting:
-    """Where held-out rows come from.
-
-    With neither `test_rows` nor `test_share`, the source's `test` (or `validation`) split is held
-    out; a source without one gives a tenth of its questions. With either, they are cut from
-    `split`. Rows that ask the same question always stay on one side.
-    """
-
-    split: str | None = None
-    test_rows: int | None = None
-    test_share: float | None = None
-    seed: int = 42
-
-    def __post_init__(self) -> None:
-        if self.test_rows is not None and self.test_share is not None:
-            raise DataError("`test_rows` and `test_share` are both given. Leave one out.")
-        if self.test_rows is not None and self.test_rows < 1:
-            raise DataError(f"`test_rows` is {self.test_rows}, expected at least 1.")
-        if self.test_share is not None and not 0 < self.test_share < 1:
-            raise DataError(f"`test_share` is {self.test_share}, expected between 0 and 1.")
-
-    def train_rows(self, source: Source) -> Rows:
-        """Return the rows to train on: the named split, `train`, or the only one there is."""
-        if self.split is None and len(source.splits) == 1:
-            return next(iter(source.splits.values()))
-        return source.split(self.split or "train")
-
-    def held_out_rows(self, source: Source) -> Rows | None:
-        """Return the source's own held-out rows, unless they are to be cut from `split`."""
-        if self.test_rows is not None or self.test_share is not None:
-            return None
-        names = [name for name in HELD_OUT_SPLITS if name in source.splits]
-        train = self.train_rows(source)
-        return next((source.splits[n] for n in names if source.splits[n] is not train), None)
-
-    def cut(self, rows: Sequence[Converted]) -> tuple[list[Converted], list[Converted]]:
-        """Divide rows into train and test by question. Raise DataError if nothing is left."""
-        questions = sorted({_key(row) for row in rows})
-        random.Random(self.seed).shuffle(questions)
-        share = DEFAULT_TEST_SHARE if self.test_share is None else self.test_share
-        wanted = max(1, round(len(rows) * share)) if self.test_rows is None else self.test_rows
-        sizes = Counter(_key(row) for row in rows)
-        held: set[str] = set()
-        while questions and sum(sizes[question] for question in held) < wanted:
-            held.add(questions.pop())
-        if not questions:
-            if self.test_rows is None and self.test_share is None:
-                return list(rows), []
-            raise DataError(
-                f"{wanted} of {len(rows)} usable rows ({len(sizes)} different questions) cannot be "
-                "held out and leave any to train on. Hold out fewer, or bring more rows."
-            )
-        train = [row for row in rows if _key(row) not in held]
-        return train, [row for row in rows if _key(row) in held]
-
-
 @dataclass
-class _Tally:
-    """Converts rows, and counts."""
+class _Conversion:
+    """Converts rows, and counts the dropped ones by reason."""
 
     convert: Convert
     on_bad_row: OnBad
     on_long_prompt: OnBad
-    read: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    last: BadRow | None = None
 
-    @staticmethod
-    def _mapped(row: Row, columns: Mapping[str, str]) -> Row:
-        try:
-            return rename(row, columns)
-        except DataError as error:
-            raise BadRow("lacks_mapped_column", str(error)) from error
-
-    def converted(self, rows: Rows, prefix: str) -> list[Converted]:
-        before, kept = self.read, []
-        for number, row in enumerate(rows.with_faults(), start=1):
-            self.read += 1
-            try:
-                if row.fault is not None:
-                    raise BadRow("unreadable", str(row.fault))
-                row = self._mapped(row, rows.columns)
-                kept.append(self.convert(row, f"{prefix}-{number}"))
-            except BadRow as error:
-                long = error.reason == "prompt_too_long"
-                if (self.on_long_prompt if long else self.on_bad_row) == "stop":
-                    raise
-                self.dropped[error.reason] += 1
-                last = error
-        if not kept:
+    def run(self, rows: Rows, prefix: str) -> list[Converted]:
+        before = self.dropped.total()
+        usable = list(
+            convert_rows(
+                rows, lambda row, number: self.convert(row, f"{prefix}-{number}"), self._drop
+            )
+        )
+        if not usable:
             raise DataError(
-                f"{rows.name}: all {self.read - before} rows were dropped "
-                f"({_listed(self.dropped)}). The last one: {last}"
-            ) from last
-        return kept
+                f"{rows.name}: all {self.dropped.total() - before} rows were dropped "
+                f"({format_counts(self.dropped)}). The last one: {self.last}"
+            ) from self.last
+        return usable
+
+    def _drop(self, row: Row, number: int, error: BadRow) -> None:
+        is_long = error.reason == "prompt_too_long"
+        if (self.on_long_prompt if is_long else self.on_bad_row) == "stop":
+            raise error
+        self.dropped[error.reason] += 1
+        self.last = error
 
 
 def assemble(
     source: Source,
     convert: Convert,
-    splitting: Splitting,
+    split: Split,
     *,
     on_bad_row: OnBad = "stop",
     on_long_prompt: OnBad = "drop",
@@ -169,40 +108,43 @@ def assemble(
     """Convert all rows of a source and return train and test splits with a report.
 
     A file that cannot be read on stops in any case; `on_bad_row` is about single rows that cannot
-    be read, or not be used.
+    be read or used.
     """
-    tally = _Tally(convert, on_bad_row, on_long_prompt)
-    train_rows, held_rows = splitting.train_rows(source), splitting.held_out_rows(source)
-    train = tally.converted(train_rows, "row")
-    if held_rows is not None:
-        test, origin = tally.converted(held_rows, "held-out"), held_rows.name
+    conversion = _Conversion(convert, on_bad_row, on_long_prompt)
+    train_rows, held_out_rows = split.sources(source)
+    train = conversion.run(train_rows, "row")
+    if held_out_rows is not None:
+        test = conversion.run(held_out_rows, "held-out")
     else:
-        train, test = splitting.cut(train)
-        origin = f"cut from {train_rows.name} by question, seed {splitting.seed}"
+        held_out = hold_out([_question(row) for row in train], split)
+        test = [row for row, held in zip(train, held_out, strict=True) if held]
+        train = [row for row, held in zip(train, held_out, strict=True) if not held]
+    usable, dropped = len(train) + len(test), conversion.dropped
+    questions = [{normalised_text(_question(row)) for row in rows} for rows in (train, test)]
     report: dict[str, Any] = {
         "source": source.name,
         "commit": source.commit,
-        "rows_read": tally.read,
-        "kept": len(train) + len(test),
-        "dropped": dict(tally.dropped),
+        "rows_read": usable + dropped.total(),
+        "kept": usable,
+        "dropped": dict(dropped),
         **_prompt_report([*train, *test]),
         "splits": {"train": len(train), "test": len(test)},
-        "held_out": origin if test else "nothing",
-        "questions_in_both_splits": len({_key(row) for row in train} & {_key(row) for row in test}),
+        "held_out": split.describe(source, "question") if test else "nothing",
+        "questions_in_both_splits": len(questions[0] & questions[1]),
     }
-    _show(report)
+    _print(report)
     return Loaded(_dataset(train, test), report)
 
 
-def _show(report: Mapping[str, Any]) -> None:
+def _print(report: Mapping[str, Any]) -> None:
     """Print what was left out, of rows and of what the prompt shows of them."""
     counts = dict(report["dropped"])
     line = f"{report['source']}: {report['kept']} of {report['rows_read']} rows kept"
     if counts:
-        line += f"; left out: {_listed(counts)}"
+        line += f"; left out: {format_counts(counts)}"
     hidden = {name: n for name, n in report.items() if name.endswith(_HIDDEN) and n}
     if hidden:
-        line += f"; not shown in prompts: {_listed(hidden)}"
+        line += f"; not shown in prompts: {format_counts(hidden)}"
     if rank() == 0 and (counts or hidden):
         print(f"{line}.", file=sys.stderr, flush=True)
 
@@ -243,15 +185,11 @@ def _dataset(train: Sequence[Converted], test: Sequence[Converted]) -> Any:
     }
     features = Features(columns)
 
-    def made(rows: Iterable[Converted]) -> Any:
+    def dataset(rows: Iterable[Converted]) -> Any:
         return Dataset.from_list([{**row.row, **row.extra} for row in rows], features=features)
 
-    return DatasetDict({"train": made(train), **({"test": made(test)} if test else {})})
+    return DatasetDict({"train": dataset(train), **({"test": dataset(test)} if test else {})})
 
 
-def _key(row: Converted) -> str:
-    return " ".join(row.row["question"].casefold().split())
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}: {count}" for name, count in counts.items())
+def _question(row: Converted) -> str:
+    return row.row["question"]

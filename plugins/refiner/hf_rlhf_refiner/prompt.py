@@ -16,6 +16,7 @@ from typing import Any
 
 import jinja2
 
+from hf_rlhf.data import BadRow
 from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf_refiner.answer import Source
 from hf_rlhf_refiner.relevance import bm25, most_relevant_first, passages
@@ -39,14 +40,6 @@ ELLIPSIS = " […] "
 """Stands in a cut snippet where passages are missing."""
 
 
-class BadRow(DataError):
-    """A row that cannot be used. `reason` is the short name under which drops are counted."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
 @dataclass(frozen=True)
 class Result:
     """What one tool call returned: its snippets, and a line that says what it is (or "")."""
@@ -57,10 +50,10 @@ class Result:
     @property
     def text(self) -> str:
         """The result as the prompt shows it."""
-        shown = [
+        texts = [
             f"<snippet id={source['id']}>{source['text']}</snippet>" for source in self.sources
         ]
-        return "\n".join([*([self.head] if self.head else []), *shown])
+        return "\n".join([*([self.head] if self.head else []), *texts])
 
 
 @dataclass(frozen=True)
@@ -98,8 +91,8 @@ class PromptMaker:
         question, reasoning = self._defused(question), self._defused(reasoning)
         results = [self._defused_result(result) for result in results]
 
-        def built(kept: Sequence[Result]) -> Prompt:
-            return self._prompt(question, reasoning, kept)
+        def built(selected: Sequence[Result]) -> Prompt:
+            return self._prompt(question, reasoning, selected)
 
         whole = built(results)
         if whole.tokens <= self.max_tokens:
@@ -119,7 +112,9 @@ class PromptMaker:
         scores = _scores(question, results)
         order = sorted(range(len(results)), key=lambda index: -scores[index])
         texts = [result.text for result in results]
-        return self._fill(order, texts, lambda kept: built([results[index] for index in kept]))
+        return self._fill(
+            order, texts, lambda selected: built([results[index] for index in selected])
+        )
 
     def _cut_result(
         self, question: str, best: Result, built: Callable[[list[Result]], Prompt]
@@ -130,15 +125,15 @@ class PromptMaker:
         source = best.sources[order[0]]
         parts = passages(source["text"], PASSAGE_CHARS)
 
-        def with_snippets(kept: list[int]) -> Prompt:
-            return built([replace(best, sources=tuple(best.sources[index] for index in kept))])
+        def with_snippets(selected: list[int]) -> Prompt:
+            return built([replace(best, sources=tuple(best.sources[index] for index in selected))])
 
-        def with_passages(kept: list[int]) -> Prompt:
-            cut = Source(id=source["id"], text=_joined(parts, kept))
+        def with_passages(selected: list[int]) -> Prompt:
+            cut = Source(id=source["id"], text=_joined(parts, selected))
             return built([replace(best, sources=(cut,))])
 
-        shown = [_snippet(source) for source in best.sources]
-        return self._fill(order, shown, with_snippets) or self._fill(
+        snippets = [_snippet(source) for source in best.sources]
+        return self._fill(order, snippets, with_snippets) or self._fill(
             most_relevant_first(question, parts), parts, with_passages
         )
 
@@ -152,18 +147,18 @@ class PromptMaker:
         """
         sizes = [len(ids) for ids in self._plain(texts)]
         room = self.max_tokens - build([]).tokens if texts else 0
-        kept: list[int] = []
+        selected: list[int] = []
         for index in order:
             if sizes[index] <= room:
-                kept.append(index)
+                selected.append(index)
                 room -= sizes[index]
-            elif not kept:
+            elif not selected:
                 return None
-        while kept:
-            prompt = build(sorted(kept))
+        while selected:
+            prompt = build(sorted(selected))
             if prompt.tokens <= self.max_tokens:
                 return prompt
-            kept.pop()
+            selected.pop()
         return None
 
     def _plain(self, texts: list[str]) -> list[list[int]]:
@@ -260,8 +255,8 @@ def _best(question: str, results: Sequence[Result]) -> Result:
     return results[scores.index(max(scores))]
 
 
-def _joined(parts: Sequence[str], kept: Sequence[int]) -> str:
-    text = "".join(parts[index] for index in kept[:1])
-    for before, index in zip(kept, kept[1:], strict=False):
+def _joined(parts: Sequence[str], selected: Sequence[int]) -> str:
+    text = "".join(parts[index] for index in selected[:1])
+    for before, index in zip(selected, selected[1:], strict=False):
         text += (" " if index == before + 1 else ELLIPSIS) + parts[index]
     return text

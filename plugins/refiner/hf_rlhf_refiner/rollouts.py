@@ -8,9 +8,11 @@ from typing import Any
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.data import (
+    BadRow,
     Output,
     Rollout,
     Row,
+    Split,
     parse_rollout,
     read_rows,
     result_items,
@@ -23,10 +25,9 @@ from hf_rlhf_refiner.assemble import (
     OnBad,
     RefinerRow,
     Rubric,
-    Splitting,
     assemble,
 )
-from hf_rlhf_refiner.prompt import SYSTEM_PROMPT, BadRow, PromptMaker, Result
+from hf_rlhf_refiner.prompt import SYSTEM_PROMPT, PromptMaker, Result
 from hf_rlhf_refiner.relevance import passages
 
 _BOOKKEEPING = ("id", "score")
@@ -107,7 +108,7 @@ def judged_rollouts(
     return assemble(
         source,
         lambda row, row_id: _converted(row, row_id, maker, max_snippet_chars),
-        Splitting(split, test_rows, test_share, seed),
+        Split(split=split, test_rows=test_rows, test_share=test_share, seed=seed),
         on_bad_row=on_bad_row,
         on_long_prompt=on_long_prompt,
     )
@@ -273,15 +274,17 @@ def _documents(text: str, left_out: list[str]) -> list[str]:
     """Part a tool's output into documents: the items of a JSON list, or the text as one."""
     items, names = result_items(text)
     left_out += names
-    shown = (_shown(item, left_out) for item in items)
-    return [document for document in shown if document]
+    documents = (_document_text(item, left_out) for item in items)
+    return [document for document in documents if document]
 
 
-def _shown(item: Any, left_out: list[str]) -> str:
+def _document_text(item: Any, left_out: list[str]) -> str:
     """Show a document as lines `key: value`, a text as it is, and leave out what is empty."""
     if isinstance(item, dict):
         fields = visible_fields(item, left_out)
-        return "\n".join(f"{key}: {one.strip()}" for key, one in fields if key not in _BOOKKEEPING)
+        return "\n".join(
+            f"{key}: {value.strip()}" for key, value in fields if key not in _BOOKKEEPING
+        )
     if item is None or isinstance(item, str):
         return (item or "").strip()
     return json.dumps(item, ensure_ascii=False)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data import Row, near, read_rows, require
+from hf_rlhf.data import BadRow, Row, Split, describe_value, near, read_rows, require
 from hf_rlhf.errors import DataError
 from hf_rlhf_refiner.answer import parse_sources, scan_sources
 from hf_rlhf_refiner.assemble import (
@@ -15,10 +15,9 @@ from hf_rlhf_refiner.assemble import (
     OnBad,
     RefinerRow,
     Rubric,
-    Splitting,
     assemble,
 )
-from hf_rlhf_refiner.prompt import SYSTEM_PROMPT, BadRow, PromptMaker, Result
+from hf_rlhf_refiner.prompt import SYSTEM_PROMPT, PromptMaker, Result
 
 REQUIRED = ("question", "tool_output", "positive_rubrics")
 """`reasoning`, `negative_rubrics` and `row_id` may be left out."""
@@ -81,12 +80,12 @@ def refiner_rows(
         ModelError: the tokenizer has no chat template or no pad token.
     """
     maker = PromptMaker(tokenizer, max_prompt_tokens, system_prompt, chat_template_kwargs or {})
-    splitting = Splitting(split, test_rows, test_share, seed)
+    division = Split(split=split, test_rows=test_rows, test_share=test_share, seed=seed)
     source = read_rows(path, revision=revision, subset=subset, columns=columns)
     return assemble(
         source,
         lambda row, row_id: _converted(row, row_id, maker),
-        splitting,
+        division,
         on_bad_row=on_bad_row,
         on_long_prompt=on_long_prompt,
     )
@@ -111,7 +110,7 @@ def _converted(row: Row, row_id: str, maker: PromptMaker) -> Converted:
             "Expected at least one rubric, or the row has nothing to be rewarded for.",
         )
     prompt = maker.make(row.where, question, reasoning, results)
-    given = row.values.get("row_id")
+    own_id = row.values.get("row_id")
     return Converted(
         RefinerRow(
             prompt=prompt.messages,
@@ -119,7 +118,7 @@ def _converted(row: Row, row_id: str, maker: PromptMaker) -> Converted:
             sources=prompt.sources,
             positive_rubrics=positive,
             negative_rubrics=negative,
-            row_id=row_id if given in (None, "") else str(given),
+            row_id=row_id if own_id in (None, "") else str(own_id),
         ),
         prompt,
     )
@@ -133,7 +132,7 @@ def text_field(row: Row, name: str, missing: str | None = None) -> str:
     if not isinstance(value, str):
         raise BadRow(
             f"wrong_type:{name}",
-            f"{row.where}: field {name!r}: is {_said(value)}, expected a text.",
+            f"{row.where}: field {name!r}: is {describe_value(value)}, expected a text.",
         )
     return value
 
@@ -150,11 +149,13 @@ def split_results(tool_output: Any, where: str) -> list[Result]:
         parse_sources("\n".join(texts))
     except DataError as error:
         raise BadRow("bad_snippets", f"{where}: {error}") from error
-    seen: set[str] = set()
+    texts_by_id: set[str] = set()
     results = []
     for head, block in (piece for text in texts for piece in _blocks(text)):
-        sources = [source for source in scan_sources(block).sources if source["id"] not in seen]
-        seen.update(source["id"] for source in sources)
+        sources = [
+            source for source in scan_sources(block).sources if source["id"] not in texts_by_id
+        ]
+        texts_by_id.update(source["id"] for source in sources)
         if sources:
             results.append(Result(tuple(sources), head))
     if not results:
@@ -172,10 +173,11 @@ def _tool_texts(tool_output: Any, where: str) -> list[str]:
     texts = [tool_output] if isinstance(tool_output, str) else tool_output
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         odd = [item for item in texts if not isinstance(item, str)] if type(texts) is list else []
-        holding = f" that holds {_said(odd[0])}" if odd else ""
+        holding = f" that holds {describe_value(odd[0])}" if odd else ""
         raise BadRow(
             "wrong_type:tool_output",
-            f"{where}: is {_said(tool_output)}{holding}, expected a text or a list of texts.",
+            f"{where}: is {describe_value(tool_output)}{holding}, expected a text or a list of "
+            "texts.",
         )
     return texts
 
@@ -213,7 +215,7 @@ def rubrics_of(row: Row, name: str) -> list[Rubric]:
     if value is None:
         return []
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
-        raise _wrong_rubrics(name, f"{where}: is {_said(value)}")
+        raise _wrong_rubrics(name, f"{where}: is {describe_value(value)}")
     return [
         _rubric(item, f"{where}, item {number}", name) for number, item in enumerate(value, start=1)
     ]
@@ -225,7 +227,7 @@ def _from_json(text: str, where: str, name: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise _wrong_rubrics(name, f"{where}: is text that is no JSON list") from error
+        raise _wrong_rubrics(name, f"{where}: is text that is not a JSON list") from error
 
 
 def _rubric(item: Any, where: str, name: str) -> Rubric:
@@ -240,9 +242,9 @@ def _rubric(item: Any, where: str, name: str) -> Rubric:
             raise _wrong_rubrics(name, f"{where}: has the keys {', '.join(item)}{hint}")
         criterion, weight = item[present[0]], item.get("weight")
     else:
-        raise _wrong_rubrics(name, f"{where}: is {_said(item)}")
+        raise _wrong_rubrics(name, f"{where}: is {describe_value(item)}")
     if not isinstance(criterion, str) or not criterion.strip():
-        raise _wrong_rubrics(name, f"{where}: the criterion is {_said(criterion)}")
+        raise _wrong_rubrics(name, f"{where}: the criterion is {describe_value(criterion)}")
     size = 1.0 if weight is None else _weight(weight, where, name)
     return Rubric(criterion=criterion.strip(), weight=size)
 
@@ -254,7 +256,7 @@ def _weight(value: Any, where: str, name: str) -> float:
         size = math.nan
     size = abs(size) if name == "negative_rubrics" else size
     if not math.isfinite(size) or size <= 0:
-        raise _wrong_rubrics(name, f"{where}: the weight is {_said(value)}")
+        raise _wrong_rubrics(name, f"{where}: the weight is {describe_value(value)}")
     return size
 
 
@@ -264,16 +266,3 @@ def _wrong_rubrics(name: str, what: str) -> BadRow:
         f"{what}. Expected a list of texts, or of objects like "
         '{"criterion": "States the year.", "weight": 1.0} with a weight above 0.',
     )
-
-
-def _said(value: Any) -> str:
-    """Say what a value is, short enough for a message."""
-    if value is None:
-        return "null"
-    if isinstance(value, int) and value.bit_length() > 64:
-        return "a number of more than 64 bits"
-    if isinstance(value, (bool, int, float)):
-        return repr(value)
-    if isinstance(value, str):
-        return repr(value if len(value) <= 40 else value[:37] + "...") if value else "an empty text"
-    return f"a {type(value).__name__}"

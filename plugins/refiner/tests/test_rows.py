@@ -198,7 +198,7 @@ BAD_ROWS: list[tuple[dict[str, Any], str, str]] = [
     ({"question": ""}, "no_question", "'question': is empty"),
     ({"question": ["a"]}, "wrong_type:question", "'question': is a list, expected a text"),
     ({"reasoning": 3}, "wrong_type:reasoning", "'reasoning': is 3, expected a text"),
-    ({"positive_rubrics": "States it"}, "wrong_type:positive_rubrics", "text that is no JSON"),
+    ({"positive_rubrics": "States it"}, "wrong_type:positive_rubrics", "text that is not a JSON"),
     ({"positive_rubrics": {"a": 1}}, "wrong_type:positive_rubrics", "is a dict"),
     ({"positive_rubrics": [1]}, "wrong_type:positive_rubrics", "item 1: is 1"),
     ({"positive_rubrics": ["a", " "]}, "wrong_type:positive_rubrics", "item 2: the criterion is"),

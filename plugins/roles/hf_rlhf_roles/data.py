@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.data import Row, read_rows
+from hf_rlhf.data import Row, raw_turns, read_rows, row_kind, turn_role
 from hf_rlhf.errors import DataError
 from hf_rlhf.storage import atomic_write_bytes
 from hf_rlhf_roles.role import Role, Stage
@@ -23,11 +23,7 @@ _PREFERENCE = (
 _TARGETS = ("response", "completion", "output", "answer")
 _PROMPTS = ("prompt", "question", "instruction", "input")
 _TALKS = ("messages", "conversations")
-_SPEAKERS = {
-    **dict.fromkeys(("user", "human"), "prompt"),
-    **dict.fromkeys(("assistant", "gpt"), "target"),
-}
-_SYSTEM = ("system", "developer")
+_SPEAKERS = {"user": "prompt", "assistant": "target"}
 _TRANSCRIPT = re.compile(r"(?:\A|\n\n)(Human|Assistant): ?")
 """What begins a turn where a conversation is one text, as in hh-rlhf."""
 _TEXT = 8
@@ -84,7 +80,7 @@ def inspect_data(
         if own := _system(row.values, system_column):
             before, where = systems.get(own, (0, row.where))
             systems[own] = (before + 1, where)
-        kind = kind_of(row.values)
+        kind = row_kind(row.values)
         kinds[kind] += 1
         first.setdefault(kind, f"{row.where}: {_shape(row.values)}")
         digest.update(_canonical(row.values))
@@ -122,44 +118,18 @@ def _rows(path: str, pins: Mapping[str, str] | None) -> Iterator[Row]:
         raise fault
 
 
-def kind_of(values: Mapping[str, Any]) -> str:
-    """Return which kind of data a row with these columns is: sft, preference, prompts, unknown."""
-    columns = {name for name, value in values.items() if value is not None}
-    if any(columns >= set(pair) for pair in _PREFERENCE):
-        return "preference"
-    if columns & set(_TALKS):
-        talk = _turns(next(values[name] for name in _TALKS if name in columns))
-        if not talk:
-            return "unknown"
-        return "sft" if _ends_with_assistant(talk) else "prompts"
-    if columns & set(_PROMPTS):
-        return "sft" if columns & set(_TARGETS) else "prompts"
-    return "unknown"
-
-
-def _turns(talk: Any) -> list[Any]:
-    """Return the turns of a conversation, which may be JSON text; none for what is none."""
-    if isinstance(talk, str):
-        try:
-            talk = json.loads(talk)
-        except (ValueError, RecursionError):
-            return []
-    whole = isinstance(talk, list) and all(isinstance(turn, dict) for turn in talk)
-    return talk if whole else []
-
-
 def _shape(values: Mapping[str, Any]) -> str:
     """Say what a row's conversation is, by which its kind was found; "" for a row without one."""
     name = next((name for name in _TALKS if values.get(name) is not None), None)
     if name is None:
         return f"columns {', '.join(values) or 'none'}"
-    if not (talk := _turns(values[name])):
+    if not (talk := raw_turns(values[name])):
         return f"`{name}` is no list of turns"
-    return f"the last turn of `{name}` is {_speaker(talk[-1])}'s"
+    return f"the last turn of `{name}` is {turn_role(talk[-1])}'s"
 
 
 def _ends_with_assistant(talk: list[Any]) -> bool:
-    return bool(talk) and _SPEAKERS.get(_speaker(talk[-1])) == "target"
+    return bool(talk) and _SPEAKERS.get(turn_role(talk[-1])) == "target"
 
 
 def check_kind(found: Inspected, role: Role, name: str, stage: Stage) -> None:
@@ -203,8 +173,8 @@ def _system(values: Mapping[str, Any], column: str) -> str:
     """Return the system prompt of a row: its column, or the first turn of a conversation."""
     found = [values.get(column)]
     for value in values.values():
-        turn: Mapping[str, Any] = next(iter(_turns(value)), {})
-        if _speaker(turn) in _SYSTEM:
+        turn: Mapping[str, Any] = next(iter(raw_turns(value)), {})
+        if turn_role(turn) == "system":
             said = turn.get("content") or turn.get("value")
             parts = said if isinstance(said, list) else [said]
             texts = (one.get("text") if isinstance(one, dict) else one for one in parts)
@@ -218,7 +188,7 @@ def _marks(values: Mapping[str, Any]) -> Iterator[int]:
     prompt = {key: told[key] for key in _PROMPTS if told.get(key)}
     target = [told[key] for key in told if key in _TARGETS or _is_choice(key)]
     for name in _TALKS:
-        if talk := _turns(told.get(name)):
+        if talk := raw_turns(told.get(name)):
             end = len(talk) - _ends_with_assistant(talk)
             prompt, target = {"prompt": talk[:end]}, talk[end:]
     if prompt:
@@ -234,26 +204,22 @@ def _marks(values: Mapping[str, Any]) -> Iterator[int]:
 
 def _said(column: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield each text in a column, as a prompt or as a target."""
-    value = _turns(value) or value
+    value = raw_turns(value) or value
     if isinstance(value, list):
         for turn in value:
-            if isinstance(turn, dict) and (what := _SPEAKERS.get(_speaker(turn))):
+            if isinstance(turn, dict) and (what := _SPEAKERS.get(turn_role(turn))):
                 yield what, _text(turn)
         return
     if not isinstance(value, str):
         return
     if turns := _TRANSCRIPT.split(value)[1:]:
         for speaker, text in zip(turns[::2], turns[1::2], strict=True):
-            yield _SPEAKERS[speaker.lower()], _text(text)
+            yield _SPEAKERS[turn_role({"role": speaker})], _text(text)
     if column not in _TARGETS and not _is_choice(column):
         yield "prompt", _text(value)
     # A text in a column of another name is one or the other, by `columns` in the run file.
     if column not in _PROMPTS:
         yield "target", _text(value)
-
-
-def _speaker(turn: Mapping[str, Any]) -> str:
-    return str(turn.get("role") or turn.get("from")).lower()
 
 
 def _is_choice(column: str) -> bool:
@@ -266,9 +232,7 @@ def _text(value: Any) -> str:
     Without system turns: another role has another.
     """
     if isinstance(value, list):
-        said = (
-            turn for turn in value if not isinstance(turn, dict) or _speaker(turn) not in _SYSTEM
-        )
+        said = (turn for turn in value if not isinstance(turn, dict) or turn_role(turn) != "system")
         return " ".join(_text(turn) for turn in said)
     if isinstance(value, dict):
         return _text(value.get("content") or value.get("value") or value.get("text") or "")

@@ -11,7 +11,7 @@ from hf_rlhf.cards import interval
 from hf_rlhf.config import bind, registry
 from hf_rlhf.data import read_rows
 from hf_rlhf.errors import ConfigError, DataError, Problem
-from hf_rlhf.evaluation import Interval, bootstrap_mean
+from hf_rlhf.evaluation import Interval, mean_intervals
 from hf_rlhf.storage import atomic_write_json
 from hf_rlhf_roles.caches import own_caches
 from hf_rlhf_roles.evidence import COMPONENTS, EvidenceReliability
@@ -32,9 +32,8 @@ class Evaluated:
 
     def means(self) -> dict[str, Interval]:
         """Return the mean of each metric over the rows that have it."""
-        columns = {name: [row[name] for row in self.rows] for name in METRICS}
-        known = {name: [v for v in values if v is not None] for name, values in columns.items()}
-        return {name: bootstrap_mean(values) for name, values in known.items() if values}
+        means = mean_intervals({name: [row[name] for row in self.rows] for name in METRICS})
+        return {name: mean for name, mean in means.items() if mean is not None}
 
     def malformations(self) -> dict[str, int]:
         """Return how many answers have each malformation, the most frequent first."""
@@ -49,14 +48,14 @@ def score_answers(
     rows: Sequence[tuple[str, str]], answers: Sequence[str], reward: EvidenceReliability
 ) -> Evaluated:
     """Score an answer to each row (where it stands, its prompt)."""
-    found = asyncio.run(reward.components([prompt for _, prompt in rows], answers))
-    scored = zip(rows, answers, found, strict=True)
-    return Evaluated([{"where": w, "answer": a, **(one or {})} for (w, _), a, one in scored])
+    components = asyncio.run(reward.components([prompt for _, prompt in rows], answers))
+    scored = zip(rows, answers, components, strict=True)
+    return Evaluated([{"where": w, "answer": a, **(parts or {})} for (w, _), a, parts in scored])
 
 
 def read_prompts(path: str, most: int | None) -> list[tuple[str, str, str | None]]:
     """Return where each row stands, its prompt and its response. Raises DataError by row."""
-    found = []
+    prompts = []
     for rows in read_rows(path).splits.values():
         for row in rows:
             prompt = row.values.get("prompt") or row.values.get("question")
@@ -65,10 +64,10 @@ def read_prompts(path: str, most: int | None) -> list[tuple[str, str, str | None
                     f"{row.where}: holds no prompt with evidence. Expected a text `prompt` with "
                     "lines `[E1] ...`, each id once."
                 )
-            found.append((row.where, prompt, row.values.get("response")))
-            if most is not None and len(found) == most:
-                return found
-    return found
+            prompts.append((row.where, prompt, row.values.get("response")))
+            if most is not None and len(prompts) == most:
+                return prompts
+    return prompts
 
 
 def make_judge(settings: Mapping[str, Any]) -> Any:
@@ -150,12 +149,12 @@ def _judge_settings(text: str | None, workspace: Workspace) -> Mapping[str, Any]
     if text is None:
         return workspace.judge
     try:
-        given = json.loads(text)
+        settings = json.loads(text)
     except ValueError as error:
         raise ConfigError([Problem("--judge", f"is not JSON: {error}.")]) from error
-    if not isinstance(given, dict):
+    if not isinstance(settings, dict):
         raise ConfigError([Problem("--judge", "should be a JSON object with `name`.")])
-    return given
+    return settings
 
 
 def _references(rows: Sequence[tuple[str, str, str | None]]) -> list[str]:
@@ -168,8 +167,8 @@ def _references(rows: Sequence[tuple[str, str, str | None]]) -> list[str]:
 def table(result: Evaluated, judge: Mapping[str, Any] | None) -> str:
     """Return the means as text. Without a judge they are those of the preset `structure`."""
     lines = [f"{'component':14} {'mean [95% interval]':24} {'rows':>5}"]
-    for name, one in result.means().items():
-        lines.append(f"{name:14} {interval(one.as_json()):24} {one.n:>5}")
+    for name, mean in result.means().items():
+        lines.append(f"{name:14} {interval(mean.as_json()):24} {mean.n:>5}")
     failed = sum(row["total"] is None for row in result.rows)
     if judge is None:
         lines.append("No judge: whether the evidence supports what is claimed was not checked.")

@@ -62,7 +62,7 @@ LogMetric = Callable[[str, float], None]
 class EvidenceReliability:
     """Score insights, conclusion and uncertainty by their evidence; in [0, 1], None if unjudged.
 
-    See docs/how-to/roles.md for what scores what. The `lexical` judge knows equal words only: it
+    Scores: docs/reference/evidence-reliability.md. The `lexical` judge knows equal words only: it
     accepts a rearranged quotation and nothing that infers, so it almost never pays. Without a
     model that judges, `preset: structure` rewards what a program can see.
     """

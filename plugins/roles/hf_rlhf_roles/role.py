@@ -12,9 +12,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from hf_rlhf.config import KeyPath, RunFile, bind, near
+from hf_rlhf.config import KeyPath, RunFile, bind
 from hf_rlhf.config import yaml as plain_yaml
-from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.errors import ConfigError, Problem, suggest
 
 SCHEMA = 1
 KINDS = ("sft", "preference", "prompts")
@@ -239,5 +239,5 @@ def unknown_role(name: str, known: Iterable[str]) -> ConfigError:
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
-    guess = near(name, list(known))
+    guess = suggest(name, known)
     return f" (did you mean {guess!r}?)" if guess else ""

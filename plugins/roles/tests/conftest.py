@@ -6,7 +6,7 @@ import shutil
 import pytest
 from safetensors.torch import save_file
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.models.fingerprint import identify, write_identity
 from hf_rlhf_roles import training
 from hf_rlhf_roles.workspace import make_workspace

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from hf_rlhf.errors import ConfigError
+from hf_rlhf.errors import ConfigError, DataError
 from hf_rlhf_roles.command import command
 
 
@@ -21,7 +21,7 @@ TALK = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
     ("rows", "said"),
     [
         ([{**GOOD, "response": ""}] * 4, "empty_response"),
-        ([{**GOOD, "prompt": 3}] * 4, "no known"),
+        ([{**GOOD, "prompt": ""}] * 4, "empty_prompt"),
         ([{"messages": [*TALK, {"role": "assistant", "content": "B"}]}] * 4, "assistant"),
         ([GOOD], "test"),  # one row cannot be held out from itself
     ],
@@ -45,6 +45,14 @@ def test_a_dry_run_refuses_the_rows_that_training_does(home, rows, said):
     assert same[0] == same[1]
 
 
+@pytest.mark.parametrize("dry", [["--dry_run"], []])
+def test_rows_of_no_known_kind_are_refused_at_once(home, dry):
+    data = home / "data" / "bad.jsonl"
+    data.write_text(json.dumps({**GOOD, "prompt": 3}) + "\n")
+    with pytest.raises(DataError, match=r"1 of kind unknown.*bad\.jsonl:1"):
+        train(home, "--role", "writer", "--stage", "sft", "--data", str(data), *dry)
+
+
 @pytest.mark.slow
 def test_a_dry_run_of_all_checks_the_steps_that_wait_for_others(home, capsys):
     assert train(home, "--all", "--optional", "--dry_run") == 0
@@ -52,7 +60,7 @@ def test_a_dry_run_of_all_checks_the_steps_that_wait_for_others(home, capsys):
     for name in ("writer_preference", "writer_prompts"):
         path = home / "data" / f"{name}.jsonl"
         row = json.loads(path.read_text().splitlines()[0])
-        path.write_text(json.dumps({**row, "prompt": 3}) + "\n")
+        path.write_text(json.dumps({**row, "prompt": ""}) + "\n")
     for dry in (
         ["--dry_run"],
         [],

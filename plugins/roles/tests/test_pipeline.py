@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.download import pull
 from hf_rlhf.runs.resolve import prepare

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
-from hf_rlhf_roles.data import check_kind, inspect_data, kind_of
-from hf_rlhf_roles.role import KINDS, read_role, shipped
+from hf_rlhf_roles.data import check_kind, inspect_data
+from hf_rlhf_roles.role import read_role, shipped
 from hf_rlhf_roles.workspace import find_workspace, make_workspace, read_workspace
 
 OWN = """schema: 1
@@ -52,7 +52,7 @@ def test_the_samples_of_the_roles_share_no_row():
         ("schema: 1", "schema: 2", "is 2. This package reads 1."),
         ("name: tutor", "name: Tutor", "is 'Tutor'. Use small letters"),
         ("name: tutor", "name: other", "but the file is tutor.yaml"),
-        ("system: Explain it.", "system: ' '", "is empty. Write what the role is told."),
+        ("system: Explain it.", "system: ' '", "is empty. Write the system prompt of the role."),
         ("data: sft", "data: sftt", "stages.sft.data"),
         ("trainer: sft", "trainr: sft", "trainer"),
         ("continues: [sft]", "continues: [sftt]", "did you mean 'sft'?"),
@@ -142,28 +142,6 @@ def test_init_refuses_what_it_would_overwrite(home, tmp_path):
         make_workspace(tmp_path / "none", None)
 
 
-@pytest.mark.parametrize(
-    ("row", "kind"),
-    [
-        ({"prompt": "a", "response": "b"}, "sft"),
-        ({"instruction": "a", "input": "", "output": "b"}, "sft"),
-        ({"question": "a", "answer": "b"}, "sft"),
-        ({"messages": [{"role": "user"}, {"role": "assistant"}]}, "sft"),
-        ({"messages": [{"role": "user", "content": "a"}]}, "prompts"),
-        ({"conversations": [{"from": "human"}, {"from": "gpt"}]}, "sft"),
-        ({"prompt": "a", "chosen": "b", "rejected": "c"}, "preference"),
-        ({"prompt": "a", "response_0": "b", "response_1": "c"}, "preference"),
-        ({"prompt": "a"}, "prompts"),
-        ({"prompt": "a", "response": None}, "prompts"),
-        ({"text": "a"}, "unknown"),
-        ({"messages": "hello"}, "unknown"),
-    ],
-)
-def test_kinds_of_rows(row, kind):
-    assert kind_of(row) == kind
-    assert kind in (*KINDS, "unknown")
-
-
 def write(path: Path, rows) -> str:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
@@ -173,9 +151,6 @@ TALK = [{"role": "user", "content": "Is it so?"}, {"role": "assistant", "content
 
 
 def test_messages_may_be_json_text_and_bad_ones_are_told(tmp_path):
-    assert kind_of({"messages": json.dumps(TALK)}) == "sft"
-    assert kind_of({"messages": TALK[:1]}) == "prompts"
-    assert kind_of({"messages": [TALK]}) == kind_of({"messages": "[cut"}) == "unknown"
     as_text = inspect_data(write(tmp_path / "a.jsonl", [{"messages": json.dumps(TALK)}]))
     one = inspect_data(write(tmp_path / "b.jsonl", [{"prompt": "Is it so?", "response": "No."}]))
     assert as_text.shares(one.marks) >= 1

@@ -2,16 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hf_rlhf.evaluation import crossed_mean, holm
+from hf_rlhf.evaluation import Interval, crossed_mean, holm, ratio_interval
 
-RESAMPLES = 10_000
-_BLOCK = 500
 ALPHA = 0.05
 Values = Mapping[int, Sequence[float | None]]
 """By seed, a value for each held-out row; None where a row could not be scored."""
@@ -79,17 +76,16 @@ def estimate(
              if counts[at].sum()}  # fmt: skip
     whole = ~np.isnan(cells).any(axis=0)
     if shared:
-        drawn = _resampled(sums, counts, draw_seeds=draw_seeds)
+        drawn = _interval(sums, counts, draw_seeds)
         table = cells[:, whole] if whole.any() else np.array([[v] for v in known.values()])
     else:
-        drawn = _resampled(sums.reshape(1, -1), counts.reshape(1, -1), draw_seeds=False)
+        drawn = _interval(sums.reshape(1, -1), counts.reshape(1, -1), False)
         table = np.array([[value] for value in known.values()])
-    low, high = np.percentile(drawn[np.isfinite(drawn)], [2.5, 97.5])
     crossed = crossed_mean(table)
     return Estimate(
-        mean=float(sums.sum() / counts.sum()),
-        low=float(low),
-        high=float(high),
+        mean=drawn.mean,
+        low=drawn.low,
+        high=drawn.high,
         t_low=crossed.low,
         t_high=crossed.high,
         p=crossed.p,
@@ -119,28 +115,18 @@ def _by_cluster(
     return sums, counts
 
 
-def _resampled(
-    sums: NDArray[np.float64], counts: NDArray[np.float64], *, draw_seeds: bool
-) -> NDArray[np.float64]:
-    """Return the means of resamples: seeds and clusters drawn with replacement, crossed."""
-    by_seed, by_cluster = _draws(*sums.shape, draw_seeds)
-    # A resample may hold nothing but rows without a value.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        top = ((by_seed @ sums) * by_cluster).sum(axis=1)
-        return np.asarray(top / ((by_seed @ counts) * by_cluster).sum(axis=1))
+def _interval(sums: NDArray[np.float64], counts: NDArray[np.float64], draw_seeds: bool) -> Interval:
+    """Return the interval of the core's bootstrap: seeds and clusters drawn, crossed."""
+    above = [_cells(*rows) for rows in zip(sums, counts, strict=True)]
+    below = [_cells(row, row) for row in counts]
+    interval = ratio_interval(above, below, draw_seeds=draw_seeds)
+    assert interval is not None  # there is a value
+    return interval
 
 
-@lru_cache(maxsize=8)
-def _draws(seeds: int, clusters: int, draw_seeds: bool) -> tuple[Any, Any]:
-    """Return how often each seed and each cluster was drawn, by resample; always the same ones."""
-    rng = np.random.default_rng(0)
-    by_seed, by_cluster = [], []
-    for start in range(0, RESAMPLES, _BLOCK):
-        size = min(_BLOCK, RESAMPLES - start)
-        drawn = rng.multinomial(seeds, [1 / seeds] * seeds, size=size)
-        by_seed.append(drawn if draw_seeds else np.ones((size, seeds)))
-        by_cluster.append(rng.multinomial(clusters, [1 / clusters] * clusters, size=size))
-    return np.concatenate(by_seed), np.concatenate(by_cluster)
+def _cells(values: NDArray[np.float64], counts: NDArray[np.float64]) -> list[float | None]:
+    """Return a row of a table, None where nothing was counted."""
+    return [float(v) if n else None for v, n in zip(values, counts, strict=True)]
 
 
 def paired(values: Values, other: Values) -> dict[int, list[float | None]]:

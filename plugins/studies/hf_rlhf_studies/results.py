@@ -31,6 +31,7 @@ class Results:
         self.packages: Mapping[str, Any] = content.get("packages") or {}
         stored = content["cells"]
         self.cells = {cell: stored[cell.folder] for cell in study.cells() if cell.folder in stored}
+        self._estimates: dict[tuple[str, ...], Estimate | None] = {}
         self.missing = [cell for cell in study.cells() if cell.folder not in stored]
 
     def seeds(self, block: str, *conditions: str) -> list[int]:
@@ -75,7 +76,11 @@ class Results:
 
     def of(self, block: str, condition: str, metric: str) -> Estimate | None:
         """Return a condition's mean."""
-        return self.estimate(self.values(block, condition, metric), block, condition, metric)
+        key = ("of", block, condition, metric)
+        if key not in self._estimates:
+            values = self.values(block, condition, metric)
+            self._estimates[key] = self.estimate(values, block, condition, metric)
+        return self._estimates[key]
 
     def difference(self, block: str, condition: str, other: str, metric: str) -> Estimate | None:
         """Return one condition minus another, paired by seed and row."""
@@ -92,8 +97,12 @@ class Results:
 
     def gain(self, block: str, condition: str, metric: str) -> Estimate | None:
         """Return the mean of `gains`; None where there is nothing to compare with."""
-        gains = self.gains(block, condition, metric)
-        return self.estimate(gains, block, condition, metric) if gains else None
+        key = ("gain", block, condition, metric)
+        if key not in self._estimates:
+            gains = self.gains(block, condition, metric)
+            estimate_of_gain = self.estimate(gains, block, condition, metric) if gains else None
+            self._estimates[key] = estimate_of_gain
+        return self._estimates[key]
 
     def difference_of_gains(
         self, block: str, condition: str, other: str, metric: str

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hf_rlhf import ConfigError, Problem
-from hf_rlhf.config import RunFile, near
+from hf_rlhf.config import RunFile
+from hf_rlhf.errors import ConfigError, Problem, suggest
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]*")
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.:/+=-]*)\}")
@@ -236,7 +236,7 @@ def _unknown(
     known: Sequence[str],
 ) -> Iterator[Problem]:
     if name is not None and name not in known:
-        guess = near(name, known)
+        guess = suggest(name, known)
         fix = f"Did you mean `{guess}`?" if guess else f"There are: {', '.join(known)}."
         yield Problem(locate(path), f"`{name}` does not exist.", fix)
 
@@ -263,7 +263,7 @@ def _problem(error: Any, locate: Locate) -> Problem:
         model |= {"controls": Control}
         fields = (model.get(str(path[0]), StudyFile) if len(path) > 1 else StudyFile).model_fields
         known = [field.alias or name for name, field in fields.items()]
-        guess = near(str(path[-1]), known)
+        guess = suggest(str(path[-1]), known)
         fix = f"Did you mean `{guess}`?" if guess else f"Keys: {', '.join(known)}."
         return Problem(locate(path), f"`{path[-1]}` is not a key of a study here.", fix)
     return Problem(locate(path), f"{error['msg'][0].lower()}{error['msg'][1:]}.")

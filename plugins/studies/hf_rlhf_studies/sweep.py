@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf import ConfigError, Problem, RunFolderError
-from hf_rlhf.config import RunFile, choose_run_file, near, own_card
+from hf_rlhf.config import RunFile, choose_run_file, without_shipped_card
+from hf_rlhf.errors import ConfigError, Problem, RunFolderError, suggest
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.steps import differences
 from hf_rlhf.storage import human
@@ -92,7 +92,7 @@ class _Request:
         axes, problems = parse_axes(options.vary, self.file)
         if config is None:
             varied = [str(axis.path[0]) for axis in axes]
-            self.file, _ = own_card(self.file, self.file.values, varied=varied)
+            self.file, _ = without_shipped_card(self.file, self.file.values, varied=varied)
         self.launch, wrong = launch_words(options.launch)
         self.seeds, not_seeds = parse_seeds(options.seeds, self.file)
         problems += [*wrong, *not_seeds, *self._problems(options)]
@@ -156,7 +156,7 @@ class _Request:
         known = [TOTAL, *labels_of(self.file.values), "completion_tokens", "truncated", *own]
         problems = []
         for name in [name for name in self.metrics if name not in known]:
-            guess = near(name, known)
+            guess = suggest(name, known)
             measured = ", ".join(dict.fromkeys(known))
             fix = f"Did you mean `{guess}`?" if guess else f"Measured: {measured}."
             problems.append(Problem("--metric (command line)", f"`{name}` is not measured.", fix))

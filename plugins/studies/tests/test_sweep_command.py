@@ -16,7 +16,7 @@ import pytest
 from filelock import FileLock
 
 from hf_rlhf.cli import main
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, RunFolderError
 from hf_rlhf.steps import Ledger
 from hf_rlhf.storage.disk import Space

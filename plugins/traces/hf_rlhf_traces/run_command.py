@@ -39,8 +39,6 @@ STEPS = (
 TABLE = "reconciliation.md"
 BASE = "base"
 """The label of the model that training began with."""
-NEXT_STEP_METRICS = ("answer_exact", "query_f1")
-"""What the verdict is of: whether the next step, an answer or a search, is that of the data."""
 _ratio = real("a share above 0 and below 1", lambda number: 0 < number < 1)
 
 
@@ -183,25 +181,12 @@ def _run_folder(folder: Path, options: Mapping[str, Sequence[str]]) -> Path:
 def _measured(
     folder: Path, asked: Sequence[str], options: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Return which models are measured, where no option says so: the base, and what became of it.
-
-    That the one is better than the other is claimed of both tasks, as far as they are measured.
-    """
-    from hf_rlhf_traces.evaluation.command import eval_parser
-    from hf_rlhf_traces.evaluation.metrics import TASKS
-
+    """Return which models are measured by default: the base, and what became of it."""
     if "--model" in _names(asked):
         return []
     run = _run_folder(folder, options)
     models = (f"{BASE}={_base(run)}", f"{run.name}={run}")
-    tasks = eval_parser().parse_args([str(folder), *asked]).task or list(TASKS)
-    claims = (
-        f"{task} {metric}: {run.name} > {BASE}" for task in tasks for metric in NEXT_STEP_METRICS
-    )
-    return [
-        *(word for one in models for word in ("--model", one)),
-        *(word for one in claims for word in ("--claim", one)),
-    ]
+    return [word for one in models for word in ("--model", one)]
 
 
 def _base(run: Path) -> str:

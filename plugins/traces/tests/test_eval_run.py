@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,11 +11,11 @@ from typing import Any
 import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, ModelError, RunFolderError
+from hf_rlhf.evaluation.saved_models import SavedModel
 from hf_rlhf_traces.command import command
-from hf_rlhf_traces.evaluation import generating
+from hf_rlhf_traces.evaluation.candidates import Sampling
 from hf_rlhf_traces.evaluation.command import main, models_of, newest_run
 from hf_rlhf_traces.evaluation.evaluate import Options, evaluate
-from hf_rlhf_traces.evaluation.generating import Sampling
 from hf_rlhf_traces.evaluation.held_out import held_out
 from hf_rlhf_traces.evaluation.metrics import METRICS
 from hf_rlhf_traces.store import Store
@@ -66,17 +65,11 @@ def planted(store: Store, model: str, texts: Texts, **options: Any) -> dict[str,
     for folder in (store.folder / "eval").glob("*-*"):
         scores = [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
         replies = [
-            {
-                "id": row["id"],
-                "prompt_tokens": row["prompt_tokens"],
-                "text": text,
-                "tokens": 9,
-                "truncated": False,
-            }
+            {"id": row["id"], "value": {"text": text, "ids": [1] * 9, "truncated": False}}
             for row, text in zip(scores, texts(scores), strict=True)
         ]
         lines = "".join(json.dumps(one) + "\n" for one in replies)
-        (folder / "samples.jsonl").write_text(lines)
+        (folder / "completions.jsonl").write_text(lines)
     return evaluate(store, {"a": model}, replace(OPTIONS, **options))
 
 
@@ -122,48 +115,10 @@ def test_rubbish_is_worth_nothing(store: Store, model: str, text: str) -> None:
         assert {found[name] for name in ("format_valid", "answer_f1", "query_f1")} == {0}
 
 
-def test_a_killed_evaluation_goes_on_where_it_was(
-    store: Store, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder,) = (store.folder / "eval").glob("only-*")
-    path = folder / "samples.jsonl"
-    whole = path.read_bytes()
-    lines = whole.splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:5]) + lines[5][:20])
-    asked: list[int] = []
-    original = generating.generate
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        asked.append(len(args[2]))
-        return original(*args, **kwargs)
-
-    monkeypatch.setattr(generating, "generate", counted)
-    evaluate(store, {"a": model}, OPTIONS)
-    assert sum(asked) == 7
-    assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
-
-
-def test_what_is_drawn_is_the_same_after_a_kill(store: Store, model: str) -> None:
-    sampling = replace(OPTIONS.sampling, max_new_tokens=8, temperature=1.0)
-    options = replace(OPTIONS, tasks=("only",), sampling=sampling)
-    before = set((store.folder / "eval").glob("only-*"))
-    evaluate(store, {"a": model}, options)
-    (folder,) = set((store.folder / "eval").glob("only-*")) - before
-    path = folder / "samples.jsonl"
-    whole = path.read_bytes()
-    lines = whole.splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:5]) + lines[5][:20])
-    evaluate(store, {"a": model}, options)
-    assert path.read_bytes() == whole
-    path.write_bytes(b"".join(lines[3:]))
-    evaluate(store, {"a": model}, options)
-    assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
-
-
 def test_what_is_done_is_not_done_again(
     store: Store, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generating, "loaded", lambda *_: pytest.fail("weights were loaded"))
+    monkeypatch.setattr(SavedModel, "load", lambda *_: pytest.fail("weights were loaded"))
     results = evaluate(store, {"again": model}, replace(OPTIONS, num_samples=5))
     assert results["data"]["prefix"]["samples"] == 5
 
@@ -222,7 +177,7 @@ def test_prompts_without_room_are_left_out_and_counted(
     lengths = [
         json.loads(line)["prompt_tokens"]
         for folder in (store.folder / "eval").glob("prefix-*")
-        for line in (folder / "samples.jsonl").read_text().splitlines()
+        for line in (folder / "scores.jsonl").read_text().splitlines()
     ]
     config["max_position_embeddings"] = sorted(lengths)[5] + 2
     (small / "config.json").write_text(json.dumps(config))
@@ -236,26 +191,6 @@ def test_prompts_without_room_are_left_out_and_counted(
     tiny = replace(OPTIONS, sampling=Sampling(max_new_tokens=5000))
     with pytest.raises(ModelError, match="leaves no room for a prompt"):
         evaluate(store, {"a": str(small)}, tiny)
-
-
-def test_a_batch_too_large_for_the_memory_is_halved(
-    store: Store, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import torch
-
-    original, sizes = generating.generate, []
-
-    def small(*args: Any, **kwargs: Any) -> Any:
-        sizes.append(len(args[2]))
-        if len(args[2]) > 2:
-            raise torch.OutOfMemoryError
-        return original(*args, **kwargs)
-
-    shutil.rmtree(store.folder / "eval")
-    monkeypatch.setattr(generating, "generate", small)
-    results = evaluate(store, {"a": model}, replace(OPTIONS, tasks=("only",), num_samples=5))
-    assert results["models"]["a"]["tasks"]["only"]["samples"] == 5
-    assert sizes == [5, 2, 3, 1, 2]
 
 
 def spoil_tokenizer(folder: Path) -> None:
@@ -350,11 +285,8 @@ def test_the_commands_print_tables_and_write_what_they_say(
     assert [one["task"] for one in worst] == ["prefix"] * 2 + ["only"] * 2
     assert worst[0]["score"] <= worst[1]["score"] < 1
     assert worst[0]["got"] != worst[0]["expected"]
-    report = (folder / "report.md").read_text()
-    for picture in re.findall(r"\]\((\S+\.png)\)", report):
-        assert (folder / picture).read_bytes().startswith(b"\x89PNG")
-    assert "prefix_by_depth.png" in report
-    assert "overview.png" in report
+    assert "overview.png" in (folder / "report.md").read_text()
+    assert "by results in the whole trace" in capsys.readouterr().out
 
 
 def half_right(texts: list[str]) -> list[str]:

@@ -41,7 +41,7 @@ ASKED = {
         NOT_NEGATIVE: ("temperature",),
         SEED: ("seed",),
     },
-    "analyze": {COUNT: ("worst", "bins")},
+    "analyze": {COUNT: ("worst",)},
     "run": {SEED: ("seed",)},
     "generate": {COUNT: ("traces",)},
 }

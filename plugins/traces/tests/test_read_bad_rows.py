@@ -15,7 +15,7 @@ from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_valu
 from hf_rlhf_traces.tally import Tally
 from hf_rlhf_traces.trace import Answer, Document, Reasoning, Search, SearchResult, Step, Trace
 
-DOCS = Path(__file__).resolve().parents[3] / "docs/reference/traces-data.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs/reference/traces-rejected.md"
 THINK = {"type": "reasoning", "content": "Hm."}
 LOOK = {"type": "search", "query": "a"}
 FOUND = {"type": "search_result", "documents": [{"title": "A", "content": "b"}]}

@@ -96,8 +96,9 @@ def test_what_sharegpt_has_of_its_own_is_counted_and_kept() -> None:
     assert found.trace.steps == (Search("{}"), Unknown("message of critic", critic))
     assert found.noted["earlier_turns"] == 2
     assert refused(sharegpt(("observation", "x")))[0] == "result_before_search"
-    reason, detail = refused(sharegpt(call, ("observation", "x"), ("human", "And Rome?")))
-    assert (reason, "conversations[4]" in detail) == ("user_turn_in_the_middle", True)
+    answered = (call, ("observation", "x"), ("gpt", "France"))
+    reason, detail = refused(sharegpt(*answered, ("human", "And Rome?")))
+    assert (reason, "conversations[5]" in detail) == ("user_turn_in_the_middle", True)
 
 
 def test_hermes_calls_in_tags_are_read_as_tagged() -> None:
@@ -348,7 +349,12 @@ def test_what_breaks_the_rules_of_blocks_is_rejected_with_its_place() -> None:
     for turns, reason, said in (
         ([[text("I look.")], [back]], "result_before_search", "answers no call"),
         ([call, [result(7, "x")]], "result_before_search", "answers no call"),
-        ([call, [back, text("And Rome?")]], "user_turn_in_the_middle", "messages[2].content[1]"),
+        ([call, [back, text("Answer now.")]], "", ""),
+        (
+            [call, [back], [text("France.")], [text("And Rome?")]],
+            "user_turn_in_the_middle",
+            "messages[4]",
+        ),
         ([[*call, *call]], "malformed", "messages[1].content[1]: a second call with id 't1'"),
         ([[{"type": "tool_use", "id": "a"}]], "malformed", "messages[1].content[0] names no"),
         ([call, [result(1, 7), {"type": "x"}]], "", ""),

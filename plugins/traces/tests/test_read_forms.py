@@ -31,7 +31,7 @@ from hf_rlhf_traces.trace import (
 DATA = Path(
     os.environ.get("HF_RLHF_DATA") or Path(__file__).resolve().parents[3] / "../shared/data"
 )
-DOCS = Path(__file__).resolve().parents[3] / "docs/reference/traces-data.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs/reference/traces-formats.md"
 SECTIONS = re.findall(r"### `(\w+)`(.*?)(?=\n##)", DOCS.read_text(encoding="utf-8"), re.DOTALL)
 EXAMPLES = [
     (form, example)
@@ -450,10 +450,16 @@ def test_turns_before_the_question_are_kept_beside_the_trace() -> None:
 
 def test_a_second_question_in_the_middle_is_rejected() -> None:
     called = {"role": "assistant", "tool_calls": [{"function": {"name": "search"}}]}
-    messages = [*CHAT, called, {"role": "tool", "content": "x"}, CHAT[1]]
-    reason, detail = reasons({"messages": messages})
+    messages = [*CHAT, called, {"role": "tool", "content": "x"}]
+    answer = {"role": "assistant", "content": "France"}
+    reason, detail = reasons({"messages": [*messages, answer, CHAT[1]]})
     assert reason == "user_turn_in_the_middle"
-    assert "messages[4]" in detail
+    assert "messages[5]" in detail
+    demand = {"role": "user", "content": "Answer now."}
+    found = read({"messages": [*messages, demand, answer]})
+    assert found.trace.question == "Where is Paris?"
+    assert found.trace.steps[2:] == (Unknown("message of user", demand), Answer("France", "answer"))
+    assert found.noted["later_turns"] == 1
 
 
 SEARCH_R1 = (

@@ -16,7 +16,7 @@ from hf_rlhf_traces.readers import FORMS, search
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
 from hf_rlhf_traces.trace import to_json
 
-DOCS = Path(__file__).resolve().parents[3] / "docs/reference/traces-data.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs/reference/traces-formats.md"
 SECTIONS = re.findall(r"### `(\w+)`(.*?)(?=\n##)", DOCS.read_text(encoding="utf-8"), re.DOTALL)
 EXAMPLES = [
     (form, json.loads(example))

@@ -147,14 +147,8 @@ def test_what_was_trained_here_is_measured_and_published_whatever_is_newer(
         write_record(new_record(config={"model_name_or_path": base}), copy / "runs" / name)
     run = copy / "runs/progressive"
     both = [str(copy), "--record", "--model", f"base={base}", "--model", f"progressive={run}"]
-    claims = [
-        *("--claim", "prefix answer_exact: progressive > base"),
-        *("--claim", "prefix query_f1: progressive > base"),
-        *("--claim", "only answer_exact: progressive > base"),
-        *("--claim", "only query_f1: progressive > base"),
-    ]
-    assert arguments("eval", copy) == [*both, *claims]
-    assert arguments("eval", copy, "--eval.task", "only") == [*both, *claims[4:]]
+    assert arguments("eval", copy) == both
+    assert arguments("eval", copy, "--eval.task", "only") == both
     assert arguments("publish", copy)[0] == str(run)
     asked = ("--train.strategy", "prefix")
     assert arguments("eval", copy, *asked)[5] == f"prefix={copy / 'runs/prefix'}"
@@ -166,39 +160,40 @@ def estimate(mean: float, low: float, high: float) -> dict[str, Any]:
     return {"mean": mean, "low": low, "high": high, "n": 20, "questions": 20}
 
 
-def results_of(*claims: tuple[str, str, dict[str, Any] | None, str]) -> dict[str, Any]:
-    """Return the results of a model and its base, of which that much is claimed."""
-    tasks = {
-        task: {"metrics": {name: one for at, name, one, _ in claims if at == task}}
-        for task in ("prefix", "only")
-    }
+def results_of(**differences: dict[str, dict[str, Any] | None]) -> dict[str, Any]:
+    """Return the results of a model that differs from its base, which has 0, by that much."""
     zero = {
-        task: {"metrics": dict.fromkeys(one["metrics"], estimate(0.0, 0.0, 0.1))}
-        for task, one in tasks.items()
+        task: {"metrics": {name: estimate(0.0, 0.0, 0.1) for name in means}}
+        for task, means in differences.items()
     }
-    judged = [
-        {"claim": "", "task": at, "metric": name, "models": ["new", "base"], "estimate": one,
-         "verdict": verdict}
-        for at, name, one, verdict in claims
-    ]  # fmt: skip
-    models = {"base": {"tasks": zero}, "new": {"tasks": tasks}}
-    return {"data": {"prefix": {}, "only": {}}, "models": models, "claims": judged}
+    tasks = {task: {"metrics": means} for task, means in differences.items()}
+    return {
+        "data": {"prefix": {}, "only": {}},
+        "baseline": "base",
+        "models": {"base": {"tasks": zero}, "new": {"tasks": tasks}},
+        "differences": {"new": differences},
+    }
 
 
 def test_a_run_ends_with_what_was_learned_and_what_was_not() -> None:
-    found = results_of(
-        ("prefix", "answer_exact", estimate(0.05, 0.0, 0.15), "not shown"),
-        ("prefix", "query_f1", estimate(0.569, 0.451, 0.691), "shown"),
-        ("only", "answer_exact", estimate(1.0, 0.86, 1.0), "shown"),
-        ("only", "query_f1", None, "not shown"),  # no sample searches
+    results = results_of(
+        prefix={
+            "answer_exact": estimate(0.05, 0.0, 0.15),
+            "query_f1": estimate(0.569, 0.451, 0.691),
+        },
+        # No sample searches, and all twenty answers are right.
+        only={"answer_exact": estimate(1.0, 1.0, 1.0), "query_f1": None},
     )
-    assert verdict_lines(found, "new", "base") == [
+    assert verdict_lines(results, "new", "base") == [
         "verdict, reason from the given summary: new is better than base: "
-        "answer: exact match 1.000, base 0.000 (paired difference +1.000 [+0.860, +1.000], n=20)",
+        "answer: exact match 1.000, base 0 (paired difference +1.000 (all 20 alike), n=20)",
         "verdict, summarise the context and reason: new is NOT shown to be better than base: "
-        "answer: exact match 0.050, base 0.000 (paired difference +0.050 [+0.000, +0.150], n=20)",
+        "answer: exact match 0.050, base 0 (paired difference +0.050 [0, +0.150], n=20)",
     ]
-    assert verdict_lines(found, "new", "another") == []
+    assert verdict_lines(results, "new", "another") == []
+    few = {**estimate(1.0, 1.0, 1.0), "questions": 3}
+    (line,) = verdict_lines(results_of(only={"answer_exact": few}), "new", "base")
+    assert "NOT shown" in line
 
 
 def test_a_file_of_one_question_is_refused_before_training_unless_asked_for(

@@ -1,65 +1,10 @@
 """`prompts`: what to answer, for PPO, GRPO and iterative DPO."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data import Row
-from hf_rlhf_classic.data.assemble import Settings, assemble
-from hf_rlhf_classic.data.rows import (
-    ALPACA,
-    PROMPT,
-    history_of,
-    instruction_of,
-    ordered,
-    without_answer,
-)
-from hf_rlhf_classic.data.schemas import Example, Schema
-from hf_rlhf_classic.data.turns import split_pair, turns_of
-from hf_rlhf_classic.data.values import TEXT, TRANSCRIPT, TURNS
-
-
-def _column(name: str) -> Callable[[Row], Example]:
-    return lambda row: Example(history_of(row, name))
-
-
-def _instruction(row: Row) -> Example:
-    return Example(instruction_of(row))
-
-
-def _conversation(column: str) -> Callable[[Row], Example]:
-    def make(row: Row) -> Example:
-        turns = turns_of(row.values[column], row.where, column)
-        answered = bool(turns) and turns[-1]["role"] == "assistant"
-        return Example(
-            ordered(row, column, without_answer(row, column, turns) if answered else turns)
-        )
-
-    return make
-
-
-def _transcripts(row: Row) -> Example:
-    turns, _, _ = split_pair(row.values["chosen"], row.values["rejected"], row.where)
-    return Example(ordered(row, "chosen", turns))
-
-
-def schemas() -> tuple[Schema, ...]:
-    """Return the forms of rows that hold a prompt. A response that follows it is not used."""
-    return (
-        *(Schema(name, {name: PROMPT}, _column(name)) for name in ("prompt", "question")),
-        Schema("instruction", {"instruction": (TEXT,)}, _instruction, optional=ALPACA),
-        *(
-            Schema(name, {name: (TURNS,)}, _conversation(name))
-            for name in ("messages", "conversations")
-        ),
-        Schema(
-            "hh_transcripts",
-            {"chosen": (TRANSCRIPT,), "rejected": (TRANSCRIPT,)},
-            _transcripts,
-            unless=("prompt",),
-        ),
-    )
+from hf_rlhf.data import ChatRowArguments, known_schemas, load_chat_rows
 
 
 def prompts(
@@ -107,4 +52,5 @@ def prompts(
         DataError: no schema fits, or two do; too many rows cannot be used; a file cannot be read.
         ModelError: a conversation is asked for and the tokenizer has no chat template.
     """
-    return assemble("prompts", schemas(), Settings.of(locals()))
+    arguments = ChatRowArguments.of(locals())
+    return load_chat_rows("prompts", known_schemas()["prompts"], arguments)

@@ -1,134 +1,10 @@
-"""`sft`: prompts with the response to learn, in the forms people have them."""
+"""`sft`: prompts with the response to learn, in the forms in which people have them."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data import Row
-from hf_rlhf_classic.data import preference
-from hf_rlhf_classic.data.assemble import Settings, assemble
-from hf_rlhf_classic.data.rows import (
-    ALPACA,
-    ANSWER,
-    PROMPT,
-    answer_of,
-    history_of,
-    instruction_of,
-    ordered,
-    without_answer,
-)
-from hf_rlhf_classic.data.schemas import Example, Schema
-from hf_rlhf_classic.data.turns import turns_of
-from hf_rlhf_classic.data.values import FLAG, NUMBER, TEXT, TURNS, BadRow, said
-
-_LABELS = {
-    **dict.fromkeys(("true", "1", "1.0"), True),
-    **dict.fromkeys(("false", "0", "0.0"), False),
-}
-
-
-def _columns(prompt: str, response: str) -> Callable[[Row], Example]:
-    def make(row: Row) -> Example:
-        history = history_of(row, prompt)
-        return Example(history, (answer_of(row, response, history),))
-
-    return make
-
-
-def _instruction(row: Row) -> Example:
-    history = instruction_of(row)
-    return Example(history, (answer_of(row, "output", history),))
-
-
-def _conversation(column: str) -> Callable[[Row], Example]:
-    def make(row: Row) -> Example:
-        turns = turns_of(row.values[column], row.where, column)
-        if not turns:
-            raise BadRow("empty_prompt", f"{row.where}: field {column!r}: holds no turns.")
-        if turns[-1]["role"] != "assistant":
-            role = turns[-1]["role"]
-            raise BadRow(
-                f"ends_with_{role}",
-                f"{row.where}: field {column!r}: the last turn is {role}'s, expected assistant's: "
-                "there is no response to learn.",
-            )
-        history = ordered(row, column, without_answer(row, column, turns))
-        return Example(history, (turns[-1]["content"],))
-
-    return make
-
-
-def _labelled(make: Callable[[Row], Example]) -> Callable[[Row], Example]:
-    def labelled(row: Row) -> Example:
-        given = row.values["label"]
-        label = _LABELS.get(str(given).lower())
-        if label is None:
-            raise BadRow(
-                "label_outside_set",
-                f"{row.where}: field 'label': is {said(given)}, expected true or false. If it is "
-                "no judgement of the response, name the schema without it.",
-            )
-        made = make(row)
-        return made if label else replace(made, skip="label_false")
-
-    return labelled
-
-
-def _first_answer(make: Callable[[Row], Example]) -> Callable[[Row], Example]:
-    def chosen(row: Row) -> Example:
-        made = make(row)
-        return replace(made, answers=made.answers[:1])
-
-    return chosen
-
-
-def schemas() -> tuple[Schema, ...]:
-    """Return the forms of SFT rows that are known.
-
-    Rows with a boolean `label` (KTO's) are judged responses: those judged good are learnt. Of a
-    preference, the chosen answer is.
-    """
-    plain = (
-        *(
-            Schema(f"{a}_{b}", {a: PROMPT, b: ANSWER}, _columns(a, b))
-            for a, b in (("prompt", "response"), ("prompt", "completion"), ("question", "answer"))
-        ),
-        Schema(
-            "instruction_output",
-            {"instruction": (TEXT,), "output": ANSWER},
-            _instruction,
-            optional=ALPACA,
-        ),
-        *(
-            Schema(name, {name: (TURNS,)}, _conversation(name), unless=("chosen", "rejected"))
-            for name in ("messages", "conversations")
-        ),
-    )
-    return (
-        *(replace(one, unless=(*one.unless, "label")) for one in plain),
-        *(
-            replace(
-                one,
-                name=f"{one.name}_label",
-                needs={**one.needs, "label": (FLAG, TEXT, NUMBER)},
-                make=_labelled(one.make),
-                about="judged responses, of which those with label true are learnt; they are no "
-                "pairs",
-            )
-            for one in plain
-        ),
-        *(
-            replace(
-                one,
-                name=f"{one.name}:chosen",
-                make=_first_answer(one.make),
-                about="preferences, of which the chosen answer is learnt",
-            )
-            for one in preference.schemas()
-        ),
-    )
+from hf_rlhf.data import ChatRowArguments, known_schemas, load_chat_rows
 
 
 def sft(
@@ -162,8 +38,8 @@ def sft(
 ) -> Loaded:
     """Load prompts and the responses to learn from a Hub dataset, a folder or a file.
 
-    Rows are `{system?, prompt, response}`, or have one of the forms of `schemas`
-    (table in docs/reference/classic-data.md): `instruction`, `input`, `output`; `question`,
+    Rows are `{system?, prompt, response}`, or have one of the forms
+    in docs/reference/classic-data.md: `instruction`, `input`, `output`; `question`,
     `answer`; `messages` or `conversations` as OpenAI and ShareGPT spell them; and preference
     pairs, of which the chosen answer is learnt.
 
@@ -207,5 +83,6 @@ def sft(
         DataError: no schema fits, or two do; too many rows cannot be used; a file cannot be read.
         ModelError: a conversation is asked for and the tokenizer has no chat template.
     """
-    settings = Settings.of(locals())
-    return assemble("messages" if target == "every" else "sft", schemas(), settings)
+    arguments = ChatRowArguments.of(locals())
+    form = "messages" if target == "every" else "sft"
+    return load_chat_rows(form, known_schemas()["sft"], arguments)

@@ -28,7 +28,7 @@ def command(argv: Sequence[str]) -> int:
     from hf_rlhf_classic.evaluation.measure import evaluate
     from hf_rlhf_classic.evaluation.plan import make_plan
     from hf_rlhf_classic.evaluation.recording import check_recordable, record
-    from hf_rlhf_classic.evaluation.report import notes_of, terminal_table
+    from hf_rlhf_classic.evaluation.report import model_columns, notes_of
     from hf_rlhf_classic.evaluation.spec import Options
 
     ignore_old_names()
@@ -45,16 +45,16 @@ def command(argv: Sequence[str]) -> int:
     if chosen.record:
         check_recordable(plan)
     out = chosen.out or Path("evals") / Path(file.name if config else plan.data_name).stem
-    found = evaluate(plan, out, ["hf-rlhf", "eval", *argv])
-    if not found:
+    results = evaluate(plan, out, ["hf-rlhf", "eval", *argv])
+    if not results:
         return 0  # another process writes and prints
     console = Console()
-    console.print(terminal_table(found))
-    for note in notes_of(found):
+    console.print(model_columns(results))
+    for note in notes_of(results):
         print(f"- {note}")
     print(f"written: {out / 'evaluation.json'}, {out / 'evaluation.md'}")
     if chosen.record:
-        for folder in record(plan, found, out):
+        for folder in record(plan, results, out):
             print(f"recorded: {folder / 'run.json'} and its card")
     return 0
 

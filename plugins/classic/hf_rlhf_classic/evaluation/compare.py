@@ -43,7 +43,7 @@ def compare(pairs: Sequence[Pair], by: Compare, judges: Mapping[str, Judge]) -> 
     """Decide every pair. Raises JudgeError when the judge is down for longer than its patience."""
     if by.by != "judge":
         return Compared(
-            [outcome(one.my_scores[by.by], one.other_scores[by.by]) for one in pairs],
+            [outcome(pair.my_scores[by.by], pair.other_scores[by.by]) for pair in pairs],
         )
     ask = _both_orders if by.mode == "pairwise" else _each_alone
     return ask(pairs, by, judges[str(by.judge)])
@@ -54,23 +54,23 @@ def _both_orders(pairs: Sequence[Pair], by: Compare, judge: Judge) -> Compared:
 
     Zheng et al. (2023), "Judging LLM-as-a-judge", section 3.4. Equal answers are not asked about.
     """
-    asked = [place for place, one in enumerate(pairs) if one.mine != one.other]
+    different = [index for index, pair in enumerate(pairs) if pair.mine != pair.other]
     questions = []
-    for place in asked:
-        one = pairs[place]
-        for mine, other in ((one.mine, one.other), (one.other, one.mine)):
-            context = f"The prompt:\n{one.prompt}\n\nThe other answer:\n{other}"
-            criterion = _BETTER.replace("{criterion}", filled(by.criterion, one.columns))
+    for index in different:
+        pair = pairs[index]
+        for mine, other in ((pair.mine, pair.other), (pair.other, pair.mine)):
+            context = f"The prompt:\n{pair.prompt}\n\nThe other answer:\n{other}"
+            criterion = _BETTER.replace("{criterion}", filled(by.criterion, pair.columns))
             questions.append(Question("quality", mine, criterion, context, label="eval"))
     verdicts = _ask(judge, questions)
     outcomes: list[float | None] = [TIE] * len(pairs)
     orders = []
-    for place, first, second in zip(asked, verdicts[::2], verdicts[1::2], strict=True):
+    for index, first, second in zip(different, verdicts[::2], verdicts[1::2], strict=True):
         if first.score is None or second.score is None:
-            outcomes[place] = None
+            outcomes[index] = None
             continue
         orders.append((first.score, second.score))
-        outcomes[place] = agreed(first.score, second.score)
+        outcomes[index] = agreed(first.score, second.score)
     return Compared(outcomes, orders)
 
 
@@ -99,9 +99,9 @@ def position_bias(orders: Sequence[tuple[float, float]]) -> dict[str, float] | N
 def _each_alone(pairs: Sequence[Pair], by: Compare, judge: Judge) -> Compared:
     """Grade each answer alone by the same criterion, and compare the grades."""
     questions = [
-        Question("quality", text, filled(by.criterion, one.columns), one.prompt, label="eval")
-        for one in pairs
-        for text in (one.mine, one.other)
+        Question("quality", text, filled(by.criterion, pair.columns), pair.prompt, label="eval")
+        for pair in pairs
+        for text in (pair.mine, pair.other)
     ]
     verdicts = _ask(judge, questions)
     return Compared(
@@ -111,7 +111,7 @@ def _each_alone(pairs: Sequence[Pair], by: Compare, judge: Judge) -> Compared:
 
 def filled(criterion: str, columns: Mapping[str, Any]) -> str:
     """Return a criterion with the row's values in the place of `{column}`."""
-    return re.sub(r"\{(\w+)\}", lambda found: str(columns.get(found[1], found[0])), criterion)
+    return re.sub(r"\{(\w+)\}", lambda match: str(columns.get(match[1], match[0])), criterion)
 
 
 def _ask(judge: Judge, questions: Sequence[Question]) -> list[Verdict]:

@@ -44,7 +44,7 @@ def tally(outcomes: Sequence[float | None]) -> dict[str, float | int | None]:
     `win_rate` is (wins + ties / 2) / judged; `wins`, `ties` and `losses` are counts, and
     `not_judged` the pairs that do not count. Without a judged pair the rate is None.
     """
-    judged = [one for one in outcomes if one is not None]
+    judged = [value for value in outcomes if value is not None]
     return {
         "win_rate": math.fsum(judged) / len(judged) if judged else None,
         "wins": judged.count(WIN),
@@ -67,18 +67,21 @@ def pairwise_accuracy(
     that scores length alone has 1, one that is blind to it 0. Raises ValueError for lists of
     unequal length, or none at all.
     """
-    given = [one for one in (chosen_lengths, rejected_lengths) if one is not None]
-    if len(given) == 1:
+    both_lengths = [value for value in (chosen_lengths, rejected_lengths) if value is not None]
+    if len(both_lengths) == 1:
         raise ValueError("lengths are needed of both answers, or of neither")
-    if len(chosen) == 0 or len({len(chosen), len(rejected), *(len(one) for one in given)}) > 1:
+    if (
+        len(chosen) == 0
+        or len({len(chosen), len(rejected), *(len(value) for value in both_lengths)}) > 1
+    ):
         raise ValueError("pairs are needed: one score and one length for each answer")
     right = [outcome(a, b) for a, b in zip(chosen, rejected, strict=True)]
     result: dict[str, Any] = {"pairwise_accuracy": _mean(right), "pairs": len(right)}
     if chosen_lengths is None or rejected_lengths is None:
         return result
     lengths = list(zip(right, chosen_lengths, rejected_lengths, strict=True))
-    longer = _mean([one for one, a, b in lengths if a > b])
-    shorter = _mean([one for one, a, b in lengths if a < b])
+    longer = _mean([value for value, a, b in lengths if a > b])
+    shorter = _mean([value for value, a, b in lengths if a < b])
     known = longer is not None and shorter is not None
     return {
         **result,
@@ -107,14 +110,18 @@ def expected_calibration_error(
         raise ValueError("an outcome is neither 0 nor 1")
     if bins < 1:
         raise ValueError(f"{bins} bins: at least 1 is needed")
-    places = np.minimum((p * bins).astype(int), bins - 1)
-    gaps = [
-        (places == place).sum() * abs(p[places == place].mean() - y[places == place].mean())
-        for place in np.unique(places)
-    ]
-    return float(sum(gaps) / p.size)
+    return calibration_gap(p, y, bins)
+
+
+def calibration_gap(
+    probabilities: NDArray[np.float64], outcomes: NDArray[np.float64], bins: int
+) -> float:
+    """Return `expected_calibration_error` of values that are known to be valid; ties are 0.5."""
+    bin_of = np.minimum((probabilities * bins).astype(int), bins - 1)
+    gaps = np.bincount(bin_of, probabilities - outcomes)
+    return float(np.abs(gaps).sum() / probabilities.size)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [one for one in values if one is not None]
+    known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None

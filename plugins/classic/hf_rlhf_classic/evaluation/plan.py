@@ -8,10 +8,9 @@ from typing import Any
 
 from hf_rlhf.config import EvaluationSpec, RunFile
 from hf_rlhf.errors import ConfigError, JudgeError, ModelError, Problem
-from hf_rlhf.evaluation import prompt_ids
+from hf_rlhf.evaluation import fingerprint, prompt_ids
 from hf_rlhf.runs import Scoring, prepare_scoring
 from hf_rlhf_classic.evaluation.checkpoints import Checkpoint, resolve_all
-from hf_rlhf_classic.evaluation.loading import tokenizer_of
 from hf_rlhf_classic.evaluation.spec import (
     SECTION,
     Compare,
@@ -20,7 +19,6 @@ from hf_rlhf_classic.evaluation.spec import (
     read_compare,
     read_spec,
 )
-from hf_rlhf_classic.evaluation.store import fingerprint
 
 _DEFAULT_LENGTH = 256
 
@@ -51,7 +49,7 @@ class Plan:
     @property
     def checkpoints(self) -> list[Checkpoint]:
         """Return all checkpoints, in order."""
-        return [one for some in self.names.values() for one in some]
+        return [checkpoint for some in self.names.values() for checkpoint in some]
 
     @cached_property
     def rows(self) -> Any:
@@ -75,17 +73,17 @@ class Plan:
         some = self.names.get(name or "")
         if not some or checkpoint.name == name:
             return None
-        return some[0] if len(some) == 1 else some[checkpoint.place]
+        return some[0] if len(some) == 1 else some[checkpoint.number]
 
     def reference(self, checkpoint: Checkpoint) -> Checkpoint | None:
         """Return from which checkpoint KL is measured; None where it is not."""
         if self.sampling.temperature == 0:
             return None
-        found = self.partner(self.spec.reference, checkpoint)
-        return found if found and self._same_tokens(checkpoint, found) else None
+        other = self.partner(self.spec.reference, checkpoint)
+        return other if other and self._same_tokens(checkpoint, other) else None
 
-    def _same_tokens(self, one: Checkpoint, other: Checkpoint) -> bool:
-        mine, theirs = self.tokenizers[one.label], self.tokenizers[other.label]
+    def _same_tokens(self, checkpoint: Checkpoint, other: Checkpoint) -> bool:
+        mine, theirs = self.tokenizers[checkpoint.label], self.tokenizers[other.label]
         return bool(mine.get_vocab() == theirs.get_vocab())
 
     def identity(self, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -104,37 +102,37 @@ class Plan:
     def notes(self) -> list[str]:
         """Return what was left out, and why, and what the estimates are worth."""
         sampling, reference = self.sampling, self.spec.reference
-        said: list[str] = []
+        notes: list[str] = []
         if reference == "none" or len(self.checkpoints) == 1:
-            return said
+            return notes
         if sampling.temperature == 0:
-            said.append(
+            notes.append(
                 "KL left out: greedy completions are no samples of the policy. Set "
                 "`evaluation.temperature` above 0."
             )
         elif sampling.top_p < 1:
-            said.append(
+            notes.append(
                 f"KL is of the distributions before top-p {sampling.top_p:g} cut their tails, "
                 "estimated on completions drawn after it, and so biased; "
                 "`evaluation.top_p: 1` makes it exact in the mean."
             )
-        for one in self.checkpoints:
-            other = self.partner(reference, one)
-            if sampling.temperature and other and not self._same_tokens(one, other):
-                said.append(
-                    f"KL of {one.label} from {other.label} left out: their tokenizers differ, so "
-                    "their tokens cannot be compared."
+        for checkpoint in self.checkpoints:
+            other = self.partner(reference, checkpoint)
+            if sampling.temperature and other and not self._same_tokens(checkpoint, other):
+                notes.append(
+                    f"KL of {checkpoint.label} from {other.label} left out: their tokenizers "
+                    "differ, so their tokens cannot be compared."
                 )
-        return said
+        return notes
 
 
 def make_plan(file: RunFile, options: Options) -> Plan:
     """Resolve and check an evaluation. Raises ConfigError with everything that is wrong."""
     spec, problems = read_spec(file, options)
-    names, found = resolve_all(spec)
-    problems += found
-    tokenizers, found = _tokenizers(names, spec)
-    problems += found
+    names, more = resolve_all(spec)
+    problems += more
+    tokenizers, more = _tokenizers(names, spec)
+    problems += more
     first = next(iter(tokenizers.values()), None)
     try:
         scoring = prepare_scoring(file, first, plugin=SECTION)
@@ -142,8 +140,8 @@ def make_plan(file: RunFile, options: Options) -> Plan:
         raise ConfigError([*problems, *error.problems]) from None
     split = (scoring.spec.evaluation or EvaluationSpec()).split
     rows = scoring.dataset.get(split, scoring.dataset["train"])
-    comparisons, found = read_compare(spec, scoring.spec, rows.column_names)
-    problems += found
+    comparisons, more = read_compare(spec, scoring.spec, rows.column_names)
+    problems += more
     length = file.values.get("max_completion_length") or _DEFAULT_LENGTH
     if (evaluation := scoring.spec.evaluation) and evaluation.max_new_tokens:
         length = evaluation.max_new_tokens
@@ -157,21 +155,23 @@ def make_plan(file: RunFile, options: Options) -> Plan:
 def _tokenizers(
     names: Mapping[str, Sequence[Checkpoint]], spec: EvalSpec
 ) -> tuple[dict[str, Any], list[Problem]]:
-    found, problems = {}, []
+    tokenizers, problems = {}, []
     for name, some in names.items():
-        for one in some:
+        for checkpoint in some:
             try:
-                found[one.label] = tokenizer_of(one, spec)
+                tokenizers[checkpoint.label] = checkpoint.saved.tokenizer(
+                    trust_remote_code=bool(spec.trust_remote_code)
+                )
             except ModelError as error:
                 problems.append(Problem(f"{SECTION}.models.{name}", str(error)))
-    return found, problems
+    return tokenizers, problems
 
 
 def _rows(plan: Plan) -> list[Problem]:
     split, have = plan.sampling.split, plan.scoring.dataset
     if split not in have or len(have[split]) == 0:
-        shown = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in have.items())
-        what = f"there are no rows in the split {split!r}. The dataset gave: {shown}."
+        listed = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in have.items())
+        what = f"there are no rows in the split {split!r}. The dataset gave: {listed}."
         return [Problem("evaluation", what, "Name another: `--evaluation.split NAME`.")]
     columns = set(have[split].column_names)
     if "prompt" not in columns:
@@ -193,30 +193,22 @@ def _rows(plan: Plan) -> list[Problem]:
 
 def _lengths(plan: Plan) -> list[Problem]:
     """Past the model's positions what is generated is meaningless, and nothing says so."""
-    from transformers import AutoConfig
-
     problems = []
     conversational = not isinstance(plan.rows[0]["prompt"], str)
-    for one in plan.checkpoints:
-        if one.label not in plan.tokenizers:
+    for checkpoint in plan.checkpoints:
+        if checkpoint.label not in plan.tokenizers:
             continue
-        where = f"{SECTION}.models.{one.name}"
-        if conversational and not plan.tokenizers[one.label].chat_template:
+        where = f"{SECTION}.models.{checkpoint.name}"
+        if conversational and not plan.tokenizers[checkpoint.label].chat_template:
             what = "its tokenizer has no chat template, and the prompts are conversations."
             problems.append(Problem(where, what, "Save a chat_template with the tokenizer."))
             continue
         try:
-            config = AutoConfig.from_pretrained(
-                one.saved.model,
-                revision=one.saved.revision,
-                trust_remote_code=bool(plan.spec.trust_remote_code),
-            )
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            what = f"the configuration of {one.saved.model!r} does not load: {error}"
-            problems.append(Problem(where, what.splitlines()[0]))
+            room = checkpoint.saved.positions(trust_remote_code=bool(plan.spec.trust_remote_code))
+        except ModelError as error:
+            problems.append(Problem(where, str(error)))
             continue
-        room = getattr(config.get_text_config(), "max_position_embeddings", None)
-        longest = max(map(len, plan.prompts(one)))
+        longest = max(map(len, plan.prompts(checkpoint)))
         if room and longest + plan.max_new_tokens > room:
             what = f"a prompt of {longest} tokens and {plan.max_new_tokens} new ones are over its "
             what += f"{room} positions."

@@ -25,8 +25,8 @@ def frontier(evaluation: Mapping[str, Any], path: str | os.PathLike[str]) -> boo
     figure = Figure(figsize=(7, 4.4), dpi=160, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    for place, (name, kl, reward) in enumerate(points):
-        colour = COLOURS[place % len(COLOURS)]
+    for index, (name, kl, reward) in enumerate(points):
+        colour = COLOURS[index % len(COLOURS)]
         axes.errorbar(
             [kl["mean"]],
             [reward["mean"]],
@@ -64,17 +64,17 @@ def frontier(evaluation: Mapping[str, Any], path: str | os.PathLike[str]) -> boo
 def points_of(evaluation: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return name, KL and reward, each an interval, of every model that has both."""
     zero = {"mean": 0.0, "low": 0.0, "high": 0.0}
-    found = []
+    points = []
     for name, result in evaluation["results"].items():
         kl = result["kl"]["k1"]["per_sequence"] if result["kl"] else None
         kl = zero if name == evaluation["reference"] else kl
         reward = result["metrics"].get(TOTAL)
         if kl is not None and reward is not None:
-            found.append((name, kl, reward))
-    return found
+            points.append((name, kl, reward))
+    return points
 
 
-def _bars(found: Mapping[str, float]) -> list[list[float]]:
+def _bars(interval: Mapping[str, float]) -> list[list[float]]:
     # Rounding may put a mean of equal values outside its interval by a hair.
-    low = max(0.0, found["mean"] - found["low"])
-    return [[low], [max(0.0, found["high"] - found["mean"])]]
+    low = max(0.0, interval["mean"] - interval["low"])
+    return [[low], [max(0.0, interval["high"] - interval["mean"])]]

@@ -4,20 +4,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards import write_card
+from hf_rlhf.cards import record_comparison
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf.storage import atomic_write_bytes, claimed, load_record, write_record
+from hf_rlhf.storage import claimed
 from hf_rlhf_classic.evaluation.measure import PICTURE
 from hf_rlhf_classic.evaluation.plan import Plan
 from hf_rlhf_classic.evaluation.report import notes_of, table_of
 
-_SHOWN = "comparison.png"
-_KEPT = ("made", "command", "baseline", "reference", "data", "sampling", "method", "results")
+_RECORDED = ("made", "command", "baseline", "reference", "data", "sampling", "method", "results")
 
 
 def run_folders(plan: Plan) -> dict[Path, str]:
     """Return the run folders among the models, each with its name in the table."""
-    return {one.saved.run_folder: one.name for one in plan.checkpoints if one.saved.run_folder}
+    return {
+        checkpoint.saved.run_folder: checkpoint.name
+        for checkpoint in plan.checkpoints
+        if checkpoint.saved.run_folder
+    }
 
 
 def check_recordable(plan: Plan) -> None:
@@ -40,18 +43,13 @@ def record(plan: Plan, evaluation: Mapping[str, Any], out: Path) -> list[Path]:
 
 
 def _add(folder: Path, name: str, evaluation: Mapping[str, Any], out: Path) -> None:
-    found = load_record(folder)
     headings, rows = table_of(evaluation)
-    found["comparison"] = {
+    comparison = {
         "name": name,
         "table": [dict(zip(headings, row, strict=True)) for row in rows],
         "notes": notes_of(evaluation),
-        **{key: evaluation[key] for key in _KEPT},
+        **{key: evaluation[key] for key in _RECORDED},
     }
-    (folder / _SHOWN).unlink(missing_ok=True)
-    if (out / PICTURE).exists():
-        atomic_write_bytes(folder / _SHOWN, (out / PICTURE).read_bytes())
-        alt = f"Held-out reward over KL from {evaluation['reference']}, by model"
-        found["comparison"]["picture"] = {"file": _SHOWN, "alt": alt}
-    write_record(found, folder)
-    write_card(found, folder)
+    alt = f"Held-out reward over KL from {evaluation['reference']}, by model"
+    picture = (out / PICTURE, alt) if (out / PICTURE).exists() else None
+    record_comparison(folder, comparison, picture)

@@ -6,11 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from hf_rlhf.evaluation import Interval, by_prompt, minus, ratio_interval, table_interval
 from hf_rlhf.rewards import TOTAL
-from hf_rlhf_classic.evaluation import intervals
 from hf_rlhf_classic.evaluation.compare import Compared, position_bias
 from hf_rlhf_classic.evaluation.estimators import k1, k3, tally
 
+METHOD = "95% percentile bootstrap over prompts, 10000 resamples; a prompt's completions averaged"
+METHOD_OF_SEEDS = (
+    "95% hierarchical percentile bootstrap, 10000 resamples: checkpoints of one name are drawn "
+    "first (seeds), then prompts, the same for all; a prompt's completions averaged"
+)
 Score = float | None
 
 
@@ -26,13 +31,13 @@ class Measured:
     log_q: Sequence[Sequence[float]] = ()
     """Of the same tokens under the reference; empty where there is no KL."""
 
+    texts: Sequence[str] = ()
+    seconds: float = 0.0
+    """That generating took."""
+
     def by_prompt(self, values: Sequence[Score]) -> list[Score]:
         """Return the mean of each prompt's completions; None where none has a value."""
-        found: list[Score] = []
-        for start in range(0, len(values), self.per_prompt):
-            known = [one for one in values[start : start + self.per_prompt] if one is not None]
-            found.append(sum(known) / len(known) if known else None)
-        return found
+        return by_prompt(values, self.per_prompt)
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class Row:
 
 def results_of(row: Row) -> dict[str, Any]:
     """Return every number that is known of a row, as JSON: intervals with mean, low, high, n."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "checkpoints": len(row.mine),
         "metrics": _metrics(row.mine),
         "reward_std": _spread(row.mine),
@@ -60,23 +65,25 @@ def results_of(row: Row) -> dict[str, Any]:
         "reward_per_nat": None,
     }
     if row.baseline is not None:
-        found["difference"] = {
-            name: _json(intervals.mean(_difference(row.mine, row.baseline, name)))
-            for name in found["metrics"]
+        result["difference"] = {
+            name: _json(table_interval(_difference(row.mine, row.baseline, name)))
+            for name in result["metrics"]
         }
-        found["win_rate"] = {
+        result["win_rate"] = {
             name: _win_rate(row.mine, compared) for name, compared in row.compared.items()
         }
     if row.reference is not None:
-        found["kl"] = _kl(row.mine)
-        found["reward_per_nat"] = _reward_per_nat(row.mine, row.reference, found["kl"])
-    return found
+        result["kl"] = _kl(row.mine)
+        result["reward_per_nat"] = _reward_per_nat(row.mine, row.reference, result["kl"])
+    return result
 
 
 def _metrics(mine: Sequence[Measured]) -> dict[str, Any]:
     names = list(mine[0].metrics)
     return {
-        name: _json(intervals.mean([one.by_prompt(one.metrics[name]) for one in mine]))
+        name: _json(
+            table_interval([measured.by_prompt(measured.metrics[name]) for measured in mine])
+        )
         for name in names
     }
 
@@ -87,9 +94,9 @@ def _spread(mine: Sequence[Measured]) -> dict[str, float] | None:
     Each is of one checkpoint (ddof 0), averaged over the checkpoints.
     """
     spreads: dict[str, list[float]] = {"completions": [], "prompts": []}
-    for one in mine:
-        totals = one.metrics.get(TOTAL) or []
-        for name, values in (("completions", totals), ("prompts", one.by_prompt(totals))):
+    for measured in mine:
+        totals = measured.metrics.get(TOTAL) or []
+        for name, values in (("completions", totals), ("prompts", measured.by_prompt(totals))):
             if known := [value for value in values if value is not None]:
                 spreads[name].append(float(np.std(known)))
     if not spreads["completions"]:
@@ -101,46 +108,51 @@ def _difference(
     mine: Sequence[Measured], others: Sequence[Measured], name: str
 ) -> list[list[Score]]:
     table = []
-    for one, other in zip(mine, others, strict=True):
+    for measured, other in zip(mine, others, strict=True):
         pairs = zip(
-            one.by_prompt(one.metrics[name]), other.by_prompt(other.metrics[name]), strict=True
+            measured.by_prompt(measured.metrics[name]),
+            other.by_prompt(other.metrics[name]),
+            strict=True,
         )
-        table.append([None if a is None or b is None else a - b for a, b in pairs])
+        table.append([minus(a, b) for a, b in pairs])
     return table
 
 
 def _win_rate(mine: Sequence[Measured], compared: Sequence[Compared]) -> dict[str, Any]:
-    outcomes = [one for each in compared for one in each.outcomes]
-    table = [one.by_prompt(each.outcomes) for one, each in zip(mine, compared, strict=True)]
+    outcomes = [value for each in compared for value in each.outcomes]
+    table = [
+        measured.by_prompt(each.outcomes) for measured, each in zip(mine, compared, strict=True)
+    ]
     counts = tally(outcomes)
     del counts["win_rate"]
-    found = {"interval": _json(intervals.mean(table)), **counts}
-    orders = [one for each in compared for one in each.orders]
-    return {**found, "position": position_bias(orders)}
+    result = {"interval": _json(table_interval(table)), **counts}
+    orders = [order for each in compared for order in each.orders]
+    return {**result, "position": position_bias(orders)}
 
 
 def _kl(mine: Sequence[Measured]) -> dict[str, Any]:
     """Return KL in nats, per sequence and per token, by both estimators."""
-    tokens = _per_prompt(mine, lambda one: [float(len(ids)) for ids in one.log_p])
-    found = {}
+    tokens = _per_prompt(mine, lambda measured: [float(len(ids)) for ids in measured.log_p])
+    result = {}
     for name, estimate in (("k1", k1), ("k3", k3)):
         sums = _per_prompt(
             mine,
-            lambda one, estimate=estimate: [  # type: ignore[misc]
-                float(estimate(p, q).sum()) for p, q in zip(one.log_p, one.log_q, strict=True)
+            lambda measured, estimate=estimate: [  # type: ignore[misc]
+                float(estimate(p, q).sum())
+                for p, q in zip(measured.log_p, measured.log_q, strict=True)
             ],
         )
-        found[name] = {
-            "per_sequence": _json(intervals.mean(sums)),
-            "per_token": _json(intervals.ratio(sums, tokens)),
+        result[name] = {
+            "per_sequence": _json(table_interval(sums)),
+            "per_token": _json(ratio_interval(sums, tokens)),
         }
-    return found
+    return result
 
 
 def _per_prompt(
     mine: Sequence[Measured], values: Callable[[Measured], Sequence[Score]]
 ) -> list[list[Score]]:
-    return [one.by_prompt(values(one)) for one in mine]
+    return [measured.by_prompt(values(measured)) for measured in mine]
 
 
 def _reward_per_nat(
@@ -156,10 +168,12 @@ def _reward_per_nat(
     gained = _difference(mine, reference, TOTAL)
     nats = _per_prompt(
         mine,
-        lambda one: [float(k1(p, q).sum()) for p, q in zip(one.log_p, one.log_q, strict=True)],
+        lambda measured: [
+            float(k1(p, q).sum()) for p, q in zip(measured.log_p, measured.log_q, strict=True)
+        ],
     )
-    return _json(intervals.ratio(gained, nats))
+    return _json(ratio_interval(gained, nats))
 
 
-def _json(interval: Any) -> dict[str, Any] | None:
+def _json(interval: Interval | None) -> dict[str, Any] | None:
     return None if interval is None else dict(interval.as_json())

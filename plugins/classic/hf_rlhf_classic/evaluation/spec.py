@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import MinLen
 
-from hf_rlhf.config import RunFile, RunSpec, Unfit, bind, fit, near, unknown
-from hf_rlhf.errors import Problem
+from hf_rlhf.config import InvalidValue, RunFile, RunSpec, bind, unknown_setting, validate
+from hf_rlhf.errors import Problem, suggest
 from hf_rlhf.rewards import TOTAL
 
 SECTION = "eval"
@@ -77,9 +77,11 @@ def read_spec(file: RunFile, options: Options) -> tuple[EvalSpec, list[Problem]]
     if not isinstance(section, Mapping):
         where = file.where_key(SECTION)
         return EvalSpec(), [*problems, Problem(where, "should be a mapping.")]
-    given: dict[str, Any] = {key: file.values[key] for key in _SHARED if key in file.values}
-    given |= section
-    good, found = bind(EvalSpec, given, where=lambda key: file.where((SECTION, key)), title=SECTION)
+    settings: dict[str, Any] = {key: file.values[key] for key in _SHARED if key in file.values}
+    settings |= section
+    good, section_problems = bind(
+        EvalSpec, settings, where=lambda key: file.where((SECTION, key)), title=SECTION
+    )
     spec = EvalSpec(**good)
     models, more = _with_models(spec.models, options.models)
     spec = replace(
@@ -89,24 +91,24 @@ def read_spec(file: RunFile, options: Options) -> tuple[EvalSpec, list[Problem]]
         compare=[*spec.compare, *options.compare],
     )
     spec = replace(spec, reference=options.reference or spec.reference or spec.baseline)
-    return spec, [*problems, *found, *(more or _named(spec))]
+    return spec, [*problems, *section_problems, *(more or _check_names(spec))]
 
 
 def _foreign(file: RunFile) -> list[Problem]:
     """Return the top-level keys that nobody looks at: all that are no setting of a trainer."""
-    found = []
+    problems = []
     for key in file.values:
         where = file.where_key(key)
         if key in _SECTIONS or key in _SHARED or key == "max_completion_length":
             continue
         if key in {item.name for item in fields(EvalSpec)}:
-            found.append(Problem(where, f"`{key}` belongs under `{SECTION}:`."))
+            problems.append(Problem(where, f"`{key}` belongs under `{SECTION}:`."))
         elif file.plugin is None:
-            found.append(unknown(where, key, [*_SECTIONS, *_SHARED], "of an evaluation"))
+            problems.append(unknown_setting(where, key, [*_SECTIONS, *_SHARED], "an evaluation"))
         elif "(command line)" in where:
             what = f"`{key}` is a setting of training, which an evaluation does not look at."
-            found.append(Problem(where, what, "Remove it."))
-    return found
+            problems.append(Problem(where, what, "Remove it."))
+    return problems
 
 
 def _with_models(
@@ -132,29 +134,29 @@ def _with_models(
     return {**models, **added}, problems
 
 
-def _named(spec: EvalSpec) -> list[Problem]:
+def _check_names(spec: EvalSpec) -> list[Problem]:
     if not spec.models:
         fix = "Give `--model NAME=FOLDER_OR_HUB_ID`, once for each."
         return [Problem(f"{SECTION}.models", "no model is named.", fix)]
-    found = [
+    problems = [
         Problem(f"{SECTION}.models", f"{name!r} is not a name.", "Use letters, digits, `._-`.")
         for name in spec.models
         if not str(name).replace("-", "").replace("_", "").replace(".", "").isalnum()
     ]
-    found += [
+    problems += [
         Problem(f"{SECTION}.models.{name}", "is an empty list.", "Name a checkpoint, or remove it.")
         for name, value in spec.models.items()
         if value == []
     ]
-    asked = {spec.reference: "reference", spec.baseline: "baseline"}
-    for name, key in asked.items():
+    references = {spec.reference: "reference", spec.baseline: "baseline"}
+    for name, key in references.items():
         if name is None or name in spec.models or (key == "reference" and name == "none"):
             continue
-        guess = near(name, list(spec.models))
+        guess = suggest(name, list(spec.models))
         fix = f"Did you mean `{guess}`? " if guess else ""
         fix += f"Models: {', '.join(spec.models)}."
-        found.append(Problem(f"{SECTION}.{key}", f"no model is named {name!r}.", fix))
-    return found
+        problems.append(Problem(f"{SECTION}.{key}", f"no model is named {name!r}.", fix))
+    return problems
 
 
 def read_compare(
@@ -165,51 +167,57 @@ def read_compare(
     labels += [part.label for part in scoring.rewards]
     labels += [part.label for part in scoring.gates]
     judges = [judge.label for judge in scoring.judges]
-    found: dict[str, Compare] = {}
+    comparisons: dict[str, Compare] = {}
     problems = []
-    for place, entry in enumerate(spec.compare or labels[:1]):
-        where = f"{SECTION}.compare.{place}"
-        one, wrong = _compare(entry, where)
-        if one is not None:
-            one, more = _judged(one, judges, columns, where) if one.by == "judge" else (one, [])
+    for index, entry in enumerate(spec.compare or labels[:1]):
+        where = f"{SECTION}.compare.{index}"
+        comparison, wrong = _compare(entry, where)
+        if comparison is not None:
+            comparison, more = (
+                _judged(comparison, judges, columns, where)
+                if comparison.by == "judge"
+                else (comparison, [])
+            )
             wrong += more
-        if one is not None and one.by != "judge" and one.by not in labels:
+        if comparison is not None and comparison.by != "judge" and comparison.by not in labels:
             fix = f"Known: {', '.join([*labels, *(['judge'] if judges else [])]) or 'none'}."
-            wrong.append(Problem(where, f"no reward is labelled {one.by!r}.", fix))
-        if one is not None and one.name in found:
-            wrong.append(Problem(where, f"{one.name!r} is there twice."))
+            wrong.append(Problem(where, f"no reward is labelled {comparison.by!r}.", fix))
+        if comparison is not None and comparison.name in comparisons:
+            wrong.append(Problem(where, f"{comparison.name!r} is there twice."))
         problems += wrong
-        if one is not None and not wrong:
-            found[one.name] = one
-    return list(found.values()), problems
+        if comparison is not None and not wrong:
+            comparisons[comparison.name] = comparison
+    return list(comparisons.values()), problems
 
 
 def _compare(entry: Any, where: str) -> tuple[Compare | None, list[Problem]]:
     if isinstance(entry, str):
         by, _, judge = entry.partition(":")
         return Compare(by, judge or None), []
-    given = {"by": "judge", **entry} if isinstance(entry, Mapping) and "judge" in entry else entry
+    settings = (
+        {"by": "judge", **entry} if isinstance(entry, Mapping) and "judge" in entry else entry
+    )
     try:
-        given = fit(given, dict[str, Any])
-    except Unfit as error:
+        settings = validate(settings, dict[str, Any])
+    except InvalidValue as error:
         return None, [Problem(where, str(error))]
-    good, problems = bind(Compare, given, where=lambda key: f"{where}.{key}", title="compare")
+    good, problems = bind(Compare, settings, where=lambda key: f"{where}.{key}", title="compare")
     return (None, problems) if problems else (Compare(**good), [])
 
 
 def _judged(
-    one: Compare, judges: Sequence[str], columns: Sequence[str], where: str
+    comparison: Compare, judges: Sequence[str], columns: Sequence[str], where: str
 ) -> tuple[Compare | None, list[Problem]]:
-    label = one.judge or (judges[0] if len(judges) == 1 else None)
+    label = comparison.judge or (judges[0] if len(judges) == 1 else None)
     if label is None or label not in judges:
         what = f"no judge is labelled {label!r}." if label else "which judge is not said."
         fix = f"Labels under `judges`: {', '.join(judges) or 'none'}."
         return None, [Problem(where, what, fix)]
-    missing = [name for name in placeholders(one.criterion) if name not in columns]
+    missing = [name for name in placeholders(comparison.criterion) if name not in columns]
     if missing:
         what = f"the criterion names {', '.join(missing)}, which the rows lack."
         return None, [Problem(where, what, f"Their columns: {', '.join(sorted(columns))}.")]
-    return replace(one, judge=label), []
+    return replace(comparison, judge=label), []
 
 
 def placeholders(criterion: str) -> list[str]:

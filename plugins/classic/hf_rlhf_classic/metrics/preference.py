@@ -27,8 +27,8 @@ class WinRate(evaluate.Metric):  # type: ignore[misc]
     def _compute(self, predictions: Sequence[float], references: Sequence[float]) -> dict[str, Any]:
         _finite(predictions, references)
         pairs = zip(predictions, references, strict=True)
-        found = estimators.tally([estimators.outcome(mine, other) for mine, other in pairs])
-        return {key: found[key] for key in ("win_rate", "wins", "ties", "losses")}
+        counts = estimators.tally([estimators.outcome(mine, other) for mine, other in pairs])
+        return {key: counts[key] for key in ("win_rate", "wins", "ties", "losses")}
 
 
 class KLFromReference(evaluate.Metric):  # type: ignore[misc]

@@ -1,32 +1,37 @@
-"""Where models do well and badly: by depth of the trace, by length of the context, case by case."""
+"""Where models do well and badly: by depth of the trace, and case by case: `analysis/`."""
 
 import hashlib
+import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf.cards import COLOURS, INK, calm, excerpt, fence, markdown_table
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf_traces.evaluation.intervals import Estimate
-from hf_rlhf_traces.evaluation.metrics import TASKS, Task
+from hf_rlhf.storage import atomic_write_bytes, atomic_write_text
+from hf_rlhf_traces.evaluation.metrics import METRICS, TASKS, TITLES, Task, metrics_of
 from hf_rlhf_traces.evaluation.results import FOLDER as EVAL
-from hf_rlhf_traces.evaluation.results import RESULTS, Scored, means
-from hf_rlhf_traces.evaluation.scoring import SCORES
+from hf_rlhf_traces.evaluation.results import RESULTS, grouped
+from hf_rlhf_traces.evaluation.scoring import SCORES, Scored
+from hf_rlhf_traces.evaluation.tables import Table, all_verdicts, cell
 from hf_rlhf_traces.store import Store
 
-JUDGED_BY: Mapping[Task, Sequence[str]] = {
+REPORT, WORST, PLOT = "report.md", "worst.jsonl", "overview.png"
+_EXCERPT = 1200
+SCORE_METRICS: Mapping[Task, Sequence[str]] = {
     "prefix": (
         *("format_valid", "kind_right", "summary_rouge_l", "quotes_recall"),
         *("answer_f1", "query_f1"),
     ),
     "only": ("format_valid", "kind_right", "answer_f1", "query_f1"),
 }
-"""What a case is judged by, and what is shown by group: all from 0 to 1, higher is better."""
+"""What a case is scored by, and a table by depth has: all from 0 to 1, higher is better."""
 
 
 @dataclass(frozen=True)
-class Analysed:
+class Analysis:
     """The scores of an evaluation: label -> task -> its samples."""
 
     results: Mapping[str, Any]
@@ -38,20 +43,7 @@ class Analysed:
         return [task for task in TASKS if task in self.results["data"]]
 
 
-@dataclass(frozen=True)
-class Groups:
-    """Samples of a task parted by something, with the means of each model in each part."""
-
-    task: Task
-    by: str
-    """The label of the axis."""
-    names: Sequence[str]
-    """Of the parts, in order."""
-    means: Mapping[str, Sequence[Mapping[str, Estimate | None]]]
-    """label -> for each part, metric -> mean."""
-
-
-def load(store: Store, labels: Sequence[str] = ()) -> Analysed:
+def load(store: Store, labels: Sequence[str] = ()) -> Analysis:
     """Return the scores of the last evaluation of a store, of some models or of all.
 
     Raises RunFolderError where there is none, or the datasets have changed since, or a label is
@@ -68,19 +60,19 @@ def load(store: Store, labels: Sequence[str] = ()) -> Analysed:
     for task, data in results["data"].items():
         _check_current(store, task, data, again)
     known = list(results["models"])
-    if unknown := [one for one in labels if one not in known]:
+    if unknown := [label for label in labels if label not in known]:
         raise RunFolderError(
             f"--model {unknown[0]}: {folder / RESULTS} has no such label. It has: "
             f"{', '.join(known)}. `eval` takes several models at once."
         )
     scored = {
         label: {
-            task: _read(folder / found["folder"] / SCORES, again)
-            for task, found in results["models"][label]["tasks"].items()
+            task: _read(folder / entry["folder"] / SCORES, again)
+            for task, entry in results["models"][label]["tasks"].items()
         }
         for label in (labels or known)
     }
-    return Analysed(results, scored)
+    return Analysis(results, scored)
 
 
 def _check_current(store: Store, task: str, data: Mapping[str, Any], again: str) -> None:
@@ -102,101 +94,151 @@ def _read(path: Path, again: str) -> list[Scored]:
         raise RunFolderError(f"{path} cannot be read: {error}. {again}") from error
 
 
-def by_depth(analysed: Analysed, task: Task) -> Groups:
-    """Part samples by the number of groups of results of their whole trace."""
-    return _grouped(analysed, task, "results in the whole trace", lambda row: (row.steps, ""))
-
-
-def by_step(analysed: Analysed, task: Task) -> Groups:
-    """Part samples by the number of groups of results that stand in their context."""
-    return _grouped(analysed, task, "results in the context", lambda row: (row.step, ""))
-
-
-def by_length(analysed: Analysed, task: Task, bins: int = 4) -> Groups:
-    """Part samples into bins of about as many each, by the tokens of their context.
-
-    Tokens are those of the first model; a bin that would be empty, as many contexts are of one
-    length, is not there.
-    """
-    import numpy as np
-
-    first = next(iter(analysed.scored.values()))[task]
-    length = {row.id: row.context_tokens for row in first}
-    if not length:
-        return Groups(task, "tokens of the context", (), {label: () for label in analysed.scored})
-    sizes = np.array(sorted(length.values()))
-    edges = sorted({int(one) for one in np.quantile(sizes, np.linspace(0, 1, bins + 1))[1:-1]})
-
-    def part(row: Scored) -> tuple[int, str]:
-        size = length.get(row.id, row.context_tokens)
-        place = sum(size > edge for edge in edges)
-        inside = [one for one in sizes if sum(one > edge for edge in edges) == place]
-        if not inside:
-            return place, f"{size:,}"
-        return place, f"{inside[0]:,}–{inside[-1]:,}" if inside[0] < inside[-1] else f"{size:,}"
-
-    return _grouped(analysed, task, "tokens of the context", part)
-
-
-def _grouped(
-    analysed: Analysed, task: Task, by: str, key: Callable[[Scored], tuple[int, str]]
-) -> Groups:
-    """`key` gives the place of a sample's part, and its name if that is not the place."""
-    parts: dict[str, dict[int, list[Scored]]] = {}
-    names: dict[int, str] = {}
-    for label, scored in analysed.scored.items():
-        for row in scored[task]:
-            place, name = key(row)
-            names[place] = name or str(place)
-            parts.setdefault(label, {}).setdefault(place, []).append(row)
-    order = sorted(names)
-    found = {
-        label: [means(task, parts.get(label, {}).get(place, [])) for place in order]
-        for label in analysed.scored
+def depth_table(analysis: Analysis, task: Task) -> Table:
+    """Return a row for each metric and model, a column for each depth of the whole trace."""
+    by_depth = {
+        label: grouped(task, scored[task], lambda row: row.steps)
+        for label, scored in analysis.scored.items()
     }
-    return Groups(task, by, [names[place] for place in order], found)
+    depths = sorted({depth for groups in by_depth.values() for depth in groups}, key=int)
+    rows = []
+    for name in SCORE_METRICS[task]:
+        for label, groups in by_depth.items():
+            estimates = [groups.get(depth, {}).get(name) for depth in depths]
+            cells = [f"{cell(entry)}, n={entry['n']}" if entry else "-" for entry in estimates]
+            rows.append([METRICS[name].title, label, *cells])
+    return ["metric", "model", *depths], rows
 
 
-@dataclass(frozen=True)
-class Case:
-    """One sample of one model."""
-
-    model: str
-    task: Task
-    score: float
-    """The mean of what it is judged by, over what is defined for it."""
-    row: Scored
-
-    def as_json(self) -> dict[str, Any]:
-        """Return a line of `worst.jsonl`."""
-        return {
-            "model": self.model,
-            "task": self.task,
-            "score": self.score,
-            "id": self.row.id,
-            "question": self.row.question,
-            "step": self.row.step,
-            "steps": self.row.steps,
-            "context_tokens": self.row.context_tokens,
-            "metrics": dict(self.row.metrics),
-            "prompt_tail": self.row.prompt_tail,
-            "expected": self.row.expected,
-            "got": self.row.text,
-        }
-
-
-def worst(analysed: Analysed, count: int) -> list[Case]:
-    """Return the `count` worst cases of each model in each task, the worst first."""
-    found = []
-    for label, scored in analysed.scored.items():
+def worst_cases(analysis: Analysis, count: int) -> list[dict[str, Any]]:
+    """Return the lines of `worst.jsonl`: the `count` worst samples of each model in each task."""
+    worst = []
+    for label, scored in analysis.scored.items():
         for task, rows in scored.items():
-            cases = [Case(label, task, score_of(task, row), row) for row in rows]
-            found += sorted(cases, key=lambda case: (case.score, case.row.id))[:count]
-    return found
+            ranked = sorted(rows, key=lambda row: (score_of(task, row), row.id))
+            worst += [_case(label, task, row) for row in ranked[:count]]
+    return worst
+
+
+def _case(label: str, task: Task, row: Scored) -> dict[str, Any]:
+    names = ("id", "question", "step", "steps", "context_tokens", "metrics", "prompt_tail")
+    return {
+        "model": label,
+        "task": task,
+        "score": score_of(task, row),
+        **{name: getattr(row, name) for name in names},
+        "expected": row.expected,
+        "got": row.text,
+    }
 
 
 def score_of(task: Task, row: Scored) -> float:
-    """Return how good a reply is on the whole: the mean of `JUDGED_BY`, where defined."""
-    values = [row.metrics.get(name) for name in JUDGED_BY[task]]
-    known = [one for one in values if one is not None]
+    """Return how good a reply is on the whole: the mean of `SCORE_METRICS`, where defined."""
+    values = [row.metrics.get(name) for name in SCORE_METRICS[task]]
+    known = [value for value in values if value is not None]
     return sum(known) / len(known)
+
+
+def write_analysis(analysis: Analysis, folder: Path, *, worst_count: int = 5) -> list[Path]:
+    """Write the report, its plot and the worst cases; return the paths."""
+    cases = worst_cases(analysis, worst_count)
+    plot(analysis, folder / PLOT)
+    atomic_write_text(folder / REPORT, "\n".join(_report(analysis, cases)))
+    lines = [json.dumps(case, ensure_ascii=False) + "\n" for case in cases]
+    atomic_write_text(folder / WORST, "".join(lines))
+    return [folder / name for name in (REPORT, WORST, PLOT)]
+
+
+def _report(analysis: Analysis, cases: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield "# Analysis\n"
+    for label in analysis.scored:
+        yield f"- `{label}`: {analysis.results['models'][label]['asked']}"
+    yield from (f"- {line}" for line in all_verdicts(analysis.results))
+    yield f"\nIntervals: {analysis.results['method']}.\n"
+    yield f"![Means of all metrics, by model]({PLOT})\n"
+    for task in analysis.tasks:
+        yield f"## {TITLES[task].capitalize()}\n\n### By results in the whole trace\n"
+        yield markdown_table(*depth_table(analysis, task))
+        names = ", ".join(METRICS[name].title for name in SCORE_METRICS[task])
+        yield "\n### Worst cases\n"
+        yield f"By the mean of what is defined of: {names}. All of them in `{WORST}`.\n"
+        for case in cases:
+            if case["task"] == task:
+                yield from _case_lines(case)
+
+
+def _case_lines(case: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"#### `{case['model']}`: {case['score']:.2f}, sample `{case['id']}` (step {case['step']} "
+        f"of {case['steps']}, context {case['context_tokens']:,} tokens)\n"
+    )
+    known = {name: value for name, value in case["metrics"].items() if value is not None}
+    yield "; ".join(f"{METRICS[name].title} {value:.2f}" for name, value in known.items()) + "\n"
+    for title, text in (
+        ("End of the prompt", case["prompt_tail"][-_EXCERPT:]),
+        ("Expected", case["expected"]),
+        ("Got", case["got"]),
+    ):
+        yield f"{title}:\n\n{fence(excerpt(text, _EXCERPT) or '(nothing)')}\n"
+
+
+def plot(analysis: Analysis, path: Path) -> None:
+    """Draw the mean of each metric from 0 to 1, a panel for each task, a colour for each model."""
+    # Not pyplot: its global state and its backend belong to the caller.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    height = 1.5 + 0.45 * sum(metric.bounded for metric in METRICS.values())
+    figure = Figure(figsize=(5.6 * len(analysis.tasks), height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(analysis.tasks), squeeze=False)[0]
+    for axes, task in zip(panels, analysis.tasks, strict=True):
+        _panel(axes, analysis, task)
+    if len(analysis.scored) > 1:
+        handles, labels = panels[0].get_legend_handles_labels()
+        columns = min(len(labels), 5)
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    image = io.BytesIO()
+    # Without a version or a date, the same scores give the same bytes.
+    figure.savefig(image, format="png", metadata={"Software": None})
+    atomic_write_bytes(path, image.getvalue())
+
+
+def _panel(axes: Any, analysis: Analysis, task: Task) -> None:
+    models, metrics = (
+        list(analysis.scored),
+        [metric for metric in metrics_of(task) if metric.bounded],
+    )
+    for index, label in enumerate(models):
+        means = analysis.results["models"][label]["tasks"][task]["metrics"]
+        shift = 0.36 * (index / max(1, len(models) - 1) - 0.5) if len(models) > 1 else 0.0
+        points = [(at + shift, means[metric.name]) for at, metric in enumerate(metrics)]
+        points = [(at, mean) for at, mean in points if mean]
+        # Rounding may put a mean outside its interval by a hair.
+        bars = [
+            [max(0.0, mean["mean"] - mean["low"]) for _, mean in points],
+            [max(0.0, mean["high"] - mean["mean"]) for _, mean in points],
+        ]
+        axes.errorbar(
+            [mean["mean"] for _, mean in points],
+            [at for at, _ in points],
+            xerr=bars,
+            fmt="o",
+            color=COLOURS[index % len(COLOURS)],
+            label=label,
+            capsize=2.5,
+            ms=5,
+        )
+    titles = [
+        metric.title + (" (lower is better)" if metric.better == "lower" else "")
+        for metric in metrics
+    ]
+    axes.set_yticks(range(len(metrics)), titles)
+    axes.set_ylim(len(metrics) - 0.5, -0.5)
+    axes.set_xlim(-0.03, 1.03)
+    questions = analysis.results["data"][task]["questions"]
+    axes.set_xlabel(f"mean, {questions} questions (bars: 95%)", fontsize=9)
+    axes.set_title(TITLES[task].capitalize(), loc="left", color=INK, fontsize=10)
+    calm(axes)
+    axes.grid(axis="x", color="#e6e6e6", lw=0.8)
+    axes.grid(axis="y", visible=False)

@@ -24,8 +24,8 @@ def main(argv: Sequence[str]) -> int:
     labelled = models_of(chosen.model) or newest_run(store)
 
     from hf_rlhf.training import ignore_old_names
+    from hf_rlhf_traces.evaluation.candidates import Sampling
     from hf_rlhf_traces.evaluation.evaluate import TABLE, Options, evaluate
-    from hf_rlhf_traces.evaluation.generating import Sampling
     from hf_rlhf_traces.evaluation.results import FOLDER, RESULTS
 
     ignore_old_names()
@@ -39,7 +39,6 @@ def main(argv: Sequence[str]) -> int:
         sampling=Sampling(
             chosen.max_new_tokens, chosen.temperature, chosen.seed, chosen.batch_size
         ),
-        claims=tuple(chosen.claim),
         use_cpu=chosen.use_cpu,
         record=chosen.record,
     )
@@ -57,51 +56,51 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def show(found: Mapping[str, Any]) -> None:
-    """Print the tables, the claims and the notes of an evaluation."""
-    from hf_rlhf_traces.evaluation.tables import claim_lines, terminal
+def show(results: Mapping[str, Any]) -> None:
+    """Print the tables, the notes and the verdicts of an evaluation."""
+    from hf_rlhf_traces.evaluation.tables import all_verdicts, terminal
     from hf_rlhf_traces.terminal import console
 
-    shown = console()
-    for table in terminal(found, shown.width):
-        shown.print(table)
-    for line in claim_lines(found):
-        print(f"claim {line}")
-    for note in (found["method"], *found["notes"]):
+    output = console()
+    for table in terminal(results, output.width):
+        output.print(table)
+    for note in (results["method"], *results["notes"]):
         print(f"- {note}")
+    for line in all_verdicts(results):
+        print(line)
 
 
 def quiet_libraries() -> None:
-    """Leave the terminal to our own progress where nobody sits before it."""
+    """Turn off the progress bars of libraries where the output is not a terminal."""
     from transformers.utils import logging
 
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
 
 
-def models_of(asked: Sequence[str]) -> dict[str, str]:
+def models_of(options: Sequence[str]) -> dict[str, str]:
     """Return label -> model of `--model [LABEL=]WHERE`, in order.
 
-    Without a label it is the last part of the name that says something. Raises ConfigError where
+    Without a label it is the last part of the name that distinguishes it. Raises ConfigError where
     two have the same.
     """
-    found: dict[str, str] = {}
-    for one in asked:
-        match = _LABELLED.fullmatch(one)
-        label, where = (match[1], match[2]) if match else (_label(one), one)
-        if label in found:
-            what = f"two models would be labelled {label!r}: {found[label]} and {where}."
-            raise ConfigError([Problem("--model", what, f"Write --model OTHER={where}.")])
-        found[label] = where
-    return found
+    models: dict[str, str] = {}
+    for option in options:
+        match = _LABELLED.fullmatch(option)
+        label, source = (match[1], match[2]) if match else (_label(option), option)
+        if label in models:
+            what = f"two models would be labelled {label!r}: {models[label]} and {source}."
+            raise ConfigError([Problem("--model", what, f"Write --model OTHER={source}.")])
+        models[label] = source
+    return models
 
 
-def _label(where: str) -> str:
-    parts = [one for one in where.rstrip("/").split("/") if one not in ("", ".", "..", "merged")]
-    telling = (
-        parts[-2:] if parts and parts[-1].startswith(("checkpoint-", "adapter")) else parts[-1:]
-    )
-    return "-".join(telling) or where
+def _label(source: str) -> str:
+    parts = [
+        part for part in source.rstrip("/").split("/") if part not in ("", ".", "..", "merged")
+    ]
+    nested = parts and parts[-1].startswith(("checkpoint-", "adapter"))
+    return "-".join(parts[-2:] if nested else parts[-1:]) or source
 
 
 def newest_run(store: Store) -> dict[str, str]:
@@ -127,7 +126,7 @@ def eval_parser() -> Parser:
         "eval",
         "Measure models on held-out questions in the two tasks: to summarise a full context and go "
         "on (prefix), and to go on from a given summary (only). What each number is: "
-        "docs/how-to/traces-eval.md. The same command goes on where it stopped.",
+        "docs/how-to/traces-eval.md. The same command resumes where it stopped.",
         folder="the folder that the verbs work in",
     )
     add = parser.add_argument
@@ -153,13 +152,6 @@ def eval_parser() -> Parser:
         "--allow_training_questions",
         action="store_true",
         help="measure on questions that were trained on too (with --split train: only on them)",
-    )
-    add(
-        "--claim",
-        action="append",
-        default=[],
-        metavar='"TASK METRIC: LABEL > LABEL"',
-        help="a statement to be decided by its interval; repeatable",
     )
     add("--record", action="store_true", help="put the table on the card of each run, too")
     add("--use_cpu", action="store_true", help="also where there is a GPU")

@@ -70,18 +70,18 @@ class Reply:
     @property
     def kinds(self) -> frozenset[type]:
         """Whether it searches or answers; both, or neither, if it does so."""
-        return frozenset(type(one) for one in self.steps if isinstance(one, Search | Answer))
+        return frozenset(type(step) for step in self.steps if isinstance(step, Search | Answer))
 
     @property
     def answer(self) -> str | None:
         """The last answer."""
-        given = [one.content for one in self.steps if isinstance(one, Answer)]
-        return given[-1] if given else None
+        answers = [step.content for step in self.steps if isinstance(step, Answer)]
+        return answers[-1] if answers else None
 
     @property
     def searches(self) -> list[Search]:
         """The queries, several if they are parallel."""
-        return [one for one in self.steps if isinstance(one, Search)]
+        return [step for step in self.steps if isinstance(step, Search)]
 
     @property
     def quotes(self) -> Sequence[Quote]:
@@ -113,7 +113,7 @@ def score(text: str, expected: Expected, lengths: Lengths, form: Format) -> Scor
     """
     reply = read_reply(text, expected.task, form)
     wanted = read_reply(expected.text, expected.task, form)
-    found: dict[str, float | None] = {
+    metrics: dict[str, float | None] = {
         "format_valid": float(is_valid(reply, form)),
         "kind_right": float(reply.kinds == wanted.kinds) if wanted.kinds else None,
         **_answer(reply, wanted, expected.answers),
@@ -122,9 +122,9 @@ def score(text: str, expected: Expected, lengths: Lengths, form: Format) -> Scor
         "cut_off": float(lengths.cut_off),
     }
     if expected.task == "prefix":
-        found |= _summary(reply, wanted, lengths)
-        found |= _quotes(reply, wanted, expected.context, form)
-    return found
+        metrics |= _summary(reply, wanted, lengths)
+        metrics |= _quotes(reply, wanted, expected.context, form)
+    return metrics
 
 
 def is_valid(reply: Reply, form: Format) -> bool:
@@ -141,10 +141,10 @@ def is_valid(reply: Reply, form: Format) -> bool:
         return False
     if _unspaced(form.said(reply.steps)) != _unspaced(reply.rest):
         return False
-    if any(_is_empty(one) for one in reply.steps):
+    if any(_is_empty(step) for step in reply.steps):
         return False
     letters = {Reasoning: "r", Search: "s", Answer: "a"}
-    order = "".join(letters[type(one)] for one in reply.steps if type(one) in letters)
+    order = "".join(letters[type(step)] for step in reply.steps if type(step) in letters)
     return re.fullmatch("(r*s)+|r*a", order) is not None
 
 
@@ -165,19 +165,19 @@ def _answer(reply: Reply, wanted: Reply, known: Sequence[str]) -> dict[str, floa
     best of them (`expected_*`; None where there is none). A reply without an answer has 0.
     """
     names = ("answer_exact", "answer_f1", "expected_exact", "expected_f1")
-    found: dict[str, float | None] = dict.fromkeys(names)
+    metrics: dict[str, float | None] = dict.fromkeys(names)
     if wanted.answer is None:
-        return found
+        return metrics
     for name, against in (("answer", (wanted.answer,)), ("expected", tuple(known))):
         if against:
-            given = reply.answer
-            found[f"{name}_exact"] = max(_of(exact_match, given, one) for one in against)
-            found[f"{name}_f1"] = max(_of(token_f1, given, one) for one in against)
-    return found
+            answer = reply.answer
+            metrics[f"{name}_exact"] = max(_of(exact_match, answer, correct) for correct in against)
+            metrics[f"{name}_f1"] = max(_of(token_f1, answer, correct) for correct in against)
+    return metrics
 
 
-def _of(measure: Alike, given: str | None, expected: str) -> float:
-    return 0.0 if given is None else measure(given, expected)
+def _of(measure: Alike, answer: str | None, expected: str) -> float:
+    return 0.0 if answer is None else measure(answer, expected)
 
 
 def _query(reply: Reply, wanted: Reply) -> dict[str, float | None]:
@@ -226,13 +226,13 @@ def _quotes(reply: Reply, wanted: Reply, context: str, form: Format) -> dict[str
     - quotes_invented: how many of its quotes are not verbatim; None without quotes.
     """
     quotes = reply.quotes
-    found = are_verbatim(quotes, context, form)
-    faithful = [one.text for one, there in zip(quotes, found, strict=True) if there]
+    verbatim = are_verbatim(quotes, context, form)
+    faithful = [quote.text for quote, there in zip(quotes, verbatim, strict=True) if there]
     return {
-        "quotes_verbatim": sum(found) / len(found) if found else None,
-        "quotes_recall": recall(faithful, [one.text for one in wanted.quotes]),
+        "quotes_verbatim": sum(verbatim) / len(verbatim) if verbatim else None,
+        "quotes_recall": recall(faithful, [quote.text for quote in wanted.quotes]),
         "quotes_none": float(not quotes) if wanted.quotes else None,
-        "quotes_invented": float(len(found) - sum(found)) if found else None,
+        "quotes_invented": float(len(verbatim) - sum(verbatim)) if verbatim else None,
     }
 
 

@@ -1,38 +1,57 @@
 """Replies with their metrics, in tokens of the model that gave them: `scores.jsonl`."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from hf_rlhf.evaluation import Completion
 from hf_rlhf.storage import atomic_write_text
-from hf_rlhf_traces.evaluation.generating import Candidate, Generated, Replies
+from hf_rlhf_traces.evaluation.candidates import Replies
 from hf_rlhf_traces.evaluation.held_out import Sample
-from hf_rlhf_traces.evaluation.results import Scored
 from hf_rlhf_traces.evaluation.scores import Lengths, read_reply, score
 from hf_rlhf_traces.format import Format
 
 SCORES = "scores.jsonl"
 _TAIL = 1500
-"""Characters of a prompt's end that are kept, for those who read worst cases."""
+"""Characters of a prompt's end that are saved for readers of the worst cases."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One reply with its metrics: a line of `scores.jsonl`."""
+
+    id: str
+    trace: str
+    question_key: str
+    question: str
+    step: int
+    steps: int
+    prompt_tail: str
+    prompt_tokens: int
+    context_tokens: int
+    expected: str
+    text: str
+    metrics: Mapping[str, float | None]
 
 
 def scored_replies(replies: Replies, form: Format) -> list[Scored]:
-    """Return the replies that are there with their metrics, in the order of the samples."""
-    there = replies.read()
-    samples = [one for one in replies.data.samples if one.id in there]
-    return [_scored(replies.candidate, one, there[one.id], form) for one in samples]
+    """Return the saved replies with their metrics, in the order of the samples."""
+    saved = replies.completions.read()
+    return [
+        _scored(replies, sample, saved[sample.id], form)
+        for sample in replies.data.samples
+        if sample.id in saved
+    ]
 
 
 def expected_replies(replies: Replies, form: Format) -> list[Scored]:
     """Return the expected replies with their metrics, as of a model that ends each of them."""
-    count = replies.candidate.count
-    rows = []
-    for one in replies.data.samples:
-        prompt = len(replies.prompts.get(one.id, ()))
-        text = one.expected.text
-        made = Generated(one.id, prompt, text, count(text) + 1, truncated=False)
-        rows.append(_scored(replies.candidate, one, made, form))
+    tokenizer, rows = replies.candidate.tokenizer, []
+    for sample in replies.data.samples:
+        text = sample.expected.text
+        ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        rows.append(_scored(replies, sample, Completion(text, ids, truncated=False), form))
     return rows
 
 
@@ -41,11 +60,11 @@ def write_scores(path: Path, rows: Sequence[Scored]) -> None:
     atomic_write_text(path, "".join(json.dumps(asdict(row)) + "\n" for row in rows))
 
 
-def _scored(candidate: Candidate, sample: Sample, made: Generated, form: Format) -> Scored:
-    summary = read_reply(made.text, sample.expected.task, form).summary_text
-    size = candidate.count(summary) if summary else None
-    context = candidate.count(sample.expected.context)
-    lengths = Lengths(made.tokens, size, context, made.truncated)
+def _scored(replies: Replies, sample: Sample, reply: Completion, form: Format) -> Scored:
+    count = replies.candidate.count
+    summary = read_reply(reply.text, sample.expected.task, form).summary_text
+    context = count(sample.expected.context)
+    lengths = Lengths(len(reply.ids), count(summary) if summary else None, context, reply.truncated)
     return Scored(
         id=sample.id,
         trace=sample.trace,
@@ -54,9 +73,9 @@ def _scored(candidate: Candidate, sample: Sample, made: Generated, form: Format)
         step=sample.step,
         steps=sample.steps,
         prompt_tail=sample.prompt[-1]["content"][-_TAIL:],
-        prompt_tokens=made.prompt_tokens,
+        prompt_tokens=len(replies.prompts.get(sample.id, ())),
         context_tokens=context,
         expected=sample.expected.text,
-        text=made.text,
-        metrics=score(made.text, sample.expected, lengths, form),
+        text=reply.text,
+        metrics=score(reply.text, sample.expected, lengths, form),
     )

@@ -1,41 +1,32 @@
-"""What `eval/results.json` says, as tables: in the terminal and as Markdown."""
+"""What `eval/results.json` says, as tables: in the terminal, as Markdown, and on cards."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hf_rlhf_traces.evaluation.metrics import METRICS, SAID, TASKS, Metric, Task, metrics_of
+from hf_rlhf.cards import interval, markdown_table, number, terminal_table, verdict
+from hf_rlhf_traces.evaluation.metrics import TASKS, TITLES, Task, metrics_of
 from hf_rlhf_traces.evaluation.results import EXPECTED
 
-Row = list[str]
-KEY: Mapping[Task, Sequence[str]] = {
-    "prefix": ("format_valid", "summary_rouge_l", "quotes_recall", "answer_f1", "query_f1"),
-    "only": ("format_valid", "kind_right", "answer_f1", "query_f1"),
-}
-"""What is shown by step and by depth, where there is no room for all."""
+Results = Mapping[str, Any]
+Estimate = Mapping[str, Any] | None
+Table = tuple[list[str], list[list[str]]]
+"""Headings, and rows of text."""
+VERDICT_METRICS = ("answer_exact", "query_f1")
+"""What a verdict is of: whether the next step, an answer or a search, is that of the data."""
 
 
-def cell(found: Mapping[str, Any] | None, metric: Metric, *, signed: bool = False) -> str:
-    """Return a mean with its interval; `-` where there is no value."""
-    if found is None:
-        return "-"
-    mean = _mean(found, metric, signed=signed)
-    if found["low"] is None:
-        return mean
-    shown = _format(metric, signed)
-    return f"{mean} [{shown.format(found['low'])}, {shown.format(found['high'])}]"
+def cell(estimate: Estimate, *, signed: bool = False) -> str:
+    """Return a mean with its interval, or why it has none; `-` where there is no value."""
+    return interval(_of_questions(estimate), signed=signed) if estimate else "-"
 
 
-def _mean(found: Mapping[str, Any] | None, metric: Metric, *, signed: bool = False) -> str:
-    return "-" if found is None else _format(metric, signed).format(found["mean"])
+def _of_questions(estimate: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an estimate whose `n` counts what was drawn: the questions."""
+    return {**estimate, "n": estimate["questions"]}
 
 
-def _format(metric: Metric, signed: bool) -> str:
-    places = 3 if metric.bounded or metric.name == "compression" else 1
-    return f"{{:{'+' if signed else ''}.{places}f}}"
-
-
-def task_table(results: Mapping[str, Any], task: Task) -> tuple[Row, list[Row]]:
-    """Return headings and rows of a task: a row for each metric, a column for each model.
+def task_table(results: Results, task: Task) -> Table:
+    """Return a row for each metric of a task, a column for each model.
 
     The last column has the replies of the training data, as if a model had given them.
     """
@@ -43,149 +34,110 @@ def task_table(results: Mapping[str, Any], task: Task) -> tuple[Row, list[Row]]:
     ideal = results[EXPECTED][task]["metrics"]
     rows = []
     for metric in metrics_of(task):
-        found = [one[metric.name] for one in columns.values()]
-        if any(one is not None for one in (*found, ideal[metric.name])):
-            cells = [cell(one, metric) for one in found]
-            rows.append([metric.title, _counts(found), *cells, _mean(ideal[metric.name], metric)])
+        estimates = [column[metric.name] for column in columns.values()]
+        expected = ideal[metric.name]
+        if any(estimate is not None for estimate in (*estimates, expected)):
+            last = number(expected["mean"]) if expected else "-"
+            rows.append([metric.title, _counts(estimates), *map(cell, estimates), last])
     return ["metric", "n", *columns, "(data)"], rows
 
 
-def _counts(found: Sequence[Mapping[str, Any] | None]) -> str:
-    """The number of samples of a metric, or of each model's where they differ."""
-    counts = [str(one["n"]) if one else "0" for one in found]
+def _counts(estimates: Sequence[Estimate]) -> str:
+    """Return the number of samples of a metric, or each model's where they differ."""
+    counts = [str(estimate["n"]) if estimate else "0" for estimate in estimates]
     return counts[0] if len(set(counts)) == 1 else " / ".join(counts)
 
 
-def difference_table(results: Mapping[str, Any], task: Task) -> tuple[Row, list[Row]]:
-    """Return headings and rows of the paired differences from the first model."""
-    found = {label: by_task[task] for label, by_task in results["differences"].items()}
+def difference_table(results: Results, task: Task) -> Table:
+    """Return the paired differences from the first model, a column for each other one."""
+    columns = {label: by_task[task] for label, by_task in results["differences"].items()}
     rows = []
     for metric in metrics_of(task):
-        cells = [cell(one[metric.name], metric, signed=True) for one in found.values()]
-        if any(one != "-" for one in cells):
-            counts = _counts([one[metric.name] for one in found.values()])
-            rows.append([metric.title, counts, *cells])
-    return ["metric", "n", *(f"{label} − {results['baseline']}" for label in found)], rows
+        estimates = [column[metric.name] for column in columns.values()]
+        if any(estimates):
+            cells = [cell(estimate, signed=True) for estimate in estimates]
+            rows.append([metric.title, _counts(estimates), *cells])
+    return ["metric", "n", *(f"{label} − {results['baseline']}" for label in columns)], rows
 
 
-def group_table(results: Mapping[str, Any], task: Task, by: str) -> tuple[Row, list[Row]]:
-    """Return headings and rows of the key metrics by `by_step` or `by_depth`, of each model."""
-    shown = [METRICS[name] for name in KEY[task]]
-    rows = []
-    for label, model in results["models"].items():
-        for value, found in model["tasks"][task][by].items():
-            count = found["format_valid"]["n"] if found["format_valid"] else 0
-            rows.append(
-                [label, value, str(count), *(_with_n(found[one.name], one) for one in shown)]
-            )
-    heading = "step" if by == "by_step" else "steps of the trace"
-    return ["model", heading, "n", *(one.title for one in shown)], rows
+def verdict_lines(results: Results, model: str, base: str) -> list[str]:
+    """Return, for each task, whether a model is shown to be better than its base.
 
-
-def _with_n(found: Mapping[str, Any] | None, metric: Metric) -> str:
-    return "-" if found is None else f"{cell(found, metric)} (n={found['n']})"
-
-
-def claim_lines(results: Mapping[str, Any]) -> list[str]:
-    """Return each claim with its verdict and the number that decides it."""
-    return [f"{one['verdict']}: {one['claim']}: {_decided(one)}" for one in results["claims"]]
-
-
-def verdict_lines(results: Mapping[str, Any], model: str, base: str) -> list[str]:
-    """Return, for each task, whether the claims that a model is better than its base are shown.
-
-    What is not shown stands last, where it is read.
+    It is where every metric of `VERDICT_METRICS` that any sample has rose. Tasks in which it is
+    not shown to be better stand last, where they are read. Empty where `base` is not the baseline.
     """
-    shown: list[str] = []
+    better_lines: list[str] = []
     others: list[str] = []
+    if results["baseline"] != base:
+        return []
     for task in results["data"]:
-        claims = [
-            one
-            for one in results["claims"]
-            if one["task"] == task and one["models"] == [model, base] and one["estimate"]
-        ]
-        if not claims:
+        differences = results["differences"].get(model, {}).get(task, {})
+        metrics = [metric for metric in metrics_of(task) if metric.name in VERDICT_METRICS]
+        metrics = [metric for metric in metrics if differences.get(metric.name)]
+        if not metrics:
             continue
-        open_ = [one for one in claims if one["verdict"] != "shown"]
-        said = "NOT shown to be better" if open_ else "better"
-        why = "; ".join(_beside(results, one) for one in open_ or claims)
-        line = f"verdict, {SAID[task]}: {model} is {said} than {base}: {why}"
-        (others if open_ else shown).append(line)
-    return shown + others
+        lacking = [
+            metric
+            for metric in metrics
+            if verdict(_of_questions(differences[metric.name])) != "rose"
+        ]
+        reasons = []
+        for metric in lacking or metrics:
+            mean, base_mean = (
+                number(results["models"][label]["tasks"][task]["metrics"][metric.name]["mean"])
+                for label in (model, base)
+            )
+            difference = cell(differences[metric.name], signed=True)
+            reasons.append(
+                f"{metric.title} {mean}, {base} {base_mean} (paired difference {difference}, "
+                f"n={differences[metric.name]['n']})"
+            )
+        better = "NOT shown to be better" if lacking else "better"
+        line = f"verdict, {TITLES[task]}: {model} is {better} than {base}: {'; '.join(reasons)}"
+        (others if lacking else better_lines).append(line)
+    return better_lines + others
 
 
-def _beside(results: Mapping[str, Any], claim: Mapping[str, Any]) -> str:
-    """Return what a claim is of, with the means of both models and their difference."""
-    metric, labels = METRICS[claim["metric"]], claim["models"]
-    means = (results["models"][one]["tasks"][claim["task"]]["metrics"] for one in labels)
-    model, base = (f"{one[metric.name]['mean']:.3f}" for one in means)
-    return f"{metric.title} {model}, {labels[1]} {base} ({_decided(claim)})"
+def all_verdicts(results: Results) -> list[str]:
+    """Return the verdict lines of every model against the baseline."""
+    base = results["baseline"]
+    return [line for model in results["models"] for line in verdict_lines(results, model, base)]
 
 
-def _decided(claim: Mapping[str, Any]) -> str:
-    found, metric = claim["estimate"], METRICS[claim["metric"]]
-    if found is None:
-        return "no sample has both numbers"
-    paired = len(claim["models"]) == 2
-    what = "paired difference" if paired else metric.title
-    return f"{what} {cell(found, metric, signed=paired)}, n={found['n']}"
-
-
-def markdown(results: Mapping[str, Any]) -> str:
-    """Return the whole of the results as Markdown."""
+def markdown(results: Results) -> str:
+    """Return all of the results as Markdown."""
     return "\n".join(_markdown(results))
 
 
-def _markdown(results: Mapping[str, Any]) -> Iterator[str]:
+def _markdown(results: Results) -> Iterator[str]:
     yield "# Evaluation\n"
+    yield from (f"- {line}" for line in all_verdicts(results))
     for task, data in results["data"].items():
-        yield f"## {SAID[task]} (`{TASKS[task]}`)\n"
+        yield f"\n## {TITLES[task]} (`{TASKS[task]}`)\n"
         yield (
             f"{data['samples']} of {data['rows']} rows of the split `{data['split']}`, of "
             f"{data['questions']} questions.\n"
         )
-        yield from lines_of(task_table(results, task))
+        yield markdown_table(*task_table(results, task))
         if results["differences"]:
-            yield f"Paired differences from `{results['baseline']}`:\n"
-            yield from lines_of(difference_table(results, task))
-        yield "By step (groups of results seen before the reply):\n"
-        yield from lines_of(group_table(results, task, "by_step"))
-        yield "By depth (groups of results of the whole trace):\n"
-        yield from lines_of(group_table(results, task, "by_depth"))
-    if results["claims"]:
-        yield "## Claims\n"
-        for line in claim_lines(results):
-            verdict, _, said = line.partition(": ")
-            yield f"- **{verdict}**: {said}"
-        yield ""
-    yield "## Notes\n"
+            yield f"\nPaired differences from `{results['baseline']}`:\n"
+            yield markdown_table(*difference_table(results, task))
+    yield "\n## Notes\n"
     yield from (f"- {note}" for note in (results["method"], *results["notes"]))
     yield ""
 
 
-def lines_of(table: tuple[Row, list[Row]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table."""
-    headings, rows = table
-    for row in (headings, ["---"] * len(headings), *rows):
-        yield "| " + " | ".join(one.replace("|", "\\|") for one in row) + " |"
-    yield ""
-
-
-def terminal(results: Mapping[str, Any], width: int) -> Iterator[Any]:
-    """Yield the tables for a terminal of so many characters across, as `rich` has them."""
-    from rich.table import Table
-
+def terminal(results: Results, width: int) -> Iterator[Any]:
+    """Yield the tables for a terminal of `width` characters, as `rich` prints them."""
     narrow = width < 45 + 26 * len(results["models"])
     for task, data in results["data"].items():
         about = f"{data['samples']} samples of {data['questions']} questions, {data['split']}"
-        tables = [(f"{SAID[task]} ({about})", task_table(results, task))]
+        tables = [(f"{TITLES[task]} ({about})", task_table(results, task))]
         if results["differences"]:
             tables.append(("paired differences", difference_table(results, task)))
         for title, (headings, rows) in tables:
-            table = Table(title=title, title_justify="left")
-            for place, heading in enumerate(headings):
-                table.add_column(heading, justify="left" if place == 0 else "right")
-            for row in rows:
-                # An interval is not broken in the middle.
-                table.add_row(*(one.replace(" [", "\n[") if narrow else one for one in row))
-            yield table
+            # An interval is not broken in the middle.
+            lines = [
+                [text.replace(" [", "\n[") if narrow else text for text in row] for row in rows
+            ]
+            yield terminal_table(headings, lines, title)

@@ -32,9 +32,9 @@ def normalise(text: str) -> str:
     a word beside the articles it is the same.
     """
     folded = _folded(text)
-    bare = "".join("" if _is_punctuation(one) else one for one in folded)
-    kept = " ".join(_ARTICLES.sub(" ", bare).split())
-    return kept or " ".join(folded.split())
+    bare = "".join("" if _is_punctuation(char) else char for char in folded)
+    rest = " ".join(_ARTICLES.sub(" ", bare).split())
+    return rest or " ".join(folded.split())
 
 
 def exact_match(text: str, expected: str) -> float:
@@ -59,24 +59,24 @@ def rouge_l(text: str, expected: str) -> float:
     without spaces, characters. On ASCII text it is what the package rouge-score gives for rougeL
     without a stemmer, whose words are runs of a-z and 0-9: it sees nothing of other scripts.
     """
-    one, other = words(text), words(expected)
-    if not one or not other:
+    actual, wanted = words(text), words(expected)
+    if not actual or not wanted:
         return 0.0
-    common = LCSseq.similarity(one, other)
-    return 2 * common / (len(one) + len(other))
+    common = LCSseq.similarity(actual, wanted)
+    return 2 * common / (len(actual) + len(wanted))
 
 
-def recall(found: Iterable[str], wanted: Iterable[str]) -> float | None:
+def recall(available: Iterable[str], wanted: Iterable[str]) -> float | None:
     """Return the share of the words of `wanted` that are among those of `found`; None of no word.
 
     A word that is wanted twice has to be found twice.
     """
     want = Counter(word for text in wanted for word in words(text))
-    have = Counter(word for text in found for word in words(text))
+    have = Counter(word for text in available for word in words(text))
     return (want & have).total() / want.total() if want else None
 
 
-def searches_alike(made: Sequence[Search], expected: Sequence[Search]) -> tuple[float, float]:
+def searches_alike(actual: Sequence[Search], expected: Sequence[Search]) -> tuple[float, float]:
     """Return how alike two sets of parallel searches are: by words, and by characters.
 
     By words it is `token_f1` of two queries, by characters the normalised indel similarity of both
@@ -84,46 +84,46 @@ def searches_alike(made: Sequence[Search], expected: Sequence[Search]) -> tuple[
     one of the other set at most, the most alike first, and the sum over pairs is put in relation
     to both numbers, as F1 does: a query too many costs as much as one too few.
     """
-    return _matched(made, expected, token_f1), _matched(made, expected, _characters)
+    return _matched(actual, expected, token_f1), _matched(actual, expected, _characters)
 
 
 def words(text: str) -> list[str]:
     """Return the words of a text, folded."""
-    spaced = "".join(one if _is_of_word(one) else " " for one in _folded(text))
+    spaced = "".join(char if _is_of_word(char) else " " for char in _folded(text))
     return _parted(spaced)
 
 
-def _matched(made: Sequence[Search], expected: Sequence[Search], alike: Alike) -> float:
+def _matched(actual: Sequence[Search], expected: Sequence[Search], alike: Alike) -> float:
     pairs = sorted(
-        (-_queries_alike(one, other, alike), i, j)
-        for i, one in enumerate(made)
+        (-_queries_alike(query, other, alike), i, j)
+        for i, query in enumerate(actual)
         for j, other in enumerate(expected)
     )
-    left, right, total = set(range(len(made))), set(range(len(expected))), 0.0
+    left, right, total = set(range(len(actual))), set(range(len(expected))), 0.0
     for negative, i, j in pairs:
         if i in left and j in right:
             left.remove(i)
             right.remove(j)
             total -= negative
-    both = len(made) + len(expected)
+    both = len(actual) + len(expected)
     return 2 * total / both if both else 0.0
 
 
-def _queries_alike(one: Search, other: Search, alike: Alike) -> float:
-    if one.tool != other.tool:
+def _queries_alike(query: Search, other: Search, alike: Alike) -> float:
+    if query.tool != other.tool:
         return 0.0
-    return alike(one.query, other.query)
+    return alike(query.query, other.query)
 
 
 def _characters(text: str, expected: str) -> float:
     return float(Indel.normalized_similarity(normalise(text), normalise(expected)))
 
 
-def _f1(one: Sequence[str], other: Sequence[str]) -> float:
-    if not one or not other:
-        return float(not one and not other)
-    common = (Counter(one) & Counter(other)).total()
-    return 2 * common / (len(one) + len(other))
+def _f1(bag: Sequence[str], other: Sequence[str]) -> float:
+    if not bag or not other:
+        return float(not bag and not other)
+    common = (Counter(bag) & Counter(other)).total()
+    return 2 * common / (len(bag) + len(other))
 
 
 def _parted(text: str) -> list[str]:
@@ -136,12 +136,12 @@ def _folded(text: str) -> str:
 
 
 @lru_cache(maxsize=8192)
-def _is_punctuation(one: str) -> bool:
-    if one.isspace():
+def _is_punctuation(char: str) -> bool:
+    if char.isspace():
         return False
-    return one in _ASCII_PUNCTUATION or unicodedata.category(one)[0] in "PC"
+    return char in _ASCII_PUNCTUATION or unicodedata.category(char)[0] in "PC"
 
 
 @lru_cache(maxsize=8192)
-def _is_of_word(one: str) -> bool:
-    return unicodedata.category(one)[0] in "LMN"
+def _is_of_word(char: str) -> bool:
+    return unicodedata.category(char)[0] in "LMN"

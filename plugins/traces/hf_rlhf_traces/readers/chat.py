@@ -122,9 +122,17 @@ class _Messages:
             self.input.append(Message(role, text))
             return
         if self.calls:
-            raise second_question(path, text)
+            self._later_turn(text, path)
+            return
         self.input.append(Message(role, text))
         self.asked = self.taken
+
+    def _later_turn(self, text: str, path: str) -> None:
+        """Take a turn of the user behind a call: a demand to go on, or a second question."""
+        self.steps.append(Message("user", text))
+        if self.rollout(path, {}).second_question is not None:
+            raise second_question(path, text)
+        self.noted["later_turns"] += 1
 
     def _begin_anew(self) -> None:
         """What was said before the question is no part of the trace."""
@@ -133,13 +141,13 @@ class _Messages:
         self.others.clear()
 
     def _outputs(self, parts: list[Any], path: str) -> None:
-        """Take what tools returned in a turn of the user, who may not ask in it."""
+        """Take what tools returned in a turn of the user, and what the user writes beside it."""
         for at, part in enumerate(parts):
             text = text_in(part)
             if text is None:
                 self._act(part, f"{path}[{at}]")
             elif text.strip():
-                raise second_question(f"{path}[{at}]", text)
+                self._later_turn(text, f"{path}[{at}]")
 
     def _say(self, message: Mapping[str, Any], path: str) -> None:
         thought = next((message[key] for key in REASONING if message.get(key)), None)

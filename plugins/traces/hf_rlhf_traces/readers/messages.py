@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hf_rlhf.data import ROLES, TOOL_ROLES
 from hf_rlhf_traces.readers.rough import BadRow, kind_of
 
 MESSAGES = ("messages", "conversation", "conversations")
@@ -12,17 +13,8 @@ ASKED = ("system", "developer", "user")
 """Roles that speak before the agent does."""
 CALLED = "function_call"
 """The role of a message that is a call, written as JSON: ShareGPT's."""
-_ROLES = {
-    "human": "user",
-    "ai": "assistant",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "observation": "tool",
-    "tool_response": "tool",
-    "function_response": "tool",
-    "tool_call": CALLED,
-}
-"""Names of LangChain, LangGraph, ShareGPT, LLaMA-Factory and ms-swift -> the role."""
+_ROLES = {name: role for name, role in {**ROLES, **TOOL_ROLES}.items() if name not in ASKED}
+"""Spelling of a role -> the role; what speaks before the agent keeps its own."""
 _SHAREGPT = {*_ROLES, *ASKED, "assistant", "tool", CALLED}
 
 

@@ -1,0 +1,218 @@
+"""Splits on disk: converted rows go to Arrow files batch by batch, and come back memory-mapped.
+
+Only one batch and the hashes of the rows are in memory. The types of columns are those in which
+all batches can be read. `Dataset.from_generator` fixes its types by the first batch, and must not
+be asked for the rows again once duplicates are known: that would read and convert the source twice.
+"""
+
+import hashlib
+import os
+import tempfile
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from hf_rlhf.data.splits import HASHES
+from hf_rlhf.errors import DataError, DiskError
+from hf_rlhf.storage.disk import disk_errors_told
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from datasets import Dataset
+
+BATCH_ROWS = 512
+BATCH_CHARACTERS = 16_000_000
+
+ConvertedRow = tuple[str, Mapping[str, Any], Sequence[int]]
+"""Where the row stands, its columns, and its `HASHES`."""
+
+
+@contextmanager
+def arrow_cache() -> Iterator[Path]:
+    """Yield the folder in the cache of `datasets` in which splits are written.
+
+    Raises DiskError if it cannot be written, or while it is full.
+    """
+    from datasets import config
+
+    cache = Path(config.HF_DATASETS_CACHE, "hf_rlhf")
+    with disk_errors_told(cache):
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DiskError(
+                f"{cache} cannot be written: {error.strerror or error}. Set HF_DATASETS_CACHE to "
+                "a folder that can."
+            ) from error
+        yield cache
+
+
+class ArrowRows:
+    """The converted rows of one source, in a file that the system deletes when it is closed.
+
+    `conversation_columns` are those of which a list has the type of turns whatever a batch holds.
+    """
+
+    def __init__(self, cache: Path, conversation_columns: frozenset[str]) -> None:
+        # Without a name, so that nothing is left of it when this process is killed.
+        self._file: IO[bytes] = tempfile.TemporaryFile(dir=cache)  # noqa: SIM115 - see __exit__
+        self._conversation_columns = conversation_columns
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._hashes = tuple(array("Q") for _ in HASHES)
+        self.schema: pa.Schema | None = None
+
+    def add(self, rows: Sequence[ConvertedRow]) -> None:
+        """Write a batch of rows. Raises DataError for a column of two types."""
+        import pyarrow as pa
+
+        if not rows:
+            return
+        for index, column in enumerate(self._hashes):
+            column.extend(hashes[index] for _, _, hashes in rows)
+        names = list(dict.fromkeys(name for _, columns, _ in rows for name in columns))
+        table = pa.table({name: self._array(name, rows) for name in names})
+        try:
+            schemas = [self.schema or table.schema, table.schema]
+            self.schema = pa.unify_schemas(schemas, promote_options="permissive")
+        except pa.ArrowException as error:
+            raise _two_types(str(error), f"before {rows[0][0]} and from there on") from error
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        batch = sink.getvalue()
+        self._digest.update(batch)
+        self._file.write(batch)
+
+    def _array(self, name: str, rows: Sequence[ConvertedRow]) -> "pa.Array":
+        import pyarrow as pa
+
+        values = [columns.get(name) for _, columns, _ in rows]
+        is_conversation = name in self._conversation_columns and isinstance(values[0], list)
+        try:
+            return pa.array(values, _turns_type() if is_conversation else None)
+        except (pa.ArrowException, OverflowError) as error:
+            wrong = next(n for n in range(len(rows)) if not _is_uniform(values[: n + 1]))
+            where = f"first at {rows[wrong][0]}"
+            raise _two_types(f"column {name!r}: {error}", where) from error
+
+    def hashes(self) -> dict[str, Any]:
+        """Return each of `HASHES` as numpy uint64, shape (rows,)."""
+        import numpy as np
+
+        columns = (np.frombuffer(column, np.uint64) for column in self._hashes)  # no copies
+        return dict(zip(HASHES, columns, strict=True))
+
+    def write(self, mask: Any, schema: "pa.Schema", cache: Path) -> "Dataset":
+        """Write the rows where `mask` (numpy bool, one per row) is set, and return them.
+
+        The file is named by a hash of its content, so a source that has changed is never read
+        from an old file, and one process of a launch writes it for all.
+        """
+        import pyarrow as pa
+        from datasets import Dataset, Features
+        from filelock import FileLock
+
+        schema = Features.from_arrow_schema(schema).arrow_schema
+        name = self._digest.copy()
+        name.update(mask)
+        name.update(schema.serialize())
+        path = cache / f"{name.hexdigest()}.arrow"
+        with FileLock(path.with_suffix(".lock")):
+            if not path.exists():
+                partial = path.with_suffix(".partial")
+                with partial.open("wb") as file:
+                    with pa.ipc.new_stream(file, schema) as writer:
+                        for table in self._selected(mask):
+                            writer.write_table(_cast(table, schema))
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(partial, path)
+        return Dataset.from_file(str(path))
+
+    def _selected(self, mask: Any) -> Iterator["pa.Table"]:
+        """Yield the rows where `mask` is set, batch by batch."""
+        import pyarrow as pa
+
+        start, end = 0, self._file.tell()
+        self._file.seek(0)
+        while self._file.tell() < end:
+            with pa.ipc.open_stream(self._file) as reader:
+                table = reader.read_all()
+            selected = table.filter(pa.array(mask[start : start + len(table)]))
+            start += len(table)
+            if len(selected):
+                yield selected
+
+    def __enter__(self) -> "ArrowRows":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def _is_uniform(values: Sequence[Any]) -> bool:
+    import pyarrow as pa
+
+    try:
+        pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        return False
+    return True
+
+
+def _two_types(problem: str, where: str) -> DataError:
+    return DataError(
+        f"a column has values of two types, {where}: {problem}. Make them one type, or leave the "
+        "column out: `keep` lists the columns that stay."
+    )
+
+
+def _turns_type() -> "pa.DataType":
+    import pyarrow as pa
+
+    return pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+
+
+def common_schema(sources: Sequence[ArrowRows]) -> "pa.Schema":
+    """Return the types in which the rows of all sources can be written; null counts as text."""
+    import pyarrow as pa
+
+    try:
+        schema = pa.unify_schemas(
+            [rows.schema for rows in sources if rows.schema is not None],
+            promote_options="permissive",
+        )
+    except pa.ArrowException as error:
+        raise _two_types(str(error), "in the training and the held-out source") from error
+    return pa.schema([(column.name, _null_as_text(column.type)) for column in schema])
+
+
+def _null_as_text(kind: "pa.DataType") -> "pa.DataType":
+    """Return a type with text for null, however deep: pyarrow cannot cast null within lists."""
+    import pyarrow as pa
+
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_null_as_text(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _null_as_text(field.type)) for field in kind])
+    return kind
+
+
+def _cast(table: "pa.Table", schema: "pa.Schema") -> "pa.Table":
+    import pyarrow as pa
+
+    columns = []
+    for field in schema:
+        if field.name not in table.column_names:
+            columns.append(pa.nulls(len(table), field.type))
+            continue
+        try:
+            columns.append(table[field.name].cast(field.type))
+        except pa.ArrowException as error:
+            where = "in rows that lie far apart"
+            raise _two_types(f"column {field.name!r}: {error}", where) from error
+    return pa.table(columns, schema=schema)

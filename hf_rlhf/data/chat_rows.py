@@ -1,0 +1,352 @@
+"""From a source of chat rows to splits in TRL's formats.
+
+Rows are read, converted and written to disk one batch at a time; then hashes decide on duplicates,
+overlap and held-out prompts; then the splits are written. Every row that is read is either kept or
+counted in the report under the reason for which it is not.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.contracts import Loaded
+from hf_rlhf.data.arrow_files import (
+    BATCH_CHARACTERS,
+    BATCH_ROWS,
+    ArrowRows,
+    ConvertedRow,
+    arrow_cache,
+    common_schema,
+)
+from hf_rlhf.data.chat import tools_json, unread_turn_keys
+from hf_rlhf.data.examples import Example
+from hf_rlhf.data.forms import known_schemas
+from hf_rlhf.data.rejected import BadRow, RejectedRows, convert_rows, format_counts
+from hf_rlhf.data.schemas import DetectedSchema, Schema, detect_schema
+from hf_rlhf.data.sources import Row, Rows, read_rows
+from hf_rlhf.data.splits import Selection, Split, row_hashes, select
+from hf_rlhf.data.trl_format import COLUMNS, TrlFormat
+from hf_rlhf.data.values import arrow_problem
+from hf_rlhf.distributed import rank
+from hf_rlhf.errors import DataError
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+
+_ROWS = (
+    *("prompt", "completion", "chosen", "rejected", "messages", "text", "conversations"),
+    "margin",
+)
+_TOKENS = ("input_ids", "attention_mask", "labels", "completion_mask", "assistant_masks")
+_EXTRAS = ("position_ids", "image", "images", "chat_template", "chat_template_kwargs")
+_CALL = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+READ_BY_TRL = frozenset((*_ROWS, *_TOKENS, *_EXTRAS, *_CALL, "environments"))
+"""Columns to which TRL, or the call of a reward, gives its own meaning: never kept unchanged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatRowArguments(Split):
+    """The arguments that adapters of chat rows share; the adapter `sft` documents each of them.
+
+    Each adapter spells them out in its own signature: run files are checked against it, and
+    `hf-rlhf describe` shows it.
+    """
+
+    path: str
+    tokenizer: Any
+    rejected_rows: Path | None = None
+    schema: str | None = None
+    columns: dict[str, str] | None = None
+    revision: str | None = None
+    subset: str | None = None
+    format: str = "auto"
+    template: str | None = None
+    response_template: str | None = None
+    system_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    system: str | None = None
+    keep: list[str] | None = None
+    max_prompt_tokens: int | None = None
+    max_tokens: int | None = None
+    max_rejected_share: float = 0.05
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.max_rejected_share <= 1:
+            raise DataError(f"`max_rejected_share` is {self.max_rejected_share}, expected 0 to 1.")
+        for name in ("max_prompt_tokens", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise DataError(f"`{name}` is {value}, expected at least 1.")
+        if reserved := sorted(READ_BY_TRL & set(self.keep or ())):
+            raise DataError(
+                f"`keep` names {', '.join(reserved)}, to which TRL gives its own meaning. Map the "
+                "column to another name with `columns`, and keep that."
+            )
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> "ChatRowArguments":
+        """Take what belongs here from an adapter's arguments, such as its `locals()`."""
+        names = {item.name for item in fields(cls)}
+        return cls(**{name: value for name, value in arguments.items() if name in names})
+
+
+def load_chat_rows(form: str, table: Sequence[Schema], arguments: ChatRowArguments) -> Loaded:
+    """Load the rows that `arguments` describe, with a report of what happened to them.
+
+    Args:
+        form: TRL's format, a key of `COLUMNS`: sft, messages, preference or prompts.
+        table: the schemas that the rows may have, see `known_schemas`.
+        arguments: of the dataset adapter.
+
+    Raises:
+        DataError: no schema fits, or two do; too many rows cannot be used; a file cannot be read.
+        ModelError: messages are wanted and the tokenizer has no chat template.
+        DiskError: the cache of `datasets` cannot be written, or is full.
+    """
+    trl_format = TrlFormat.of(form, arguments)
+    source = read_rows(
+        arguments.path,
+        revision=arguments.revision,
+        subset=arguments.subset,
+        columns=arguments.columns,
+    )
+    train, held_out = arguments.sources(source)
+    splits = [train] if held_out is None else [train, held_out]
+    schema = detect_schema(
+        table,
+        splits,
+        source=source.name,
+        name=arguments.schema,
+        max_share=arguments.max_rejected_share,
+        other_tables=known_schemas,
+    )
+    _print(
+        f"{source.name}: {form} rows, schema {schema.schema.name}: {schema.why}; as {trl_format}."
+    )
+    with ExitStack() as stack:
+        cache = stack.enter_context(arrow_cache())
+        own = frozenset(COLUMNS[form])
+        written = [stack.enter_context(ArrowRows(cache, own)) for _ in splits]
+        conversion = _Conversion(arguments, schema, trl_format)
+        conversion.run(source.name, splits, written)
+        hashes = [rows.hashes() for rows in written]
+        selection = select(hashes[0], hashes[1] if held_out else None, arguments)
+        dataset = _dataset(written, selection, cache)
+    report = {
+        "source": source.name,
+        "commit": source.commit,
+        "schema": schema.schema.name,
+        "schema_why": schema.why,
+        "form": form,
+        "format": str(trl_format),
+        **conversion.report(),
+        "kept": sum(map(len, dataset.values())),
+        "splits": {name: len(rows) for name, rows in dataset.items()},
+        "held_out": arguments.describe(source) if "test" in dataset else "nothing",
+        **selection.report,
+    }
+    report["dropped"] = {**report["dropped"], **selection.dropped}
+    _print_dropped(report, arguments.rejected_rows)
+    return Loaded(dataset, report)
+
+
+def _print_dropped(report: Mapping[str, Any], rejected_rows: Path | None) -> None:
+    if not report["dropped"]:
+        return
+    listed = f"; bad rows are in {rejected_rows}" if rejected_rows and report["rejected"] else ""
+    _print(
+        f"{report['source']}: {report['kept']} of {report['rows_read']} rows kept; left out: "
+        f"{format_counts(report['dropped'])}{listed}."
+    )
+
+
+def _print(line: str) -> None:
+    if rank() == 0:
+        print(line, file=sys.stderr, flush=True)
+
+
+def _dataset(written: Sequence[ArrowRows], selection: Selection, cache: Path) -> "DatasetDict":
+    from datasets import DatasetDict
+
+    schema = common_schema(written)
+    parts = {"train": (written[0], selection.train), "test": (written[-1], selection.test)}
+    return DatasetDict(
+        {
+            name: rows.write(mask, schema, cache)
+            for name, (rows, mask) in parts.items()
+            if mask.any()
+        }
+    )
+
+
+@dataclass
+class _Conversion:
+    """Reads and converts rows, and counts what happens to them."""
+
+    arguments: ChatRowArguments
+    schema: DetectedSchema
+    trl_format: TrlFormat
+    rows_read: int = 0
+    usable: int = 0
+    margins: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    columns_left_out: Counter[str] = field(default_factory=Counter)
+    turn_keys: Counter[str] = field(default_factory=Counter)
+    present: set[str] = field(default_factory=set)
+    """Columns of `keep` that a row has."""
+    rejected: RejectedRows = field(init=False)
+
+    def run(self, name: str, splits: Sequence[Rows], written: Sequence[ArrowRows]) -> None:
+        """Write the usable rows of each split. Raises DataError if too many cannot be used."""
+        with RejectedRows(self.arguments.rejected_rows) as self.rejected:
+            for rows, target in zip(splits, written, strict=True):
+                for batch in self._batches(rows):
+                    target.add(self._converted(batch))
+            self.rejected.finish()
+        self.rejected.check_share(name, self.rows_read, self.arguments.max_rejected_share)
+        self._check(name)
+
+    def _check(self, name: str) -> None:
+        if not self.usable:
+            raise DataError(
+                f"{name}: all {self.rows_read} rows are left out ({format_counts(self.skipped)})."
+            )
+        if missing := sorted(set(self.arguments.keep or ()) - self.present):
+            raise DataError(
+                f"{name}: `keep` names {', '.join(missing)}, which no row has. Remove or correct "
+                "it."
+            )
+        if self.margins not in (0, self.usable):
+            raise DataError(
+                f"{name}: {self.usable - self.margins} of {self.usable} rows have no `margin`, and "
+                "the others have one. Fill it, or leave it out with `margin: none`."
+            )
+
+    def _batches(self, rows: Rows) -> Iterator[list[tuple[Row, Example]]]:
+        batch: list[tuple[Row, Example]] = []
+        size = 0
+        for row, example in convert_rows(rows, self._example, self._reject):
+            if example.skip:
+                self.skipped[example.skip] += 1
+                continue
+            batch.append((row, example))
+            size += _characters(row.values)
+            if len(batch) >= BATCH_ROWS or size >= BATCH_CHARACTERS:
+                yield batch
+                batch, size = [], 0
+        yield batch
+
+    def _reject(self, row: Row, number: int, error: BadRow) -> None:
+        self.rows_read += 1
+        self.rejected.add(row, number, error)
+
+    def _example(self, row: Row, number: int) -> tuple[Row, Example]:
+        if self._uses_tools and row.values.get("tools") is not None:
+            row = replace(row, values={**row.values, "tools": tools_json(row.values, row.where)})
+        example = self._checked(row, self.schema.example(row))
+        self._check_extra_columns(row)
+        self.rows_read += 1
+        return row, example
+
+    @property
+    def _uses_tools(self) -> bool:
+        """Whether a column `tools` is kept, and TRL will parse it for the chat template."""
+        keep = self.arguments.keep
+        return (keep is None or "tools" in keep) and self.trl_format.form != "prompts"
+
+    def _checked(self, row: Row, example: Example) -> Example:
+        for name, answer in zip(_answer_names(example), example.answers, strict=True):
+            if not answer.strip():
+                raise BadRow("empty_response", f"{row.where}: {name} is empty.")
+        answers = [answer.strip() for answer in example.answers]
+        if len(answers) == 2 and answers[0] == answers[1]:
+            raise BadRow(
+                "chosen_equals_rejected",
+                f"{row.where}: chosen and rejected are the same text, so neither is preferred.",
+            )
+        if self.arguments.system and example.history[0]["role"] != "system":
+            turn = {"role": "system", "content": self.arguments.system}
+            return replace(example, history=[turn, *example.history])
+        return example
+
+    def _check_extra_columns(self, row: Row) -> None:
+        """Raise BadRow for a value of a column to keep that does not fit into a table."""
+        names = row.values.keys() - self.schema.schema.columns
+        if self.arguments.keep is not None:
+            names &= set(self.arguments.keep)
+        for name in names:
+            if problem := arrow_problem(row.values[name]):
+                raise BadRow(
+                    f"unfit:{name}",
+                    f"{row.where}: field {name!r}: {problem}. Write it as text, or leave the "
+                    "column out (`keep`).",
+                )
+
+    def _converted(self, batch: Sequence[tuple[Row, Example]]) -> list[ConvertedRow]:
+        converted: list[ConvertedRow] = []
+        for row, example in self._short_enough(batch):
+            columns = self.trl_format.columns(example)
+            if example.margin is not None:
+                columns["margin"] = example.margin
+                self.margins += 1
+            columns |= self._extra_columns(row)
+            for name in self.schema.schema.needs:
+                if keys := unread_turn_keys(row.values.get(name)):
+                    self.turn_keys.update(keys)
+            converted.append((row.where, columns, row_hashes(example)))
+        self.usable += len(converted)
+        return converted
+
+    def _short_enough(self, batch: Sequence[tuple[Row, Example]]) -> Iterator[tuple[Row, Example]]:
+        max_prompt, max_tokens = self.arguments.max_prompt_tokens, self.arguments.max_tokens
+        if max_prompt is None and max_tokens is None:
+            yield from batch
+            return
+        tools = [row.values.get("tools") if self._uses_tools else None for row, _ in batch]
+        lengths = self.trl_format.lengths([example for _, example in batch], tools)
+        for pair, (prompt, whole) in zip(batch, lengths, strict=True):
+            if max_prompt is not None and prompt > max_prompt:
+                self.skipped["prompt_too_long"] += 1
+            elif max_tokens is not None and whole > max_tokens:
+                self.skipped["too_long"] += 1
+            else:
+                yield pair
+
+    def _extra_columns(self, row: Row) -> dict[str, Any]:
+        keep, used = self.arguments.keep, self.schema.schema.columns
+        if keep is not None:
+            self.present.update(row.values.keys() & set(keep))
+            return {name: row.values.get(name) for name in keep}
+        others = {name: row.values[name] for name in row.values if name not in used}
+        self.columns_left_out.update(name for name in others if name in READ_BY_TRL)
+        return {name: value for name, value in others.items() if name not in READ_BY_TRL}
+
+    def report(self) -> dict[str, Any]:
+        """Return what happened to the rows."""
+        rejected = dict(sorted(self.rejected.reasons.items()))
+        return {
+            "rows_read": self.rows_read,
+            "rejected": rejected,
+            "dropped": {**rejected, **self.skipped},
+            "columns_left_out": sorted(self.columns_left_out),
+            "turn_keys_left_out": dict(sorted(self.turn_keys.items())),
+        }
+
+
+def _answer_names(example: Example) -> tuple[str, ...]:
+    pair = len(example.answers) == 2
+    return ("chosen", "rejected") if pair else ("response",)[: len(example.answers)]
+
+
+def _characters(value: Any) -> int:
+    """Return about how many characters a value holds, however deep they are."""
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_characters, value.values()))
+    return sum(map(_characters, value)) if isinstance(value, (list, tuple)) else 1

@@ -1,0 +1,177 @@
+"""A row's columns as a conversation and the answers to it, whichever form they have."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_rlhf.data.chat import Turn, check_turn_order, parse_turn, parse_turns, split_transcript
+from hf_rlhf.data.rejected import BadRow
+from hf_rlhf.data.sources import Row
+from hf_rlhf.data.values import (
+    TEXT,
+    TRANSCRIPT,
+    TURN,
+    TURNS,
+    decode_json_text,
+    describe_value,
+    value_kind,
+)
+
+PROMPT = (TEXT, TRANSCRIPT, TURNS)
+ANSWER = (TEXT, TURN, TURNS)
+ALPACA = ("input", "history")
+"""Columns that may stand beside `instruction`."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A conversation, and the answers to it."""
+
+    history: Sequence[Turn]
+    """A system turn if there is one, then user and assistant in turn, the user last."""
+    answers: tuple[str, ...] = ()
+    """None for a prompt, the response for SFT, chosen and rejected for a preference."""
+    margin: float | None = None
+    skip: str = ""
+    """Why the row is left out although nothing is wrong with it, such as `label_false`."""
+
+
+def prompt_history(row: Row, column: str) -> list[Turn]:
+    """Return a prompt column as turns that end with the user's. Raises BadRow.
+
+    A text is one user turn; a transcript ends with an open `Assistant:`.
+    """
+    value, where = row.values[column], f"{row.where}: field {column!r}"
+    kind = value_kind(value)
+    if kind == TURNS:
+        turns = parse_turns(value, row.where, column)
+    elif kind == TRANSCRIPT:
+        turns = split_transcript(value, where)
+        if not turns[-1]["content"].strip():
+            turns.pop()
+    else:
+        turns = [{"role": "user", "content": value}]
+    return checked_history(row, column, turns)
+
+
+def instruction_history(row: Row) -> list[Turn]:
+    """Return Alpaca's columns as turns that end with the user's. Raises BadRow.
+
+    That is `instruction`, and `input` after a blank line if there is one; before them the pairs of
+    prompt and answer in `history`.
+    """
+    text, more = row.values["instruction"], row.values.get("input")
+    if more is not None and not isinstance(more, str):
+        raise BadRow(
+            "wrong_type:input",
+            f"{row.where}: field 'input': is {describe_value(more)}, expected a text.",
+        )
+    if text.strip() and (more or "").strip():
+        text = f"{text}\n\n{more}"
+    turns = [*_earlier_turns(row), {"role": "user", "content": text}]
+    return checked_history(row, "instruction", turns)
+
+
+def _earlier_turns(row: Row) -> list[Turn]:
+    value = row.values.get("history")
+    pairs = decode_json_text(value) or []
+    if not isinstance(pairs, list) or not all(map(_is_text_pair, pairs)):
+        raise BadRow(
+            "wrong_type:history",
+            f"{row.where}: field 'history': is {describe_value(value)}, expected a list of pairs "
+            "of prompt and answer. If it is something else, rename it (`columns`).",
+        )
+    return [
+        {"role": role, "content": text}
+        for pair in pairs
+        for role, text in zip(("user", "assistant"), pair, strict=True)
+    ]
+
+
+def _is_text_pair(value: Any) -> bool:
+    texts = isinstance(value, list) and all(isinstance(text, str) for text in value)
+    return texts and len(value) == 2
+
+
+def checked_history(row: Row, column: str, turns: Sequence[Turn]) -> list[Turn]:
+    """Return turns that end with the user's, the row's `system` before them. Raises BadRow."""
+    history = _with_system(row, turns)
+    prompts = [turn["content"] for turn in turns if turn["role"] == "user"]
+    if prompts and not any(text.strip() for text in prompts):
+        raise BadRow("empty_prompt", f"{row.where}: field {column!r}: is empty, expected a prompt.")
+    check_turn_order(history, f"{row.where}: field {column!r}")
+    return history
+
+
+def without_answer(row: Row, column: str, turns: Sequence[Turn]) -> Sequence[Turn]:
+    """Return a conversation without the answer at its end. Raises BadRow if it has two of them."""
+    if [turn["role"] for turn in turns[-2:]] == ["assistant", "assistant"]:
+        raise BadRow(
+            "two_final_answers",
+            f"{row.where}: field {column!r}: the last two turns are both assistant's, so it is "
+            "unclear which of them is the answer. Join them to one turn, or remove one.",
+        )
+    return turns[:-1]
+
+
+def _with_system(row: Row, turns: Sequence[Turn]) -> list[Turn]:
+    system = row.values.get("system")
+    if system is None or (isinstance(system, str) and not system.strip()):
+        return list(turns)
+    if not isinstance(system, str):
+        raise BadRow(
+            "wrong_type:system",
+            f"{row.where}: field 'system': is {describe_value(system)}, expected a text.",
+        )
+    if turns and turns[0]["role"] == "system":
+        if turns[0]["content"] == system:
+            return list(turns)
+        raise BadRow(
+            "two_system_prompts",
+            f"{row.where}: field 'system' and the first turn are two different system prompts.",
+        )
+    return [{"role": "system", "content": system}, *turns]
+
+
+def answer_text(row: Row, column: str, history: Sequence[Turn] = ()) -> str:
+    """Return an answer: a text, one assistant turn, or `history` and that turn. Raises BadRow."""
+    value, where = row.values[column], f"{row.where}: field {column!r}"
+    kind = value_kind(value)
+    if kind == TURNS:
+        turns = _after_history(parse_turns(value, row.where, column), history)
+    elif kind == TURN:
+        turns = [parse_turn(value, where)]
+    else:
+        turns = [{"role": "assistant", "content": value}]
+    if [turn["role"] for turn in turns] != ["assistant"]:
+        roles = ", ".join(turn["role"] for turn in turns) or "none"
+        raise BadRow(
+            "answer_not_one_turn",
+            f"{where}: holds the turns {roles}, expected the prompt and one assistant turn, or "
+            "that turn alone.",
+        )
+    return turns[0]["content"]
+
+
+def _after_history(turns: list[Turn], history: Sequence[Turn]) -> list[Turn]:
+    without_system = [turn for turn in history if turn["role"] != "system"]
+    for before in (list(history), without_system):
+        if before and turns[: len(before)] == before:
+            return turns[len(before) :]
+    return turns
+
+
+def finite_number(row: Row, column: str) -> float:
+    """Return a finite number, which may be text as in CSV. Raises BadRow."""
+    value = row.values.get(column)
+    try:
+        number = float(value) if isinstance(value, (int, float, str)) else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    if isinstance(value, bool) or not math.isfinite(number):
+        raise BadRow(
+            f"not_a_number:{column}",
+            f"{row.where}: field {column!r}: is {describe_value(value)}, expected a finite number.",
+        )
+    return number

@@ -1,0 +1,156 @@
+"""Rows that cannot be used: counted by reason, listed in a file, and never more than allowed."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, TypeVar
+from uuid import uuid4
+
+from hf_rlhf.data.sources import Row, Rows, rename
+from hf_rlhf.errors import DataError
+
+MAX_LISTED_CHARACTERS = 1000
+"""Of each text in the list; `where` says where the whole row is."""
+_EXAMPLES = 3
+
+Converted = TypeVar("Converted")
+
+
+class BadRow(DataError):
+    """A row that can be read but not used.
+
+    `reason` is a short name under which such rows are counted; the message begins with the row's
+    file and line, and says what was expected.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def convert_rows(
+    rows: Rows,
+    convert: Callable[[Row, int], Converted],
+    reject: Callable[[Row, int, BadRow], None],
+) -> Iterator[Converted]:
+    """Yield what each row is converted to, with its columns renamed.
+
+    Args:
+        rows: the rows of a split.
+        convert: from a row and its number, counted from 1. Raises BadRow for one of no use.
+        reject: takes the rows that cannot be read, renamed or converted; it may raise.
+
+    Raises:
+        DataError: a file that cannot be read on, or what `reject` raises.
+    """
+    for number, row in enumerate(rows.with_faults(), start=1):
+        try:
+            converted = convert(renamed(row, rows.columns), number)
+        except BadRow as error:
+            reject(row, number, error)
+        else:
+            yield converted
+
+
+def renamed(row: Row, columns: Mapping[str, str]) -> Row:
+    """Return a row with its columns renamed. Raises BadRow if it is unreadable or lacks one."""
+    if row.fault is not None:
+        raise BadRow("unreadable", str(row.fault))
+    try:
+        return rename(row, columns)
+    except DataError as error:
+        raise BadRow("lacks_mapped_column", str(error)) from error
+
+
+class RejectedRows:
+    """Counts bad rows by reason, and lists them in a JSON Lines file that appears when complete."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.reasons: Counter[str] = Counter()
+        self._examples: list[str] = []
+        self._file: IO[str] | None = None
+        self._id = uuid4().hex
+
+    def __enter__(self) -> "RejectedRows":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:  # not finished: no partial list stays behind
+            self._file.close()
+            self._temporary.unlink(missing_ok=True)
+
+    @property
+    def _temporary(self) -> Path:
+        assert self.path is not None
+        # Named like the temporary files of run folders, which are deleted after a crash.
+        return self.path.with_name(f".{self.path.name}.{self._id}.tmp")
+
+    def add(self, row: Row, number: int, error: BadRow) -> None:
+        """Count one row and list it. `number` counts the rows of its split from 1."""
+        self.reasons[error.reason] += 1
+        if len(self._examples) < _EXAMPLES:
+            self._examples.append(str(error))
+        if self.path is None:
+            return
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._temporary.open("w", encoding="utf-8", errors="backslashreplace")
+        line = {
+            "where": row.where,
+            "row": number,
+            "reason": error.reason,
+            "message": str(error),
+            "values": _shortened(row.values),
+        }
+        self._file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
+
+    def finish(self) -> None:
+        """Move the list to its path, or remove the list of an earlier run if no row is bad."""
+        if self.path is None:
+            return
+        if self._file is None:
+            self.path.unlink(missing_ok=True)
+            return
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._file = None
+        os.replace(self._temporary, self.path)
+
+    def check_share(self, name: str, rows_read: int, max_share: float) -> None:
+        """Raise DataError if more than `max_share` of the rows of `name`, or all, are bad."""
+        count = self.reasons.total()
+        if count < rows_read and count <= max_share * rows_read:
+            return
+        limit = f"more than `max_rejected_share` ({max_share:.1%}) allows"
+        if count == rows_read:
+            limit = "so none is left"
+        listed = " The first process of a run lists them all in rejected_rows.jsonl."
+        if self.path:
+            listed = f" All are listed in {self.path}."
+        examples = "".join(f"\n  {message}" for message in self._examples)
+        raise DataError(
+            f"{name}: {count} of {rows_read} rows ({count / rows_read:.1%}) cannot be used, "
+            f"{limit} ({format_counts(self.reasons)}).{listed} Correct them, or raise the share. "
+            f"The first:{examples}"
+        )
+
+
+def format_counts(reasons: Mapping[str, int]) -> str:
+    """Return reasons with their counts, the most frequent first: `empty_turn: 3, unfit:x: 1`."""
+    return ", ".join(f"{reason}: {n}" for reason, n in Counter(reasons).most_common())
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, str):
+        if len(value) <= MAX_LISTED_CHARACTERS:
+            return value
+        return f"{value[:MAX_LISTED_CHARACTERS]}... ({len(value)} characters)"
+    if isinstance(value, Mapping):
+        return {str(key): _shortened(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_shortened(item) for item in value]
+    return value

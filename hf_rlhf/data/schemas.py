@@ -1,0 +1,294 @@
+"""Schemas: the forms in which rows come, and which of them a source has.
+
+A schema is a name, the columns needed with the kinds of their values, and how a row becomes an
+`Example`. Detection looks at many rows, not at the first, and never guesses between two schemas.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from hf_rlhf.data.examples import Example
+from hf_rlhf.data.rejected import BadRow, renamed
+from hf_rlhf.data.sources import Row, Rows, near
+from hf_rlhf.data.values import NULL, TEXT, describe_value, value_kind
+from hf_rlhf.errors import DataError
+
+SAMPLE_ROWS = 1000
+"""Rows of each split that detection looks at."""
+_ROWS_FOR_OTHER_ADAPTERS = 5
+_PYTHON_LIST = re.compile(r"\s*\[\s*\{\s*'")
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+"""What the header of a CSV file with another separator is full of."""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """One form of rows."""
+
+    name: str
+    needs: Mapping[str, tuple[str, ...]]
+    """Column -> the kinds of value that it may have (see `values`)."""
+    make: Callable[[Row], Example]
+    """Raises BadRow for a row of this form that cannot be used."""
+    optional: tuple[str, ...] = ()
+    """Columns that are used where they are present."""
+    unless: tuple[str, ...] = ()
+    """Columns that rows of this form do not have; null counts as absent."""
+    about: str = ""
+    """What such rows are, and what they are used for."""
+
+    def fits(self, values: Mapping[str, Any]) -> bool:
+        """Return whether a row has this form."""
+        return self.has_needs(values) and all(values.get(name) is None for name in self.unless)
+
+    def has_needs(self, values: Mapping[str, Any]) -> bool:
+        """Return whether a row has the columns of this form, of the right kinds."""
+        if not self.needs.keys() <= values.keys():  # where most rivals fail
+            return False
+        return all(value_kind(values[name]) in kinds for name, kinds in self.needs.items())
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """All columns that the schema may use."""
+        return frozenset((*self.needs, *self.optional, "system"))
+
+
+@dataclass(frozen=True)
+class DetectedSchema:
+    """The schema of a source, why it was chosen, and its rivals."""
+
+    schema: Schema
+    why: str
+    rivals: tuple[Schema, ...] = field(default=())
+    """The other schemas tried; a row that fits one of them is rejected, not guessed at."""
+
+    def example(self, row: Row) -> Example:
+        """Return the row as an Example. Raises BadRow, with the reason, if it cannot be used."""
+        rivals = [rival.name for rival in self.rivals if rival.fits(row.values)]
+        has_needs = self.schema.has_needs(row.values)
+        if rivals:
+            reason = "fits_two_schemas" if has_needs else f"other_schema:{rivals[0]}"
+            raise BadRow(
+                reason,
+                f"{row.where}: has the form {' and '.join(rivals)}, while the source is read as "
+                f"{self.schema.name}. Put such rows in a file of their own, or name one `schema`.",
+            )
+        if not has_needs:
+            raise _misfit(row, self.schema)
+        return self.schema.make(row)
+
+
+def _misfit(row: Row, schema: Schema) -> BadRow:
+    for name, kinds in schema.needs.items():
+        value = row.values.get(name)
+        if name not in row.values:
+            return BadRow(
+                f"missing_column:{name}",
+                f"{row.where}: lacks {name!r}{near(name, row.values)}. "
+                f"It has: {', '.join(row.values) or 'no columns'}.",
+            )
+        if value_kind(value) not in kinds:
+            reason = "null" if value is None else "wrong_type"
+            return BadRow(
+                f"{reason}:{name}",
+                f"{row.where}: field {name!r}: is {_described(value)}, "
+                f"expected {' or '.join(kinds)}.",
+            )
+    raise AssertionError(f"{row.where} fits {schema.name}")
+
+
+def _described(value: Any) -> str:
+    kind = value_kind(value)
+    if isinstance(value, str) and kind != TEXT:
+        return f"{kind}, {describe_value(value)}"
+    return kind if isinstance(value, (list, Mapping)) else describe_value(value)
+
+
+def detect_schema(
+    table: Sequence[Schema],
+    splits: Iterable[Rows],
+    *,
+    source: str,
+    name: str | None = None,
+    max_share: float = 0.0,
+    other_tables: Callable[[], Mapping[str, Sequence[Schema]]] = dict,
+) -> DetectedSchema:
+    """Return the schema of a source's rows.
+
+    Args:
+        table: the schemas to choose from. Of these, only the ones that use every mapped column of
+            `splits` are tried.
+        splits: the rows; `SAMPLE_ROWS` of each are read.
+        source: the source's name, for messages.
+        name: of the schema to use, whatever the rows look like.
+        max_share: the share of rows that may fit another schema, or two (they are rejected).
+        other_tables: adapter -> its schemas, to name the adapter that would read the rows.
+
+    Raises:
+        DataError: no schema fits, or more than one does.
+    """
+    if name is not None:
+        return DetectedSchema(_find(table, name), "named by `schema`")
+    splits = list(splits)
+    mapped = {column for rows in splits for column in rows.columns}
+    mapped = {column for column in mapped if any(column in schema.columns for schema in table)}
+    survey = _Survey([schema for schema in table if mapped <= schema.columns] or table)
+    for rows in splits:
+        for row in islice(rows.with_faults(), SAMPLE_ROWS):
+            survey.add(row, rows.columns)
+    if not survey.votes:
+        problem = survey.lacks_column if survey.rows else survey.unreadable
+        raise DataError(problem or survey.no_schema_fits(source, other_tables()))
+    (best, count), *rivals = survey.votes.most_common()
+    if rivals and (rivals[0][1] == count or rivals[0][1] > max_share * survey.rows):
+        raise DataError(survey.several_fit(source))
+    schema = _find(survey.tried, best)
+    others = tuple(other for other in survey.tried if other is not schema)
+    return DetectedSchema(schema, survey.why(schema, mapped), others)
+
+
+def _find(table: Sequence[Schema], name: str) -> Schema:
+    names = [schema.name for schema in table]
+    if name not in names:
+        raise DataError(
+            f"`schema` is {name!r}{near(name, names)}, expected one of {', '.join(names)}."
+        )
+    return table[names.index(name)]
+
+
+class _Survey:
+    """The columns of a sample of rows, and the schemas that fit them."""
+
+    def __init__(self, tried: Sequence[Schema]) -> None:
+        self.tried = tried
+        self.rows = 0
+        self.kinds: dict[str, Counter[str]] = {}
+        self.votes: Counter[str] = Counter()
+        self.first: dict[tuple[str, ...], str] = {}
+        """Names of the schemas that fit a row together -> where the first such row stands."""
+        self.lacks_column = ""
+        self.unreadable = ""
+        self.examples: list[Row] = []
+
+    def add(self, row: Row, columns: Mapping[str, str]) -> None:
+        if row.fault is not None:
+            self.unreadable = self.unreadable or str(row.fault)
+            return
+        self.rows += 1
+        try:
+            row = renamed(row, columns)
+        except BadRow as error:
+            self.lacks_column = self.lacks_column or str(error)
+            return
+        if len(self.examples) < _ROWS_FOR_OTHER_ADAPTERS:
+            self.examples.append(row)
+        for column, value in row.values.items():
+            self.kinds.setdefault(column, Counter())[value_kind(value)] += 1
+        fitting = tuple(schema.name for schema in self.tried if schema.fits(row.values))
+        self.votes.update(fitting)
+        if fitting:
+            self.first.setdefault(fitting, row.where)
+
+    def columns(self) -> str:
+        return "; ".join(
+            f"{column} ({', '.join(kinds)}{self._presence(kinds)})"
+            for column, kinds in self.kinds.items()
+        )
+
+    def _presence(self, kinds: Counter[str]) -> str:
+        count = kinds.total()
+        return "" if count == self.rows else f", in {count} of {self.rows} rows"
+
+    def _separator_hint(self) -> str:
+        only = next(iter(self.kinds)) if len(self.kinds) == 1 else ""
+        signs = [name for sign, name in _SEPARATORS.items() if sign in only]
+        return f" A CSV file's columns are separated by commas, not {signs[0]}." if signs else ""
+
+    def why(self, schema: Schema, mapped: set[str]) -> str:
+        needs = ", ".join(schema.needs)
+        mapping = f" with {', '.join(sorted(mapped))} as mapped by `columns`;" if mapped else ""
+        others = ", ".join(f"{other} fits {n}" for other, n in self.votes.most_common()[1:])
+        return (
+            f"{self.votes[schema.name]} of the {self.rows} rows looked at have {needs};{mapping} "
+            f"{others or 'no other schema fits any'}"
+        )
+
+    def _missing(self, schema: Schema) -> str:
+        problems = []
+        for column, kinds in schema.needs.items():
+            if column not in self.kinds:
+                problems.append(f"lacks {column}{near(column, self.kinds)}")
+            elif not any(kind in self.kinds[column] for kind in kinds):
+                problems.append(
+                    f"{column} is {', '.join(self.kinds[column])} and not {' or '.join(kinds)}"
+                )
+        problems += [
+            f"has {column}, which it must not"
+            for column in schema.unless
+            if any(kind != NULL for kind in self.kinds.get(column, ()))
+        ]
+        return "; ".join(problems) or "no single row has all of " + ", ".join(schema.needs)
+
+    def no_schema_fits(self, source: str, other_tables: Mapping[str, Sequence[Schema]]) -> str:
+        lines = [f"  {schema.name}: {self._missing(schema)}" for schema in self.tried]
+        lines += [
+            f"The adapter `{adapter}` would read these rows as {schema.name}"
+            + (f": {schema.about}." if schema.about else ".")
+            for adapter, table in other_tables.items()
+            for schema in table
+            if all(schema.fits(row.values) for row in self.examples)
+        ]
+        return "\n".join(
+            [
+                f"{source}: no known schema fits. Columns found: {self.columns()}."
+                f"{self._separator_hint()}",
+                "Schemas tried:",
+                *lines,
+                *self._hints(),
+                "Map the columns (`columns: {prompt: NAME_IN_THE_FILE, ...}`), or rename them.",
+            ]
+        )
+
+    def _hints(self) -> Iterator[str]:
+        """Yield a hint for each column that seems to hold a schema's column in another form."""
+        needed = {name for schema in self.tried for name in schema.needs}
+        for column, value in self.examples[0].values.items() if self.examples else ():
+            if isinstance(value, Mapping):
+                for inner in (name for name in value if name in needed):
+                    yield (
+                        f"{column} is an object that has {inner}: `columns: {{{inner}: "
+                        f"{column}.{inner}}}` reaches it."
+                    )
+            elif isinstance(value, list) and value and all(isinstance(x, list) for x in value):
+                yield f"{column} is a list of lists: write a row for each conversation in it."
+            elif isinstance(value, str) and _PYTHON_LIST.match(value):
+                yield f"{column} is a list as Python's str() writes it: write it by json.dumps."
+
+    def several_fit(self, source: str) -> str:
+        both = {names: where for names, where in self.first.items() if len(names) > 1}
+        if both:
+            names, where = next(iter(both.items()))
+            problem = f"more than one schema fits: {' and '.join(names)} fit {where}."
+        else:
+            counts = ", ".join(
+                f"{self.votes[names[0]]} rows are {names[0]} (the first: {where})"
+                for names, where in self.first.items()
+            )
+            problem = f"rows of different schemas are mixed: {counts}."
+        return "\n".join(
+            [
+                f"{source}: {problem} Columns found: {self.columns()}.",
+                "Schemas tried:",
+                *(f"  {schema.name}: {self._verdict(schema)}" for schema in self.tried),
+                "Name the one to use (`schema: NAME`; other rows are then rejected), or map the "
+                "columns (`columns`).",
+            ]
+        )
+
+    def _verdict(self, schema: Schema) -> str:
+        votes = self.votes[schema.name]
+        return f"fits {votes} of {self.rows} rows" if votes else self._missing(schema)

@@ -1,0 +1,252 @@
+"""Which rows train and which are held out: duplicates, overlap, shares, by hashes alone.
+
+A row is three 64-bit hashes, 24 bytes, however long it is: of prompt and answers exactly, of the
+same without case and white space, and of the prompt without its system turn. Among ten million
+different rows two share a hash with a probability of about 3 in a million.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_rlhf.data.examples import Example
+from hf_rlhf.data.sources import Rows, Source
+from hf_rlhf.errors import DataError
+
+HASHES = ("exact", "normalised", "prompt")
+HELD_OUT_SPLITS = ("test", "validation")
+"""Splits of a source that are used for held-out evaluation: the first of these that it has."""
+DEFAULT_TEST_SHARE = 0.1
+
+
+def row_hashes(example: Example) -> tuple[int, int, int]:
+    """Return the hashes named in `HASHES`."""
+    roles = [turn["role"] for turn in example.history] + ["answer"] * len(example.answers)
+    texts = [turn["content"] for turn in example.history] + list(example.answers)
+    plain = [normalised_text(text) for text in texts]
+    prompt = [
+        text for role, text in zip(roles, plain, strict=True) if role in ("user", "assistant")
+    ]
+    return (
+        _hash("\x1e".join([*roles, *texts])),
+        _hash("\x1e".join([*roles, *plain])),
+        _hash("\x1e".join(prompt)),
+    )
+
+
+def normalised_text(text: str) -> str:
+    """Return a text with its case folded and each run of white space as one blank."""
+    return " ".join(text.casefold().split())
+
+
+def _hash(text: str) -> int:
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """How rows are divided, as the arguments of dataset adapters describe it.
+
+    With neither `test_rows` nor `test_share`, the source's `test` (or `validation`) split is held
+    out; of a source without one, a tenth. With either, they are cut from the training split. Rows
+    with the same prompt always stay on one side.
+    """
+
+    split: str | None = None
+    test_rows: int | None = None
+    test_share: float | None = None
+    max_train_rows: int | None = None
+    max_test_rows: int | None = None
+    seed: int = 42
+    drop_duplicates: str = "none"
+    drop_overlap: bool = True
+
+    def __post_init__(self) -> None:
+        if self.test_rows is not None and self.test_share is not None:
+            raise DataError("`test_rows` and `test_share` are both given. Leave one out.")
+        minima = {"test_rows": 0, "max_train_rows": 1, "max_test_rows": 1, "seed": 0}
+        for name, minimum in minima.items():
+            value = getattr(self, name)
+            if value is not None and value < minimum:
+                raise DataError(f"`{name}` is {value}, expected at least {minimum}.")
+        if self.test_share is not None and not 0 < self.test_share < 1:
+            raise DataError(f"`test_share` is {self.test_share}, expected between 0 and 1.")
+
+    @property
+    def cuts(self) -> bool:
+        """Whether held-out rows are to be cut from the training split."""
+        return self.test_rows is not None or self.test_share is not None
+
+    def sources(self, source: Source) -> tuple[Rows, Rows | None]:
+        """Return the rows to train on, and the source's own held-out rows if they are used.
+
+        Raises:
+            DataError: `split` is not one of the source's splits, or is needed and missing.
+        """
+        train = self._train(source)
+        names = () if self.cuts else HELD_OUT_SPLITS
+        held_out = (source.splits[name] for name in names if name in source.splits)
+        return train, next((rows for rows in held_out if rows is not train), None)
+
+    def _train(self, source: Source) -> Rows:
+        if self.split is None and len(source.splits) == 1:
+            return next(iter(source.splits.values()))
+        if self.split is None and "train" not in source.splits:
+            raise DataError(
+                f"{source.name}: has the splits {', '.join(source.splits)}, and none of that name "
+                "is `train`. Name the one to train on: `split: NAME`."
+            )
+        return source.split(self.split or "train")
+
+    def describe(self, source: Source, unit: str = "prompt") -> str:
+        """Return where the held-out rows of a source come from, for a report."""
+        train, held_out = self.sources(source)
+        return held_out.name if held_out else f"cut from {train.name} by {unit}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Masks over the usable rows of the training source and of the held-out one."""
+
+    train: Any
+    """numpy bool, shape (rows of the training source,)."""
+    test: Any
+    """The same over the held-out source, or over the training source if rows are cut from it."""
+    dropped: Mapping[str, int]
+    report: Mapping[str, Any]
+
+
+def select(train: Mapping[str, Any], test: Mapping[str, Any] | None, split: Split) -> Selection:
+    """Decide for every row whether it trains, is held out, or is left out.
+
+    Args:
+        train: hashes of the training source: name -> numpy uint64, shape (rows,).
+        test: the same of a held-out source, or None to cut held-out rows from `train` by prompt.
+        split: how to divide the rows.
+
+    Raises:
+        DataError: nothing would be left to train on.
+    """
+    import numpy as np
+
+    sides = [train] if test is None else [train, test]
+    repeats = [{kind: _repeats(side[kind]) for kind in HASHES[:2]} for side in sides]
+    report: dict[str, Any] = {
+        "duplicates": {kind: int(sum(side[kind].sum() for side in repeats)) for kind in HASHES[:2]}
+    }
+    usable = [np.ones(len(side["exact"]), bool) for side in sides]
+    dropped: Counter[str] = Counter()
+    if split.drop_duplicates != "none":
+        for mask, repeat in zip(usable, repeats, strict=True):
+            dropped["duplicate"] += _clear(mask, repeat[split.drop_duplicates])
+    if test is None:
+        held_out = held_out_mask(train["prompt"], usable[0], split)
+        masks = [usable[0] & ~held_out, usable[0] & held_out]
+    else:
+        shared = np.isin(train["prompt"], test["prompt"][usable[1]])
+        report["train_rows_whose_prompt_is_held_out"] = int((shared & usable[0]).sum())
+        if split.drop_overlap:
+            dropped["prompt_is_held_out"] += _clear(usable[0], shared)
+        masks = usable
+    if not masks[0].any():
+        raise DataError(
+            "no row is left to train on: all are duplicates, or their prompts are held out "
+            f"({dict(dropped)}). Bring other rows, or write `drop_overlap: false`."
+        )
+    for mask, name in zip(masks, ("max_train_rows", "max_test_rows"), strict=True):
+        dropped[f"over_{name}"] += _thin(mask, getattr(split, name), split.seed)
+    return Selection(masks[0], masks[1], {why: n for why, n in dropped.items() if n}, report)
+
+
+def _repeats(hashes: Any) -> Any:
+    """Return a mask of the rows with the hash of an earlier row."""
+    import numpy as np
+
+    mask = np.ones(len(hashes), bool)
+    mask[np.unique(hashes, return_index=True)[1]] = False
+    return mask
+
+
+def _clear(mask: Any, rows: Any) -> int:
+    """Clear `mask` where `rows` is set; return how many rows that removes."""
+    count = int((mask & rows).sum())
+    mask &= ~rows
+    return count
+
+
+def _thin(mask: Any, max_rows: int | None, seed: int) -> int:
+    import numpy as np
+
+    rows = np.flatnonzero(mask)
+    if max_rows is None or len(rows) <= max_rows:
+        return 0
+    removed = np.random.default_rng(seed).permutation(rows)[max_rows:]
+    mask[removed] = False
+    return len(removed)
+
+
+def held_out_mask(prompts: Any, usable: Any, split: Split) -> Any:
+    """Return a mask of the rows to hold out: whole prompts, in an order that `seed` decides.
+
+    The order is by a hash of the prompt, so that adding rows moves no prompt to another place in
+    it, and rows that share a prompt stay on one side.
+
+    Args:
+        prompts: numpy uint64, shape (rows,): a hash of each row's prompt.
+        usable: numpy bool, shape (rows,): the rows to choose from.
+        split: how many, and the seed.
+
+    Raises:
+        DataError: `split` holds out so many rows that none is left to train on.
+    """
+    import numpy as np
+
+    if not usable.any():
+        return np.zeros(len(prompts), bool)
+    unique, index, sizes = np.unique(prompts[usable], return_inverse=True, return_counts=True)
+    share = DEFAULT_TEST_SHARE if split.test_share is None else split.test_share
+    total = int(usable.sum())
+    wanted = max(1, round(total * share)) if split.test_rows is None else split.test_rows
+    # A prompt with more rows than are wanted comes after those with fewer, the largest last.
+    order = np.lexsort((_mixed(unique, split.seed), np.where(sizes > wanted, sizes, 0)))
+    before = np.cumsum(sizes[order]) - sizes[order]
+    held_out = order[before < wanted]
+    if len(held_out) == len(unique) and wanted:
+        if split.cuts:
+            raise DataError(
+                f"{wanted} of {total} usable rows ({len(unique)} different prompts) cannot be held "
+                "out and leave any to train on. Hold out fewer, or bring more rows."
+            )
+        held_out = held_out[:0]
+    is_held_out = np.zeros(len(unique), bool)
+    is_held_out[held_out] = True
+    mask = np.zeros(len(prompts), bool)
+    mask[usable] = is_held_out[index]
+    return mask
+
+
+def hold_out(texts: Sequence[str], split: Split) -> list[bool]:
+    """Return for each row whether to hold it out, by a text such as its question.
+
+    Texts that differ in case and white space alone count as one. Raises DataError as
+    `held_out_mask` does.
+    """
+    import numpy as np
+
+    hashes = np.array([_hash(normalised_text(text)) for text in texts], np.uint64)
+    mask: list[bool] = held_out_mask(hashes, np.ones(len(texts), bool), split).tolist()
+    return mask
+
+
+def _mixed(hashes: Any, seed: int) -> Any:
+    """Return splitmix64 of each hash and the seed (Steele et al. 2014), wrapping on purpose."""
+    import numpy as np
+
+    start = (seed * 0x9E3779B97F4A7C15) & (2**64 - 1)
+    value = hashes + np.uint64(start)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))

@@ -1,0 +1,178 @@
+"""Chat examples as TRL's columns: messages, or text made by templates; and their token counts."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.data.chat import Turn
+from hf_rlhf.data.examples import Example
+from hf_rlhf.errors import DataError, ModelError
+
+if TYPE_CHECKING:
+    from hf_rlhf.data.chat_rows import ChatRowArguments
+
+COLUMNS = {
+    "sft": ("prompt", "completion"),
+    "messages": ("messages",),
+    "preference": ("prompt", "chosen", "rejected"),
+    "prompts": ("prompt",),
+}
+"""TRL's formats: https://huggingface.co/docs/trl/dataset_formats."""
+
+_PLACEHOLDERS = {
+    "template": "{prompt}",
+    "response_template": "{response}",
+    "system_template": "{system}",
+}
+
+
+@dataclass(frozen=True)
+class TrlFormat:
+    """Makes the columns of a row from an Example.
+
+    By default the templates of text are those of transcripts as in hh-rlhf (Bai et al. 2022).
+    """
+
+    form: str
+    """A key of `COLUMNS`."""
+    conversational: bool
+    tokenizer: Any
+    template: str = "\n\nHuman: {prompt}\n\nAssistant:"
+    response_template: str = " {response}"
+    system_template: str = "{system}"
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, placeholder in _PLACEHOLDERS.items():
+            if getattr(self, name).count(placeholder) != 1:
+                raise DataError(
+                    f"`{name}` is {getattr(self, name)!r}, expected a text that holds "
+                    f"{placeholder} once."
+                )
+
+    @classmethod
+    def of(cls, form: str, arguments: "ChatRowArguments") -> "TrlFormat":
+        """Choose between messages and text.
+
+        Raises:
+            ModelError: messages are wanted, and the tokenizer has no chat template.
+            DataError: arguments that contradict each other.
+        """
+        has_template = bool(getattr(arguments.tokenizer, "chat_template", None))
+        if arguments.format == "conversational" and not has_template:
+            raise ModelError(
+                "`format: conversational` needs a tokenizer with a chat template, and this one has "
+                "none. Use an instruction-tuned model, save a chat template with the tokenizer, or "
+                "write `format: text`."
+            )
+        conversational = has_template and arguments.format in ("auto", "conversational")
+        templates = {
+            name: getattr(arguments, name)
+            for name in _PLACEHOLDERS
+            if getattr(arguments, name) is not None
+        }
+        if conversational and templates:
+            raise DataError(
+                f"`{next(iter(templates))}` has no effect on messages, which the tokenizer's chat "
+                "template formats. Remove it, or write `format: text`."
+            )
+        if form == "messages" and not conversational:
+            raise DataError(
+                "`target: every` gives messages, of which a chat template marks the assistant's; "
+                "there is none with `format: text`. Use `target: final`, or a tokenizer with a "
+                "chat template."
+            )
+        return cls(
+            form,
+            conversational,
+            arguments.tokenizer,
+            **templates,
+            chat_template_kwargs=dict(arguments.chat_template_kwargs or {}),
+        )
+
+    def columns(self, example: Example) -> dict[str, Any]:
+        """Return the columns of TRL's format."""
+        if self.form == "messages":
+            return {"messages": [*example.history, *self.answer(example.answers[0])]}
+        parts = [self.prompt(example.history), *map(self.answer, example.answers)]
+        return dict(zip(COLUMNS[self.form], parts, strict=True))
+
+    def prompt(self, history: Sequence[Turn]) -> Any:
+        """Return the turns before the answer, or their text."""
+        if self.conversational:
+            return list(history)
+        templates = {
+            "system": (self.system_template, "{system}"),
+            "user": (self.template, "{prompt}"),
+            "assistant": (self.response_template, "{response}"),
+        }
+        texts = []
+        for turn in history:
+            template, placeholder = templates[turn["role"]]
+            texts.append(template.replace(placeholder, turn["content"]))
+        return "".join(texts)
+
+    def answer(self, text: str) -> Any:
+        """Return an answer as one assistant turn, or as text."""
+        if self.conversational:
+            return [{"role": "assistant", "content": text}]
+        return self.response_template.replace("{response}", text)
+
+    def lengths(
+        self, examples: Sequence[Example], tools: Sequence[str | None]
+    ) -> list[tuple[int, int]]:
+        """Return the number of tokens of each prompt, and of it with its longest answer.
+
+        `tools` are those that the chat template gets with each, as JSON text. Special tokens that
+        the tokenizer adds to text are counted; an EOS that TRL adds is not.
+        """
+        pairs = list(zip(examples, tools, strict=True))
+        prompts = [self._text(example.history, None, row_tools) for example, row_tools in pairs]
+        wholes = [
+            self._text(example.history, answer, row_tools)
+            for example, row_tools in pairs
+            for answer in example.answers
+        ]
+        longest = iter(self._count(wholes))
+        return [
+            (length, max((next(longest) for _ in example.answers), default=length))
+            for length, example in zip(self._count(prompts), examples, strict=True)
+        ]
+
+    def _text(self, history: Sequence[Turn], answer: str | None, tools: str | None) -> str:
+        whole = self.prompt(history)
+        if answer is not None:
+            whole += self.answer(answer)
+        if not self.conversational:
+            return str(whole)
+        from jinja2 import TemplateError
+
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    whole,
+                    tokenize=False,
+                    add_generation_prompt=answer is None,
+                    tools=json.loads(tools) if tools else None,
+                    **self.chat_template_kwargs,
+                )
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            roles = ", ".join(turn["role"] for turn in whole)
+            raise ModelError(
+                f"the chat template refuses a conversation of {roles}: {error}. Use another "
+                "template, or `format: text`."
+            ) from error
+
+    def _count(self, texts: Sequence[str]) -> list[int]:
+        if not texts:
+            return []
+        special = not self.conversational
+        ids = self.tokenizer(list(texts), add_special_tokens=special, verbose=False)["input_ids"]
+        return [len(tokens) for tokens in ids]
+
+    def __str__(self) -> str:
+        if self.conversational:
+            return "conversational (the tokenizer has a chat template)"
+        return f"text, by the template {self.template!r} and {self.response_template!r}"

@@ -1,0 +1,68 @@
+"""The kinds of value that a row's columns hold, in the words of schemas and error messages."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+TEXT, TRANSCRIPT, TURNS, TURN = "a text", "a transcript", "a list of turns", "a turn"
+FLAG, NUMBER, NULL = "true or false", "a number", "null"
+
+MAX_DEPTH = 50
+"""Of nested lists and objects. Arrow writes 64 levels, some of which are the table's own."""
+
+_TRANSCRIPT = re.compile(r"\s*Human:.*(?:\n\n|\r\n\r\n)Assistant:", re.DOTALL)
+_JSON_TURNS = re.compile(r'\s*\[\s*\{\s*"(?:role|from|content|value)"\s*:')
+
+
+def value_kind(value: Any) -> str:
+    """Return one of the kinds above, or the name of the value's type.
+
+    A transcript is a text like hh-rlhf's, `Human: ...` with an `Assistant:` after a blank line.
+    """
+    if isinstance(value, str):
+        if _TRANSCRIPT.match(value):
+            return TRANSCRIPT
+        return TURNS if _JSON_TURNS.match(value) else TEXT
+    if isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
+        return TURNS
+    if isinstance(value, Mapping) and ("role" in value or "from" in value):
+        return TURN
+    if isinstance(value, bool):
+        return FLAG
+    return NUMBER if isinstance(value, (int, float)) else describe_value(value)
+
+
+def describe_value(value: Any) -> str:
+    """Describe a value in a few words for an error message."""
+    if value is None:
+        return NULL
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a number of more than 64 bits"
+    if isinstance(value, (bool, int, float)):
+        return repr(value)
+    if isinstance(value, str):
+        return repr(value if len(value) <= 40 else value[:37] + "...") if value else "an empty text"
+    return f"a {type(value).__name__}"
+
+
+def arrow_problem(value: Any, depth: int = 0) -> str:
+    """Return why a value does not fit into a column of Arrow; "" if it does."""
+    if depth > MAX_DEPTH:
+        return f"lists and objects are nested more than {MAX_DEPTH} deep"
+    if isinstance(value, int) and value.bit_length() > 63:
+        return "holds a whole number of more than 64 bits"
+    inner = value.values() if isinstance(value, Mapping) else value
+    if isinstance(inner, str) or not isinstance(inner, Iterable):
+        return ""
+    return next(filter(None, (arrow_problem(item, depth + 1) for item in inner)), "")
+
+
+def decode_json_text(value: Any) -> Any:
+    """Return what a text of JSON holds, as CSV keeps lists; any other value unchanged."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value or "null")
+    except (ValueError, RecursionError):
+        return value

@@ -1,0 +1,203 @@
+"""Completions of saved models, saved as they are generated, so that none is generated twice.
+
+A folder holds what one model gave: `identity.json` with all that its completions depend on, and
+files of JSON lines. A killed evaluation resumes where it stopped, with the same completions. Of
+several launched processes, each computes a share of the batches and writes a file of its own.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.config.schema import EvaluationSpec
+from hf_rlhf.errors import ModelError, RunFolderError
+from hf_rlhf.evaluation.generation import Completion, generate
+from hf_rlhf.storage.files import atomic_write_json
+
+IDENTITY = "identity.json"
+Progress = Callable[[int], object]
+"""Called with the number of completions that were added."""
+
+
+def fingerprint(value: Any) -> str:
+    """Return a short hash of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def reserve_folder(folder: Path, identity: Mapping[str, Any]) -> None:
+    """Reserve `folder` for completions that depend on `identity`, a JSON mapping.
+
+    Raises RunFolderError, with the differences, when it holds other completions.
+    """
+    path = folder / IDENTITY
+    if not path.exists():
+        atomic_write_json(path, dict(identity))
+        return
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    differences = "".join(
+        f"\n  - {key}: {json.dumps(saved.get(key))} -> {json.dumps(value)}"
+        for key, value in identity.items()
+        if saved.get(key) != value
+    )
+    if differences:
+        raise RunFolderError(
+            f"{folder} holds completions of another evaluation. The differences (saved -> new):"
+            f"{differences}\nGive this evaluation another output folder, or delete that one."
+        )
+
+
+class SavedValues:
+    """A JSON value for each of many items, computed in batches and saved after each batch."""
+
+    def __init__(self, folder: Path, name: str, items: Sequence[str], batch_size: int) -> None:
+        self.folder, self.name, self.items = folder, name, items
+        self.batches = [items[at : at + batch_size] for at in range(0, len(items), batch_size)]
+
+    def read(self) -> dict[str, Any]:
+        """Return the saved values in the order of the items. Raises RunFolderError."""
+        paths = [self._path(0), *sorted(self.folder.glob(f"{self.name}.[0-9]*.jsonl"))]
+        values = {key: value for path in paths if path.exists() for key, value in _lines(path)}
+        return {item: values[item] for item in self.items if item in values}
+
+    def missing(self) -> list[str]:
+        """Return the items without a saved value."""
+        saved = self.read()
+        return [item for item in self.items if item not in saved]
+
+    def fill(
+        self,
+        compute: Callable[[Sequence[str]], Sequence[Any]],
+        *,
+        whole_batches: bool = False,
+        progress: Progress = lambda _: None,
+    ) -> None:
+        """Compute and save what is missing of this process's share.
+
+        `compute` returns a JSON value for each of the items of a batch. With `whole_batches` a
+        batch of which some items are saved is computed again as a whole: values drawn at random
+        depend on the batch.
+        """
+        from accelerate import PartialState
+
+        state = PartialState()
+        saved = self.read()
+        for batch in self.batches[state.process_index :: state.num_processes]:
+            missing = [item for item in batch if item not in saved]
+            if not missing:
+                continue
+            items = batch if whole_batches else missing
+            values = dict(zip(items, compute(items), strict=True))
+            self._append({item: values[item] for item in missing}, state.process_index)
+            progress(len(missing))
+
+    def _path(self, process: int) -> Path:
+        return self.folder / f"{self.name}{f'.{process}' if process else ''}.jsonl"
+
+    def _append(self, values: Mapping[str, Any], process: int) -> None:
+        path = self._path(process)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # As ASCII: half of a surrogate pair is no UTF-8.
+        lines = [json.dumps({"id": item, "value": value}) + "\n" for item, value in values.items()]
+        with path.open("ab+") as file:
+            _remove_torn_line(file)
+            file.write("".join(lines).encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _lines(path: Path) -> list[tuple[str, Any]]:
+    values = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):
+            break  # torn by a kill
+        try:
+            content = json.loads(line)
+            values.append((content["id"], content["value"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(
+                f"{path}:{number} cannot be read ({error}). Delete the line to compute it again."
+            ) from error
+    return values
+
+
+def _remove_torn_line(file: Any) -> None:
+    """Cut off what a killed process wrote of its last line."""
+    if not file.tell():
+        return
+    file.seek(-1, os.SEEK_END)
+    if file.read() != b"\n":
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+
+
+class Completions:
+    """The completions of one saved model, in a folder that `reserve_folder` reserved.
+
+    Args:
+        folder: where they are saved, in `completions.jsonl`.
+        prompts: id -> token ids; batches follow their order.
+        tokenizer: the model's own.
+        spec: batch size and sampling; temperature 0 decodes greedily.
+        max_new_tokens: of each completion.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        prompts: Mapping[str, Sequence[int]],
+        tokenizer: Any,
+        spec: EvaluationSpec,
+        max_new_tokens: int,
+    ) -> None:
+        self.folder, self.prompts = folder, prompts
+        self._tokenizer, self._spec, self._max_new_tokens = tokenizer, spec, max_new_tokens
+        self._saved = SavedValues(folder, "completions", list(prompts), spec.batch_size)
+        self._index = {item: index for index, item in enumerate(prompts)}
+
+    def read(self) -> dict[str, Completion]:
+        """Return the saved completions by id, in the order of the prompts."""
+        return {item: Completion(**value) for item, value in self._saved.read().items()}
+
+    def missing(self) -> list[str]:
+        """Return the ids of prompts without a completion."""
+        return self._saved.missing()
+
+    def generate(self, model: Any, progress: Progress = lambda _: None) -> None:
+        """Generate what is missing. Raises ModelError if one prompt alone exceeds the memory."""
+        self._saved.fill(
+            lambda batch: [asdict(completion) for completion in self._batch(model, batch)],
+            whole_batches=self._spec.temperature > 0,
+            progress=progress,
+        )
+
+    def _batch(self, model: Any, items: Sequence[str]) -> list[Completion]:
+        import torch
+
+        started = time.monotonic()
+        try:
+            batch = generate(
+                model,
+                self._tokenizer,
+                [self.prompts[item] for item in items],
+                self._spec,
+                self._max_new_tokens,
+                # A seed per batch: a resumed evaluation draws what an unbroken one would have.
+                seed=self._spec.seed + self._index[items[0]],
+            )
+        except torch.OutOfMemoryError as error:
+            if len(items) == 1:
+                raise ModelError(
+                    f"out of memory with a single prompt of {len(self.prompts[items[0]]):,} "
+                    "tokens. Use a larger device, or lower `max_new_tokens`."
+                ) from error
+            batch = []
+        if not batch:
+            half = len(items) // 2
+            return [*self._batch(model, items[:half]), *self._batch(model, items[half:])]
+        seconds = (time.monotonic() - started) / len(batch)
+        return [replace(completion, seconds=seconds) for completion in batch]

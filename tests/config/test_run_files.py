@@ -1,0 +1,232 @@
+"""What a shipped run file says of its own model and data is not said of another run, or told."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hf_rlhf import dry_run, train
+from hf_rlhf.cli.check import check_main
+from hf_rlhf.config import RunFile
+from hf_rlhf.config.run_files import (
+    inherited_settings,
+    labels_of_rewards,
+    without_rewards,
+    without_shipped_card,
+)
+from hf_rlhf.errors import ConfigError
+from hf_rlhf.train import main
+
+SHIPPED = """\
+schema: 1
+plugin: dpo
+model_name_or_path: package://tiny/model
+dataset: {name: tastes, form: preference, train_rows: 64}
+card: {title: Tiny tastes, intended_use: Showing DPO., license: apache-2.0}
+"""
+
+
+def card(*argv, given=(), varied=()):
+    """Return the card section that is left when a shipped file is run with `argv`, and the note."""
+    file = RunFile.parse(SHIPPED, "tiny.yaml")
+    found, said = without_shipped_card(file.override(argv), file.values, given, varied)
+    return found.values.get("card"), said
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["--learning_rate", "0.1"],
+        ["--dataset.train_rows", "8"],
+        ["--dataset.seed", "3"],
+        ["--card.language", "en"],
+    ],
+)
+def test_it_stays_on_the_run_that_it_describes(argv):
+    kept, said = card(*argv)
+    assert kept["title"] == "Tiny tastes"
+    assert said == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "changed"),
+    [
+        (["--dataset", "{name: preference, path: mine.jsonl}"], "`dataset`"),
+        (["--dataset.form", "sft"], "`dataset`"),
+        (["--model_name_or_path", "runs/sft/merged"], "`model_name_or_path`"),
+        (["--adapter", "runs/sft/adapter"], "`adapter`"),
+        (["--adapter", "a", "--dataset.form", "sft"], "`dataset`, `adapter`"),
+    ],
+)
+def test_of_other_data_or_another_model_it_is_left_out(argv, changed):
+    kept, said = card(*argv)
+    assert kept == {}
+    verb = "differ" if "," in changed else "differs"
+    assert said.startswith(f"{changed} {verb} from tiny.yaml")
+    assert "title, intended_use, license" in said
+
+
+def test_what_the_user_says_stays():
+    other = ["--dataset.form", "sft"]
+    assert card(*other, "--card.license", "apache-2.0")[0] == {"license": "apache-2.0"}
+    assert card(*other, "--card", "{title: Mine}") == ({"title": "Mine"}, "")
+    assert card(*other, given=["title"])[0] == {"title": "Tiny tastes"}
+    assert card(*other, "--card", "null") == (None, "")
+
+
+def test_what_is_varied_is_another():
+    assert card(varied=["model_name_or_path"])[0] == {}
+    assert card(varied=["learning_rate"])[0]["title"] == "Tiny tastes"
+
+
+def test_a_run_is_prepared_with_what_is_left(monkeypatch, capsys):
+    """By the command line and from Python; a run file of one's own is taken at its word."""
+    seen = []
+
+    class Stop(Exception):
+        pass
+
+    def prepare(file, *, plugin):
+        seen.append(dict(file.values.get("card") or {}))
+        raise Stop
+
+    file = RunFile.parse(SHIPPED, "tiny.yaml")
+    monkeypatch.setattr("hf_rlhf.runs.resolve.prepare", prepare)
+    monkeypatch.setattr("hf_rlhf.config.run_files.choose_run_file", lambda *_: file)
+    other = {"dataset": {"name": "preference", "path": "mine.jsonl"}}
+    for arguments in (
+        {"overrides": ["--model_name_or_path", "me/model"]},
+        {**other, "card": {"title": "Mine"}},
+        {},
+        {"config": "mine.yaml", **other},
+    ):
+        with pytest.raises(Stop):
+            train("dpo", **arguments)
+    assert [one.get("title") for one in seen] == [None, "Mine", "Tiny tastes", "Tiny tastes"]
+    assert seen[1] == {"title": "Mine"}
+    assert capsys.readouterr().out.count("note: ") == 2
+
+
+FITTED = """\
+schema: 1
+plugin: sft
+model_name_or_path: package://tiny/model
+dataset: {name: tastes, form: sft, train_rows: 64, max_prompt_tokens: 32}
+rewards: [{name: utility, weight: 0.5}]
+evaluation: {rows: 200, max_new_tokens: 24}
+learning_rate: 1e-3
+max_length: 128
+use_cpu: true
+optim: adamw_torch
+logging_steps: 10
+seed: 42
+phases: [{name: one, learning_rate: 2e-3}, {name: two, max_length: 64}]
+"""
+ALL = [
+    *("evaluation.max_new_tokens 24", "learning_rate 0.001", "max_length 128", "use_cpu true"),
+    *("phases.0.learning_rate 0.002", "phases.1.max_length 64"),
+]
+
+
+def still_apply(*argv):
+    """Return which settings of a shipped file are listed when it is run with `argv`."""
+    file = RunFile.parse(FITTED, "tiny.yaml")
+    said = inherited_settings(replace(file, shipped=file.values).override(argv))
+    if not said:
+        return []
+    assert said.endswith("To change one: --KEY VALUE")
+    return said.split("still apply: ")[1].split(". To change")[0].split(", ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "listed"),
+    [
+        ([], []),
+        (["--learning_rate", "0.1"], []),
+        (["--dataset.train_rows", "8"], []),
+        (["--dataset", "{name: sft, path: mine.jsonl}"], ALL),
+        (["--model_name_or_path", "me/model"], ALL),
+        (["--adapter", "me/adapter"], ALL),
+        # The same value, but the user's own.
+        (["--model_name_or_path", "me/model", "--use_cpu", "true"], [*ALL[:3], *ALL[4:]]),
+        (
+            ["--dataset.form", "chat", "--max_length", "512"],
+            [
+                *("dataset.train_rows 64", "dataset.max_prompt_tokens 32"),
+                *(one for one in ALL if "max_length" not in one),
+            ],
+        ),
+        (["--model_name_or_path", "me/model", "--phases.0.learning_rate", "1"], [*ALL[:4], ALL[5]]),
+    ],
+)
+def test_the_numbers_of_a_shipped_file_that_still_apply_to_another_run_are_listed(argv, listed):
+    assert still_apply(*argv) == listed
+
+
+def test_of_a_file_of_ones_own_nothing_is_said():
+    file = RunFile.parse(FITTED, "mine.yaml")
+    assert inherited_settings(file.override(["--model_name_or_path", "me/model"])) == ""
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Return a file of the user's own rows, for supervised fine-tuning or as prompts."""
+    lines = [{"prompt": f"{n}+{n}=", "completion": str(2 * n)} for n in range(500)]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_what_still_applies_and_what_is_left_out_is_told_by_check_and_dry_run(
+    rows, tmp_path, capsys
+):
+    other = ["--plugin", "sft", "--dataset", f"{{name: sft, path: {rows}, test_rows: 4}}"]
+    other += ["--output_dir", str(tmp_path / "run")]
+    for do in (check_main, lambda argv: main([*argv, "--dry_run"])):
+        assert do(other) == 0
+        said = capsys.readouterr().out
+        assert "`dataset` differs from tiny.yaml, but these settings of that file still" in said
+        assert "max_length 128" in said
+        assert "note: 'utility', which tiny.yaml only logs, is left out: it needs the" in said
+        assert "column taste" in said
+
+
+@pytest.mark.parametrize(
+    ("own", "settings"),
+    [
+        (["--rewards", "[{name: known_utility, label: utility, weight: 0}]"], {}),
+        (["--rewards.0.weight", "0"], {}),
+        # Just what the shipped file says, but said by the user.
+        ([], {"rewards": [{"name": "known_utility", "label": "utility"}]}),
+    ],
+)
+def test_a_monitor_of_the_users_own_is_still_an_error(rows, tmp_path, own, settings):
+    other = {"dataset": {"name": "sft", "path": str(rows), "test_rows": 2}, **settings}
+    with pytest.raises(ConfigError, match="'utility' needs the column taste"):
+        dry_run("sft", overrides=[*own, "--output_dir", str(tmp_path / "run")], **other)
+
+
+def test_what_is_given_from_python_is_not_of_the_shipped_file(rows, tmp_path, capsys):
+    given = {"max_length": 128, "evaluation": {"max_new_tokens": 24}}
+    given |= {"dataset": {"name": "sft", "path": str(rows), "test_rows": 2}}
+    dry_run("sft", output_dir=str(tmp_path / "run"), **given)
+    said = capsys.readouterr().out
+    assert "learning_rate 0.002" in said
+    assert "max_length 128" not in said
+    assert "'utility', which tiny.yaml only logs, is left out" in said
+
+
+def test_a_shipped_reward_that_is_trained_is_still_an_error(rows, tmp_path):
+    other = {"dataset": {"name": "prompts", "path": str(rows), "test_rows": 200}}
+    with pytest.raises(ConfigError, match="'utility' needs the column taste"):
+        dry_run("iterative_dpo", overrides=["--output_dir", str(tmp_path / "run")], **other)
+
+
+def test_rewards_are_left_out_by_their_labels():
+    text = "schema: 1\nrewards: [{name: a/x, weight: 0}, {name: y, label: z}, {name: y}]"
+    file = RunFile.parse(text, "tiny.yaml")
+    assert labels_of_rewards(file) == {"x", "z", "y"}
+    left = without_rewards(file, ["x", "y"])
+    assert left.values["rewards"] == [{"name": "y", "label": "z"}]
+    assert "rewards" not in without_rewards(left, ["z"]).values

@@ -1,0 +1,353 @@
+import enum
+import functools
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import pytest
+from annotated_types import Ge
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_rlhf.config.validation import (
+    InvalidValue,
+    annotation_of,
+    bind,
+    check_settings,
+    expected,
+    validate,
+)
+
+if TYPE_CHECKING:
+    from nowhere import Tokenizer
+
+
+class Scheduler(enum.Enum):
+    LINEAR = "linear"
+    COSINE = "cosine"
+
+
+@dataclass
+class Inner:
+    depth: int = 0
+
+
+@dataclass
+class Component:
+    needed: str
+    count: int = 1
+    ratio: float = 0.5
+    names: list[str] = field(default_factory=list)
+    pair: tuple[float, float] | None = None
+    mode: Literal["fast", "slow"] = "fast"
+    path: Path | None = None
+    scheduler: Scheduler = Scheduler.LINEAR
+    inner: Inner | None = None
+    at_least: Annotated[int, Ge(1)] = 1
+    judge: Any = None
+    derived: int = field(default=0, init=False)
+    scale: InitVar[float] = 1.0
+
+
+@dataclass
+class Child(Component):
+    own: int = 0
+
+
+def adapter(path: str, *, tokenizer: "Tokenizer", rows: int | None = None) -> None: ...
+
+
+def open_ended(path: str, **others: Any) -> None: ...
+
+
+@dataclass
+class Tree:
+    label: str = ""
+    branches: "list[Tree]" = field(default_factory=list)
+
+
+def place(name: str) -> str:
+    return f"f.yaml {name}"
+
+
+def said(target: Callable[..., Any], **arguments: Any) -> list[str]:
+    return [str(problem) for problem in bind(target, arguments, where=place)[1]]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "result"),
+    [
+        (float, 3, 3.0),
+        (float | str, "1e-5", "1e-5"),
+        (int, 3, 3),
+        (int | None, None, None),
+        (bool, True, True),
+        (str, "", ""),
+        (Path, "a/b", Path("a/b")),
+        (tuple[float, float], [0, 1], (0.0, 1.0)),
+        (tuple[int, ...], [1, 2, 3], (1, 2, 3)),
+        (list[str], ("a",), ["a"]),
+        (Sequence[str], ["a"], ["a"]),
+        (frozenset[str], ["a"], frozenset({"a"})),
+        (dict[str, float], {"a": 1}, {"a": 1.0}),
+        (Literal["a", 1], 1, 1),
+        (Scheduler, "cosine", Scheduler.COSINE),
+        (Scheduler, Scheduler.COSINE, Scheduler.COSINE),
+        (Inner, {"depth": 2}, Inner(2)),
+        (Inner | None, {"depth": 2}, Inner(2)),
+        (Any, {"x": [1]}, {"x": [1]}),
+        (dict, {"x": [1]}, {"x": [1]}),
+        (Annotated[int, Ge(1)], 1, 1),
+        (typing.Optional[typing.Union[int, str]], "x", "x"),  # noqa: UP007, UP045
+    ],
+)
+def test_fits(annotation: Any, value: Any, result: Any) -> None:
+    fitted = validate(value, annotation)
+    assert fitted == result
+    assert type(fitted) is type(result)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "message"),
+    [
+        (int, "3", 'should be a whole number, not `"3"` (text). Write `3` without quotes.'),
+        (int, "1_000", "Write `1000` without quotes."),
+        (int, 3.0, "should be a whole number, not `3.0`."),
+        (int, "3.0", "should be a whole number"),
+        (int, True, "not `true`. An option without a value means true."),
+        (float, True, "should be a number, not `true`"),
+        (float, "high", 'should be a number, not `"high"` (text).'),
+        (float, "1e-5", "Write `1e-5` without quotes."),
+        (int, "1e-5", 'not `"1e-5"` (text).'),
+        (float, "nan", "should be a number"),
+        (float, "inf", "should be a number"),
+        (bool, 1, "should be true or false, not `1`."),
+        (bool, "no", "Write `false`."),
+        (bool, "On", "Write `true`."),
+        (str, 3, "should be text, not `3`."),
+        (str, None, "should be text, not `null`."),
+        (str, b"x", "should be text"),
+        (list[str], "a", 'should be a list, not `"a"` (text). Write `[a]`.'),
+        (list[int], ["a"], '`0` should be a whole number, not `"a"` (text).'),
+        (list[int] | str, ["a"], '`0` should be a whole number, not `"a"` (text).'),
+        (int | list[str], "a", "should be a whole number or a list, not"),
+        (dict[str, Inner], {"x": {"depth": "a"}}, "`x.depth` should be a whole number"),
+        (Inner, {"dpeth": 1}, "`dpeth` is not a setting here. Did you mean `depth`?"),
+        (Inner, 3, "should be a mapping, not `3`."),
+        (Tree, {"branches": [{"lable": "x"}]}, "Did you mean `label`?"),
+        (tuple[float, float], [1], "`1` is missing."),
+        (dict[str, int], [1], "should be a mapping, not `[1]`."),
+        (Path, 3, "should be text, not `3`."),
+        (Literal["fast", "slow"], "slwo", "which is not a choice. Did you mean `slow`?"),
+        (Literal["fast", "slow"], "x", "should be 'fast' or 'slow', not"),
+        (Scheduler, "cosin", "Did you mean `cosine`?"),
+        (Scheduler, 3, "should be 'linear' or 'cosine', not `3`."),
+        (Annotated[int, Ge(1)], 0, "should be greater than or equal to 1, not `0`."),
+        (Annotated[int, Ge(1)] | None, 0, "greater than or equal to 1"),
+        (Annotated[int, Ge(1)] | None, "a", "should be a whole number, not"),
+        (list[str], {"k": "v" * 500}, "..."),
+    ],
+)
+def test_does_not_fit(annotation: Any, value: Any, message: str) -> None:
+    with pytest.raises(InvalidValue) as error:
+        validate(value, annotation)
+    assert message in str(error.value)
+    assert len(str(error.value)) < 250
+
+
+def test_binds_what_a_dataclass_takes() -> None:
+    arguments = {"needed": "x", "ratio": 2, "pair": [0, 1], "scale": 3, "own": 4}
+    bound, problems = bind(Child, arguments, where=place)
+    assert problems == []
+    assert bound == {"needed": "x", "ratio": 2.0, "pair": (0.0, 1.0), "scale": 3.0, "own": 4}
+    assert Child(**bound).pair == (0.0, 1.0)
+
+
+def test_every_problem_is_reported_with_its_place() -> None:
+    assert said(Component, cuont=1, ratio="high", derived=3) == [
+        "f.yaml cuont: `cuont` is not a setting of `Component`. Did you mean `count`?",
+        'f.yaml ratio: should be a number, not `"high"` (text).',
+        "f.yaml derived: `derived` is not a setting of `Component`. Known: needed, count, ratio, "
+        "names, pair, mode, path, scheduler, inner, at_least, judge, scale.",
+        "f.yaml needed: is missing. It should be text.",
+    ]
+
+
+def test_init_only_fields_are_checked() -> None:
+    assert said(Component, needed="x", scale="big") == [
+        'f.yaml scale: should be a number, not `"big"` (text).'
+    ]
+
+
+def test_injected_arguments_are_neither_set_nor_missed() -> None:
+    bound, problems = bind(
+        adapter, {"path": "x", "tokenizer": 3}, where=place, injected={"tokenizer": object()}
+    )
+    assert bound == {"path": "x"}
+    assert [str(problem) for problem in problems] == [
+        "f.yaml tokenizer: is set by the run itself. Remove it."
+    ]
+    assert bind(adapter, {"path": "x"}, where=place, injected=["tokenizer"])[1] == []
+    assert said(adapter, path="x")[0].startswith("f.yaml tokenizer: is missing.")
+
+
+def test_one_unresolvable_annotation_does_not_unguard_the_others() -> None:
+    assert "should be a whole number, not" in said(adapter, path="x", tokenizer=0, rows="a")[0]
+
+
+def test_keys_beside_the_arguments_are_suggested_but_not_taken() -> None:
+    _, problems = bind(Inner, {"weigth": 1}, where=place, beside=["weight"])
+    assert problems[0].fix == "Did you mean `weight`?"
+    assert bind(Inner, {"weight": 1}, where=place, beside=["weight"])[1] != []
+
+
+def test_keyword_catch_alls_take_anything() -> None:
+    bound, problems = bind(open_ended, {"path": "x", "extra": [1]}, where=place)
+    assert (bound, problems) == ({"path": "x", "extra": [1]}, [])
+    assert said(open_ended, path=3) == ["f.yaml path: should be text, not `3`."]
+
+
+class Plain:
+    def __init__(self, size: "int", label: "str | None" = None) -> None: ...
+
+    def method(self, size: int) -> None: ...
+
+    def __call__(self, size: int) -> None: ...
+
+
+@functools.wraps(adapter)
+def wrapped(*args: Any, **kwargs: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments"),
+    [
+        (Plain, {"size": "3"}),
+        (Plain(1).method, {"size": "3"}),
+        (Plain(1), {"size": "3"}),
+        (functools.partial(adapter, path="x", tokenizer=None), {"rows": "3"}),
+        (functools.partial(adapter, tokenizer=None), {"path": "x", "rows": "3"}),
+        (wrapped, {"path": "x", "tokenizer": None, "rows": "3"}),
+        (lambda size=1: None, {"syze": 3}),
+    ],
+)
+def test_any_kind_of_callable(target: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    assert len(said(target, **arguments)) == 1
+
+
+def test_a_target_that_cannot_be_called() -> None:
+    assert "cannot be called" in said(typing)[0]  # type: ignore[arg-type]
+
+
+def test_annotation_of_a_parameter_without_one() -> None:
+    import inspect
+
+    parameter = inspect.signature(lambda x: x).parameters["x"]
+    assert annotation_of(lambda x: x, parameter) is Any
+
+
+def test_expected_reads_as_words() -> None:
+    assert expected(int | None) == "should be a whole number"
+    assert expected(dict[str, Any] | str | None) == "should be a mapping or text"
+    assert expected(list[Annotated[int, Ge(1)]]) == "should be a list"
+    assert expected(Literal["a", "b"]) == "should be 'a' or 'b'"
+    assert expected(Any) == "may be anything"
+
+
+@dataclass
+class Trainer:
+    output_dir: str
+    steps: float = 1.0
+    scheduler: Scheduler | str = "linear"
+    remote: bool = False
+    kwargs: dict[str, Any] | str | None = None
+
+
+@dataclass
+class Model:
+    name: str | None = None
+    remote: bool = False
+
+
+def test_settings_are_divided_among_the_classes() -> None:
+    given = {"output_dir": "o", "steps": 10, "name": "m", "remote": True, "scheduler": "cosine"}
+    (trainer, model), problems = check_settings(given, [Trainer, Model], where=place)
+    assert problems == []
+    assert model == {"name": "m", "remote": True}
+    assert trainer.pop("scheduler") is Scheduler.COSINE
+    assert trainer == {"output_dir": "o", "steps": 10, "remote": True}
+    assert type(trainer["steps"]) is int
+
+
+def test_problems_of_settings() -> None:
+    given = {"remote": "yes", "scheduler": "cosin", "stesp": 3, "kwargs": [1]}
+    (trainer, model), problems = check_settings(given, [Trainer, Model], where=place)
+    assert (trainer, model) == ({}, {})
+    assert [str(problem) for problem in problems] == [
+        "f.yaml stesp: `stesp` is not a setting of the trainer or model. Did you mean `steps`?",
+        'f.yaml remote: should be true or false, not `"yes"` (text). Write `true`.',
+        'f.yaml scheduler: is `"cosin"` (text), which is not a choice. Did you mean `cosine`?',
+        "f.yaml kwargs: should be a mapping or text, not `[1]`.",
+        "f.yaml output_dir: is missing. It should be text.",
+    ]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(JSON)
+def test_any_value_fits_or_is_refused_in_words(value: Any) -> None:
+    names = [
+        "needed", "count", "ratio", "names", "pair", "mode", "path", "scheduler", "inner",
+        "at_least", "scale",
+    ]  # fmt: skip
+    bound, problems = bind(Component, dict.fromkeys(names, value), where=place)
+    wrong = {problem.where.split()[1].split(".")[0] for problem in problems}
+    assert sorted([*bound, *wrong]) == sorted(names)
+    assert all(str(problem).endswith((".", "?")) for problem in problems)
+
+
+@pytest.mark.slow
+def test_real_configs_accept_their_defaults_and_common_settings(tmp_path: Path) -> None:
+    import dataclasses
+
+    from trl import DPOConfig, GRPOConfig, ModelConfig, RewardConfig, SFTConfig
+
+    for config in (GRPOConfig, SFTConfig, DPOConfig, RewardConfig, ModelConfig):
+        defaults = {}
+        for item in dataclasses.fields(config):
+            if item.init:
+                value = item.default
+                if item.default_factory is not dataclasses.MISSING:
+                    value = item.default_factory()
+                defaults[item.name] = value.value if isinstance(value, enum.Enum) else value
+        (accepted,), problems = check_settings(defaults, [config], where=place)
+        assert problems == []
+        assert accepted == defaults
+    common = {
+        "output_dir": str(tmp_path),
+        "use_cpu": True,
+        "bf16": False,
+        "lr_scheduler_type": "constant",
+        "optim": "adamw_torch",
+        "report_to": "none",
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "warmup_steps": 5,
+        "generation_kwargs": {"top_k": 5},
+        "chat_template_kwargs": {"enable_thinking": False},
+        "reward_weights": [1, 2.5],
+        "trackio_static_space_id": False,
+        "model_name_or_path": "a/b",
+        "lora_target_modules": ["all-linear"],
+    }
+    (training, model), problems = check_settings(common, [GRPOConfig, ModelConfig], where=place)
+    assert problems == []
+    assert GRPOConfig(**training).logging_steps == 1
+    assert ModelConfig(**model).lora_target_modules in ("all-linear", ["all-linear"])

@@ -1,0 +1,196 @@
+"""Every kind of source gives the same rows; what is written on the way is whole, or gone."""
+
+import csv
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from hf_rlhf.errors import DataError, DiskError
+from hf_rlhf.testing.rows import TemplateOnly, write_rows
+from tests.data.chat_adapters import sft
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+GOOD = {"prompt": "q", "response": "a"}
+
+
+def load(path: str, **arguments: Any) -> Any:
+    return sft(path, **{"tokenizer": TemplateOnly(), "test_rows": 0, **arguments})
+
+
+def test_the_same_rows_from_every_kind_of_source(tmp_path: Path) -> None:
+    rows = [{"prompt": f"q\n{n} 日", "response": f'a "{n}", ü'} for n in range(5)]
+    lines = "".join(json.dumps(row) + "\r\n" for row in rows).encode()
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + lines)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines))
+    (tmp_path / "c.json").write_text(json.dumps(rows))
+    datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "d.parquet"))
+    with (tmp_path / "e.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["prompt", "response", "system"])
+        writer.writeheader()
+        writer.writerows({**row, "system": ""} for row in rows)
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f" / "train-0.jsonl").write_bytes(lines)
+    names = ["a.jsonl", "b.jsonl.gz", "c.json", "d.parquet", "e.csv", "f"]
+    found = [load(str(tmp_path / name)).dataset["train"].to_list() for name in names]
+    assert found[0][4]["completion"] == [{"role": "assistant", "content": 'a "4", ü'}]
+    assert all(one == found[0] for one in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("a.jsonl", b'{"prompt": "\xff"}\n', r"a\.jsonl:1: is not UTF-8"),
+        (
+            "a.jsonl.gz",
+            gzip.compress(b'{"prompt": "q", "response": "a"}\n' * 999, mtime=0)[:60],
+            "breaks",
+        ),
+        ("a.json", b'[{"prompt": "q", "response": "a"}', r"a\.json:1: is not valid JSON"),
+        ("a.csv", b'prompt,response\nq,"a\n', r"a\.csv:2: is not valid CSV"),
+        ("a.jsonl", b"", "is empty"),
+    ],
+)
+def test_a_file_that_cannot_be_read_stops(
+    tmp_path: Path, cache: Path, name: str, data: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError, match=said):
+        load(str(tmp_path / name), max_rejected_share=1)
+    assert not list(cache.rglob("*.partial")), "nothing temporary is left"
+
+
+def test_which_split_to_train_on_is_asked_for(tmp_path: Path) -> None:
+    for name in ("data/test.jsonl", "data/validation.jsonl"):
+        write_rows(tmp_path, [GOOD], name)
+    with pytest.raises(DataError, match=r"splits test, validation.*`split: NAME`"):
+        load(str(tmp_path / "data"))
+    assert load(str(tmp_path / "data"), split="validation").report["kept"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.smoke
+def test_a_dataset_of_the_hub(tmp_path: Path) -> None:
+    pytest.importorskip("hf_rlhf_classic")
+    serve = pytest.importorskip("hf_rlhf_local_hub").serve
+    lines = [{"chosen": f"\n\nHuman: q{n}\n\nAssistant: a"} for n in range(30)]
+    rows = [{**line, "rejected": line["chosen"] + "b"} for line in lines]
+    made = (
+        "import json, sys\n"
+        "from huggingface_hub import HfApi\n"
+        "from hf_rlhf_classic.data.preference import preference\n"
+        "api = HfApi()\n"
+        "api.create_repo('demo/pairs', repo_type='dataset')\n"
+        "api.upload_folder(repo_id='demo/pairs', repo_type='dataset', folder_path=sys.argv[1])\n"
+        "print(json.dumps(preference('demo/pairs', tokenizer=None).report))\n"
+    )
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    for name, part in (("train", rows[:25]), ("test", rows[20:])):
+        text = "".join(json.dumps(row) + "\n" for row in part)
+        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    with serve(tmp_path / "hub") as hub:
+        environment = {"HF_ENDPOINT": hub.url, "HF_TOKEN": "any", "HF_HOME": str(tmp_path / "home")}
+        offline = {"HF_HUB_OFFLINE": "0", "HF_DATASETS_OFFLINE": "0"}
+        done = subprocess.run(
+            [sys.executable, "-c", made, str(folder)],
+            env={**os.environ, **environment, **offline},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (report["schema"], report["splits"]) == ("hh_transcripts", {"train": 20, "test": 10})
+    assert report["dropped"] == {"prompt_is_held_out": 5}
+    assert len(report["commit"]) == 40
+
+
+def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
+
+    path = write_rows(tmp_path, [{"prompt": "q", "response": "old"}])
+    stamp = os.stat(path)
+    assert load(path).dataset["train"][0]["completion"][0]["content"] == "old"
+    write_rows(tmp_path, [{"prompt": "q", "response": "new"}])
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # same name, size and time
+    first, again = (load(path).dataset["train"] for _ in range(2))
+    assert first[0]["completion"][0]["content"] == "new"
+    assert first.cache_files == again.cache_files
+    assert first._fingerprint == again._fingerprint, "and later steps of `datasets` are found again"
+
+
+def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "file")
+    with pytest.raises(DiskError, match="Set HF_DATASETS_CACHE"):
+        load(write_rows(tmp_path, [GOOD]))
+
+
+HOLDS = """
+import sys, time, datasets
+from pathlib import Path
+datasets.config.HF_DATASETS_CACHE = Path(sys.argv[1])
+from hf_rlhf.data.arrow_files import ArrowRows, arrow_cache
+with arrow_cache() as cache, ArrowRows(cache, frozenset()) as rows:
+    rows.add([("a.jsonl:1", {"prompt": "q" * 100_000}, (1, 2, 3))])
+    print("ready", flush=True)
+    time.sleep(120)
+"""
+
+
+def test_a_killed_process_leaves_nothing(cache: Path) -> None:
+    before = set(cache.rglob("*"))
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(cache)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    finally:
+        process.kill()
+        process.wait()
+    assert set(cache.rglob("*")) - before <= {cache / "hf_rlhf"}
+
+
+def test_a_split_that_was_cut_short_is_written_anew(tmp_path: Path, cache: Path) -> None:
+    path = write_rows(tmp_path, [{"prompt": "cut", "response": "short"}])
+    first = load(path).dataset["train"]
+    (file,) = (Path(one["filename"]) for one in first.cache_files)
+    whole = file.read_bytes()
+    del first
+    file.unlink()
+    file.with_suffix(".partial").write_bytes(whole[:100])  # as a killed process leaves it
+    again = load(path).dataset["train"]
+    assert again[0]["completion"][0]["content"] == "short"
+    assert file.read_bytes() == whole
+    assert not file.with_suffix(".partial").exists()
+
+
+def test_lines_that_end_as_windows_has_them(tmp_path: Path) -> None:
+    talk = "\r\n\r\nHuman: q\r\n\r\nAssistant:"
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["prompt", "response"])
+        writer.writeheader()
+        writer.writerow({"prompt": talk, "response": "a"})
+    row = load(str(tmp_path / "a.csv")).dataset["train"][0]
+    assert row["prompt"] == [{"role": "user", "content": "q"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.csv", "prompt,response,prompt\nq,a,r\n", r"a\.csv:1: the header names prompt twice"),
+        ("a.json", '{\n "rows": []\n}', r"a\.json:1: .*'rows' looks like the rows"),
+    ],
+)
+def test_a_file_of_another_build_is_told(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=said):
+        load(str(tmp_path / name))

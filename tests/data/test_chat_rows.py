@@ -1,0 +1,398 @@
+"""Rows that cannot be used, rows that repeat, rows held out: each is counted, none is lost."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jinja2 import TemplateError
+
+from hf_rlhf.errors import DataError, ModelError
+from hf_rlhf.testing import make_tiny_policy
+from hf_rlhf.testing.rows import TemplateOnly, WordTokenizer, write_rows
+from tests.data.chat_adapters import preference, prompts, sft
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+
+def load(adapter: Callable[..., Any], path: str, **arguments: Any) -> Any:
+    return adapter(path, **{"tokenizer": TemplateOnly(), "test_rows": 0, **arguments})
+
+
+def listed(path: Path) -> list[dict[str, Any]]:
+    # Not splitlines(), which also parts a row at a U+0085 that stands in one of its texts.
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+DEEP: Any = "x"
+for _ in range(100):
+    DEEP = [DEEP]
+U, A, S = ({"role": role, "content": role} for role in ("user", "assistant", "system"))
+BAD: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
+    "equal": (preference, {"prompt": "q", "chosen": "a", "rejected": "a "}, "chosen_equals_reject"),
+    "empty": (sft, {"prompt": "q", "response": " \n"}, "empty_response"),
+    "no prompt": (sft, {"prompt": "", "response": "a"}, "empty_prompt"),
+    "null": (sft, {"prompt": "q", "response": None}, "null:response"),
+    "number": (sft, {"prompt": "q", "response": 5}, "wrong_type:response"),
+    "missing": (sft, {"prompt": "q"}, "missing_column:response"),
+    "order": (sft, {"prompt": [U, U], "response": "a"}, "role_order"),
+    "assistant first": (sft, {"prompt": [A, U], "response": "a"}, "role_order"),
+    "ends with assistant": (sft, {"prompt": [U, A], "response": "a"}, "ends_with_assistant"),
+    "system later": (sft, {"prompt": [U, S, U], "response": "a"}, "system_in_the_middle"),
+    "only system": (sft, {"prompt": [S], "response": "a"}, "empty_prompt"),
+    "no turns": (sft, {"prompt": [], "response": "a"}, "empty_prompt"),
+    "role": (sft, {"prompt": [{"role": "judge", "content": "x"}], "response": "a"}, "unknown_role"),
+    "tool": (
+        sft,
+        {"prompt": [{"from": "observation", "value": "x"}], "response": "a"},
+        "tool_turn",
+    ),
+    "turn": (sft, {"prompt": [{"text": "x"}], "response": "a"}, "wrong_type:turn"),
+    "content": (
+        sft,
+        {"prompt": [{"role": "user", "content": None}], "response": "a"},
+        "wrong_type:content",
+    ),
+    "deep": (sft, {"prompt": "q", "response": "a", "meta": DEEP}, "unfit:meta"),
+    "64 bits": (sft, {"prompt": "q", "response": "a", "meta": [10**30]}, "unfit:meta"),
+    "empty turn": (
+        sft,
+        {"prompt": [{**U}, {**A, "content": " "}, {**U}], "response": "a"},
+        "empty_turn",
+    ),
+    "picture": (
+        sft,
+        {"prompt": [{**U, "content": [{"type": "image", "image": "x"}]}], "response": "a"},
+        "wrong_type:content",
+    ),
+    "system type": (sft, {"prompt": "q", "response": "a", "system": 5}, "wrong_type:system"),
+    "two systems": (
+        sft,
+        {"prompt": [S, U], "response": "a", "system": "other"},
+        "two_system_prompts",
+    ),
+    "answer turns": (sft, {"prompt": "q", "response": [A, A]}, "answer_not_one_turn"),
+    "user answers": (sft, {"prompt": "q", "response": [U]}, "answer_not_one_turn"),
+    "margin": (
+        preference,
+        {"prompt": "q", "chosen": "a", "rejected": "b", "margin": "x"},
+        "not_a_number:margin",
+    ),
+    "negative": (
+        preference,
+        {"prompt": "q", "chosen": "a", "rejected": "b", "margin": -1},
+        "negative_margin",
+    ),
+}
+GOOD = {
+    sft: {"prompt": "q", "response": "a"},
+    preference: {"prompt": "q", "chosen": "a", "rejected": "b", "margin": 1.0},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_row_is_listed_with_place_and_reason(tmp_path: Path, name: str) -> None:
+    adapter, row, reason = BAD[name]
+    path, rejected = write_rows(tmp_path, [GOOD[adapter], row]), tmp_path / "out" / "rejected.jsonl"
+    loaded = load(adapter, path, rejected_rows=rejected, max_rejected_share=0.5)
+    (line,) = listed(rejected)
+    assert line["reason"].startswith(reason)
+    assert (line["row"], line["values"]) == (2, row)
+    assert line["where"] == f"{path}:2"
+    assert line["message"].startswith(f"{path}:2: ")
+    assert loaded.report["rejected"] == loaded.report["dropped"] == {line["reason"]: 1}
+    assert (loaded.report["rows_read"], loaded.report["kept"]) == (2, 1)
+    assert not list(tmp_path.glob("out/.*")), "nothing temporary is left"
+    with pytest.raises(DataError, match=rf"1 of 2 rows \(50.0%\) .*{line['reason']}: 1.*rejected"):
+        load(adapter, path, rejected_rows=rejected)
+    assert rejected.exists()
+
+
+@pytest.mark.parametrize("label", [2, -1, "first", 1.5])
+def test_a_label_outside_the_set(tmp_path: Path, label: Any) -> None:
+    row = {"prompt": "q", "response_0": "a", "response_1": "b", "better_response_id": 0}
+    path = write_rows(tmp_path, [row, {**row, "better_response_id": label}])
+    loaded = load(preference, path, max_rejected_share=0.5)
+    assert loaded.report["rejected"] == {"label_outside_set": 1}
+
+
+def transcript(*texts: str) -> str:
+    names = ("Human", "Assistant")
+    return "".join(f"\n\n{names[n % 2]}: {text}" for n, text in enumerate(texts))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "reason"),
+    [
+        (transcript("q", "a", "one", "b"), transcript("q", "a", "two", "c"), "different_prompts"),
+        (transcript("q", "a"), transcript("q", "a", "and", "c"), "different_prompts"),
+        (transcript("q", "a"), transcript("p", "b"), "different_prompts"),
+        (transcript("q", "", "r", "a"), transcript("q", "", "r", "b"), "empty_turn"),
+        (transcript("q", " "), transcript("q", "b"), "empty_response"),
+        (transcript("q", "b"), transcript("q", "b"), "chosen_equals_rejected"),
+        (
+            transcript("q", "x\n\nAssistant: a"),
+            transcript("q", "x\n\nAssistant: b"),
+            "ends_with_assistant",
+        ),
+    ],
+)
+def test_transcripts_that_do_not_fit(
+    tmp_path: Path, chosen: str, rejected: str, reason: str
+) -> None:
+    good = {"chosen": transcript("q", "yes"), "rejected": transcript("q", "no")}
+    path = write_rows(tmp_path, [good, {"chosen": chosen, "rejected": rejected}])
+    loaded = load(preference, path, max_rejected_share=0.5)
+    assert loaded.report["rejected"] == {reason: 1}
+
+
+@pytest.mark.parametrize(
+    ("turns", "said"),
+    [
+        ([{**U, "content": [{"type": "image_url", "image_url": {}}]}], "part of type 'image_url'"),
+        ([{**U, "content": [{"type": "text", "text": None}]}], "the content is null"),
+        ([{"role": "user", "value": "q"}], "has 'role' and no 'content'. It has: role, value"),
+        ([S], "holds no user turn"),
+        ([{**U, "content": " "}], "is empty, expected a prompt"),
+    ],
+)
+def test_what_is_wrong_with_a_turn_is_said(tmp_path: Path, turns: list[Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        load(sft, write_rows(tmp_path, [{"messages": [*turns, A]}]))
+
+
+def test_keys_of_turns_that_are_not_read_are_counted(tmp_path: Path) -> None:
+    turns = [U, {**A, "reasoning_content": "Let me see."}]
+    rows = [{"messages": turns}, {"messages": json.dumps(turns)}]
+    loaded = load(sft, write_rows(tmp_path, rows))
+    assert loaded.report["turn_keys_left_out"] == {"reasoning_content": 2}
+
+
+def test_a_list_of_an_earlier_run_goes_when_all_rows_are_good(tmp_path: Path) -> None:
+    rejected = tmp_path / "rejected.jsonl"
+    rejected.write_text("old")
+    load(sft, write_rows(tmp_path, [GOOD[sft]]), rejected_rows=rejected)
+    assert not rejected.exists()
+
+
+def test_huge_values_are_cut_in_the_list_only(tmp_path: Path) -> None:
+    row = {"prompt": "x" * 5000, "response": None}
+    path, rejected = write_rows(tmp_path, [GOOD[sft], row]), tmp_path / "rejected.jsonl"
+    load(sft, path, rejected_rows=rejected, max_rejected_share=0.5)
+    (line,) = listed(rejected)
+    assert line["values"]["prompt"] == "x" * 1000 + "... (5000 characters)"
+
+
+@pytest.mark.parametrize("adapter", [sft, prompts])
+@pytest.mark.parametrize(
+    ("turns", "said"),
+    [
+        ([U, A, A], r"two_final_answers: 2.*the last two turns are both assistant's.*Join them"),
+        ([{"messages": [U, A]}], "with the keys messages, expected .*write a row for each"),
+        ([[U, A]], "messages is a list of lists: write a row for each conversation"),
+        (str([U, A]), r"messages is a list as Python's str\(\) writes it: write it by json\.dumps"),
+        (
+            {"messages": [U, A]},
+            r"has messages: `columns: {messages: messages\.messages}` reaches it",
+        ),
+    ],
+)
+def test_a_conversation_in_another_form_gets_fitting_advice(
+    tmp_path: Path, adapter: Any, turns: Any, said: str
+) -> None:
+    with pytest.raises(DataError, match=f"(?s){said}"):
+        load(adapter, write_rows(tmp_path, [{"messages": turns}] * 2))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"prompt": bad', "unreadable"),
+        ('{"prompt": "\\ud83d", "chosen": "a", "rejected": "b"}', "unreadable"),
+        ('{"prompt": "q", "prompt": "p", "chosen": "a", "rejected": "b"}', "unreadable"),
+        (f'{{"prompt": "q", "chosen": "a", "rejected": "b", "meta": {"[" * 3000}', "unreadable"),
+        (
+            f'{{"prompt": "q", "chosen": "a", "rejected": "b", "margin": 1{"0" * 400}}}',
+            "not_a_number:margin",
+        ),
+    ],
+)
+def test_one_line_that_cannot_be_used_is_counted_like_any_bad_row(
+    tmp_path: Path, line: str, reason: str, capsys: Any
+) -> None:
+    margin = {"margin": 1} if "margin" in reason else {}
+    rows = [{"prompt": f"q{n}", "chosen": "a", "rejected": "b", **margin} for n in range(30)]
+    path = Path(write_rows(tmp_path, rows))
+    path.write_text(path.read_text(encoding="utf-8") + line + "\n", encoding="utf-8")
+    loaded = load(preference, str(path), rejected_rows=tmp_path / "rejected.jsonl")
+    assert loaded.report["dropped"] == {reason: 1}
+    assert (loaded.report["kept"], loaded.report["rows_read"]) == (30, 31)
+    assert f"{path}:31: " in listed(tmp_path / "rejected.jsonl")[0]["message"]
+    assert f"30 of 31 rows kept; left out: {reason}: 1" in capsys.readouterr().err
+    with pytest.raises(DataError, match="more than `max_rejected_share`"):
+        load(preference, str(path), max_rejected_share=0)
+
+
+def test_a_file_of_which_no_line_can_be_read_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": bad\n{"prompt": bad\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: is not valid JSON"):
+        load(sft, str(path))
+
+
+def test_what_is_left_out_is_said_with_counts(tmp_path: Path, capsys: Any) -> None:
+    path = write_rows(tmp_path, [GOOD[sft], {"prompt": "q", "response": ""}])
+    load(sft, path, max_rejected_share=0.5)
+    assert "1 of 2 rows kept; left out: empty_response: 1.\n" in capsys.readouterr().err
+    load(sft, path, max_rejected_share=0.5, rejected_rows=tmp_path / "bad.jsonl")
+    assert f"empty_response: 1; bad rows are in {tmp_path}/bad.jsonl" in capsys.readouterr().err
+    with pytest.raises(DataError, match=r"\(empty_response: 1\).* all in rejected_rows.jsonl"):
+        load(sft, path)
+
+
+@pytest.mark.parametrize("label", [1.0, "1.0"])
+def test_a_label_that_pandas_made_a_fraction(tmp_path: Path, label: Any) -> None:
+    row = {"prompt": "q", "response_0": "a", "response_1": "b", "better_response_id": label}
+    loaded = load(preference, write_rows(tmp_path, [row]))
+    assert loaded.dataset["train"][0]["chosen"] == [{"role": "assistant", "content": "b"}]
+    judged = load(sft, write_rows(tmp_path, [{**GOOD[sft], "label": label}]))
+    assert judged.report["kept"] == 1
+
+
+def test_an_empty_system_turn_is_no_system_prompt(tmp_path: Path) -> None:
+    rows = [
+        {"messages": [{"from": "system", "value": " "}, U, A]},
+        {"messages": [U, A], "system": " "},
+        {"messages": [{"role": None, "from": "human", "value": "user"}, A]},
+    ]
+    loaded = load(sft, write_rows(tmp_path, rows))
+    assert [row["prompt"] for row in loaded.dataset["train"]] == [[U]] * 3
+    rows = [{"messages": [U, A, {**S, "content": ""}, U, A]}]
+    with pytest.raises(DataError, match="system_in_the_middle: 1"):
+        load(sft, write_rows(tmp_path, rows))
+
+
+def test_an_answer_that_is_a_transcript_is_called_so(tmp_path: Path) -> None:
+    row = {"prompt": "q", "chosen": "a", "rejected": transcript("q", "a")}
+    with pytest.raises(DataError, match="field 'rejected': is a transcript, .*expected a text"):
+        load(preference, write_rows(tmp_path, [GOOD[preference], row]))
+
+
+good_rows = st.builds(
+    lambda prompt, chosen, extra: {"prompt": prompt, "chosen": chosen, "rejected": "no", **extra},
+    st.sampled_from(["q1", "q2", " Q2", "q3", "q4", "q5"]),
+    st.sampled_from(["a", "b", "A "]),
+    st.fixed_dictionaries({}, optional={"system": st.just("s"), "note": st.text(max_size=3)}),
+)
+spoilt = st.one_of(
+    st.tuples(good_rows, st.sampled_from(["prompt", "chosen", "rejected"])).map(
+        lambda pair: {key: value for key, value in pair[0].items() if key != pair[1]}
+    ),
+    st.tuples(
+        good_rows,
+        st.sampled_from(["prompt", "chosen", "rejected", "system"]),
+        st.sampled_from([5, True, "", [], {}, [U], "no"]),
+    ).map(lambda parts: {**parts[0], parts[1]: parts[2]}),
+)
+
+
+@given(
+    rows=st.lists(good_rows, min_size=2, max_size=12),
+    others=st.lists(spoilt, max_size=8),
+    order=st.randoms(use_true_random=False),
+    drop=st.sampled_from(["none", "exact", "normalised"]),
+    share=st.sampled_from([None, 0.3]),
+    cap=st.sampled_from([None, 4]),
+)
+@settings(max_examples=60, deadline=None)
+def test_nothing_is_silently_lost(
+    tmp_path_factory: Any,
+    rows: list[Any],
+    others: list[Any],
+    order: Any,
+    drop: str,
+    share: float | None,
+    cap: int | None,
+) -> None:
+    folder = tmp_path_factory.mktemp("lost")
+    every = [*rows, *others]
+    order.shuffle(every)
+    path, rejected = write_rows(folder, every), folder / "rejected.jsonl"
+    try:
+        loaded = load(
+            preference,
+            path,
+            schema="prompt_chosen_rejected",
+            test_rows=None if share else 0,
+            test_share=share,
+            max_train_rows=cap,
+            drop_duplicates=drop,
+            rejected_rows=rejected,
+            max_rejected_share=1.0,
+        )
+    except DataError as error:
+        if "cannot be held out" not in str(error):  # too few different prompts
+            raise
+        return
+    report = loaded.report
+    assert report["rows_read"] == len(every)
+    assert report["rows_read"] == report["kept"] + sum(report["dropped"].values())
+    assert report["kept"] == sum(map(len, loaded.dataset.values()))
+    lines = listed(rejected) if rejected.exists() else []
+    assert Counter(line["reason"] for line in lines) == report["rejected"]
+    assert all(every[line["row"] - 1] == line["values"] for line in lines)
+    bad = {line["row"] - 1 for line in lines}
+    good = [row for place, row in enumerate(every) if place not in bad]
+    contents = [
+        (row["prompt"][-1]["content"], row["chosen"][0]["content"])
+        for part in loaded.dataset.values()
+        for row in part
+    ]
+    asked = (row["prompt"] for row in good)
+    questions = [one if isinstance(one, str) else one[-1]["content"] for one in asked]
+    wanted = Counter(zip(questions, (row["chosen"] for row in good), strict=True))
+    assert not Counter(contents) - wanted, "nothing is made up"
+    if drop == "none" and cap is None:
+        assert Counter(contents) == wanted
+    assert len(good) >= len(rows)
+
+
+def test_a_chat_template_that_refuses_is_a_model_error(tmp_path: Path) -> None:
+    class Strict(WordTokenizer):
+        def apply_chat_template(self, *_: Any, **__: Any) -> str:
+            raise TemplateError("no system role")
+
+    with pytest.raises(ModelError, match="refuses a conversation of user: no system role"):
+        load(sft, write_rows(tmp_path, [GOOD[sft]]), tokenizer=Strict(True), max_tokens=9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["conversational", "text"])
+def test_trl_learns_the_response_and_nothing_else(tmp_path: Path, format: str) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import SFTConfig, SFTTrainer
+
+    folder = make_tiny_policy(tmp_path / "policy")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    row = {"prompt": [U, A, {"role": "user", "content": "again"}], "response": "the answer"}
+    loaded = load(sft, write_rows(tmp_path, [row]), tokenizer=tokenizer, format=format)
+    settings = SFTConfig(
+        output_dir=str(tmp_path / "out"), use_cpu=True, bf16=False, report_to="none", packing=False
+    )
+    trainer = SFTTrainer(
+        AutoModelForCausalLM.from_pretrained(folder),
+        settings,
+        train_dataset=loaded.dataset["train"],
+        processing_class=tokenizer,
+    )
+    ready = trainer.train_dataset[0]
+    pairs = zip(ready["input_ids"], ready["labels"], strict=True)
+    learnt = tokenizer.decode([token for token, label in pairs if label != -100])
+    assert "the answer" in learnt
+    assert "again" not in learnt
+    assert "again" in tokenizer.decode(ready["input_ids"])

@@ -1,0 +1,40 @@
+"""The kind of a row is that of the schemas which the adapters read."""
+
+import json
+from typing import Any
+
+import pytest
+
+from hf_rlhf.data import known_schemas, row_kind
+
+TURNS = [{"role": "user", "content": "Is it so?"}, {"role": "assistant", "content": "Yes."}]
+
+
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        ({"prompt": "a", "response": "b"}, "sft"),
+        ({"prompt": "a", "response": "b", "label": True}, "sft"),
+        ({"instruction": "a", "input": "", "output": "b"}, "sft"),
+        ({"messages": TURNS}, "sft"),
+        ({"messages": json.dumps(TURNS)}, "sft"),
+        ({"messages": TURNS[:1]}, "prompts"),
+        ({"messages": [TURNS]}, "unknown"),
+        ({"messages": []}, "unknown"),
+        ({"messages": "[cut"}, "unknown"),
+        ({"conversations": [{"from": "human"}, {"from": "gpt"}]}, "sft"),
+        ({"prompt": TURNS[:1]}, "prompts"),
+        ({"prompt": TURNS[:1], "response": "b"}, "sft"),
+        ({"prompt": "a", "response": None}, "prompts"),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, "preference"),
+        ({"chosen": TURNS, "rejected": TURNS}, "preference"),
+        (
+            {"prompt": "a", "response_0": "b", "response_1": "c", "safer_response_id": 0},
+            "preference",
+        ),
+        ({"text": "a"}, "unknown"),
+    ],
+)
+def test_kinds_of_rows(row: dict[str, Any], kind: str) -> None:
+    assert row_kind(row) == kind
+    assert kind in (*known_schemas(), "unknown")

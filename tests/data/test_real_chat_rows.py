@@ -1,0 +1,95 @@
+"""Real data: every row of the files that fit, and what is said of those that do not."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_rlhf.errors import DataError
+from tests.data.chat_adapters import preference, prompts, sft
+
+DATA = Path(
+    os.environ.get("HF_RLHF_DATA") or Path(__file__).resolve().parents[2] / "../shared/data"
+)
+pytestmark = [
+    pytest.mark.usefixtures("cache"),
+    pytest.mark.skipif(
+        not DATA.is_dir(), reason=f"the real data is not at {DATA} (set HF_RLHF_DATA)"
+    ),
+]
+HH = DATA / "hh_rlhf" / "harmless-base-test.jsonl.gz"
+
+
+class Tokenizer:
+    """As far as an adapter looks that measures nothing."""
+
+    chat_template = None
+
+
+def load(adapter: Any, name: str | Path, **arguments: Any) -> Any:
+    return adapter(str(DATA / name), **{"tokenizer": Tokenizer(), **arguments})
+
+
+def test_every_transcript_is_given_back_to_the_letter_or_listed(tmp_path: Path) -> None:
+    rejected = tmp_path / "rejected_rows.jsonl"
+    loaded = load(preference, HH, rejected_rows=rejected, test_rows=0)
+    with gzip.open(HH, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    lines = [json.loads(line) for line in rejected.read_text().splitlines()]
+    bad = {line["row"] - 1: line["reason"] for line in lines}
+    reasons = list(bad.values())
+    assert {reason: reasons.count(reason) for reason in set(reasons)} == {
+        "different_prompts": 5,
+        "empty_response": 4,
+        "role_order": 4,
+    }
+    found = loaded.dataset["train"].to_list()
+    good = [row for place, row in enumerate(rows) if place not in bad]
+    assert len(found) + len(bad) == len(rows) == 2312
+    for one, row in zip(found, good, strict=True):
+        for name in ("chosen", "rejected"):
+            assert one["prompt"] + one[name] == row[name]
+            assert "\n\nHuman:" not in one[name]
+            assert "\n\nAssistant:" not in one[name]
+
+
+def test_transcripts_keep_their_turns() -> None:
+    loaded = load(preference, HH, test_rows=0, tokenizer=type("Chat", (), {"chat_template": "x"})())
+    lengths = [len(prompt) for prompt in loaded.dataset["train"]["prompt"]]
+    assert max(lengths) > 5
+    assert all(length % 2 for length in lengths)
+
+
+def test_gsm8k_and_its_overlap_is_found() -> None:
+    loaded = load(sft, "gsm8k/train.jsonl")
+    assert (loaded.report["schema"], loaded.report["kept"]) == ("question_answer", 7473)
+    whole = load(prompts, "gsm8k")
+    assert whole.report["splits"] == {"train": 7473, "test": 1319}
+    # example_model_solutions.jsonl, which counts as training rows, holds the test questions.
+    assert whole.report["dropped"] == {"prompt_is_held_out": 1319}
+    assert {"answer", "ground_truth"} <= set(whole.dataset["train"].column_names)
+
+
+def test_prompts_inside_rollouts() -> None:
+    columns = {"prompt": "responses_create_params.input"}
+    loaded = load(prompts, "agent_rollouts", columns=columns)
+    assert (loaded.report["rows_read"], loaded.report["kept"]) == (10, 10)
+    kept = {name for part in loaded.dataset.values() for name in part.column_names}
+    assert "response" in kept  # with all that lies in it
+
+
+def test_pairs_of_turns_and_judged_responses() -> None:
+    pairs = load(preference, "preference_demos/dpo_en_demo.json")
+    assert (pairs.report["schema"], pairs.report["kept"]) == ("conversations_pair", 300)
+    judged = load(sft, "preference_demos/kto_en_demo.json")
+    assert (judged.report["kept"], judged.report["dropped"]) == (150, {"label_false": 150})
+    with pytest.raises(DataError, match="adapter `sft` would read these rows as messages_label"):
+        load(preference, "preference_demos/kto_en_demo.json")
+
+
+def test_tool_conversations_stop_and_say_why() -> None:
+    with pytest.raises(DataError, match=r"153 of 300 rows \(51.0%\) .*tool_turn: 153"):
+        load(sft, "preference_demos/glaive_toolcall_en_demo.json")

@@ -1,0 +1,103 @@
+"""Completions are saved as they come, and a killed evaluation resumes to the same ones."""
+
+import pytest
+
+from hf_rlhf.config.schema import EvaluationSpec
+from hf_rlhf.errors import ModelError, RunFolderError
+from hf_rlhf.evaluation import completions
+from hf_rlhf.evaluation.completions import Completions, SavedValues, reserve_folder
+from hf_rlhf.evaluation.generation import Completion
+
+PROMPTS = {name: [number] * (number + 1) for number, name in enumerate("abcdefgh")}
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """The batches that were generated: each completion depends on prompt, seed and batch."""
+    batches = []
+
+    def generate(model, tokenizer, prompts, spec, max_new_tokens, *, seed):
+        batches.append(len(prompts))
+        shift = seed + len(prompts) if spec.temperature else 0
+        return [Completion(f"{prompt[0]}", [prompt[0] + shift], False) for prompt in prompts]
+
+    monkeypatch.setattr(completions, "generate", generate)
+    return batches
+
+
+def answers(folder, temperature=0.0, prompts=PROMPTS):
+    spec = EvaluationSpec(temperature=temperature, batch_size=3, seed=7)
+    saved = Completions(folder, prompts, None, spec, 4)
+    saved.generate(None)
+    assert saved.missing() == []
+    return {item: (one.text, one.ids) for item, one in saved.read().items()}
+
+
+def test_what_is_saved_is_not_generated_again(tmp_path, batches):
+    first = answers(tmp_path)
+    assert list(first) == list(PROMPTS)
+    assert batches == [3, 3, 2]
+    assert answers(tmp_path) == first
+    fewer = {item: PROMPTS[item] for item in "bd"}
+    assert list(answers(tmp_path, prompts=fewer)) == ["b", "d"]
+    assert batches == [3, 3, 2]
+
+
+@pytest.mark.parametrize(("temperature", "again"), [(0.0, [2, 2]), (1.0, [3, 2])])
+def test_a_killed_evaluation_resumes_with_the_same_completions(
+    temperature, again, tmp_path, batches
+):
+    whole = answers(tmp_path, temperature)
+    path = tmp_path / "completions.jsonl"
+    content = path.read_bytes()
+    lines = content.splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:4]) + lines[4][:20])
+    batches.clear()
+    assert answers(tmp_path, temperature) == whole
+    assert batches == again
+    if not temperature:  # the time that a completion took is not the same
+        assert len(path.read_bytes().splitlines()) == len(lines)
+
+
+def test_a_damaged_line_is_named(tmp_path, batches):
+    answers(tmp_path)
+    path = tmp_path / "completions.jsonl"
+    path.write_text("{}\n" + path.read_text())
+    with pytest.raises(RunFolderError, match=r"completions.jsonl:1 cannot be read"):
+        answers(tmp_path)
+
+
+def test_several_processes_write_files_of_their_own(tmp_path):
+    values = SavedValues(tmp_path, "log", ["0", "1", "2"], 1)
+    values._append({"1": [1.5]}, 1)
+    values._append({"0": [0.5]}, 0)
+    assert values.read() == {"0": [0.5], "1": [1.5]}
+    assert values.missing() == ["2"]
+
+
+def test_a_batch_that_exceeds_the_memory_is_halved(tmp_path, monkeypatch):
+    import torch
+
+    sizes, room = [], 2
+
+    def generate(model, tokenizer, prompts, *_, **__):
+        sizes.append(len(prompts))
+        if len(prompts) > room:
+            raise torch.OutOfMemoryError
+        return [Completion("x", [1], False) for _ in prompts]
+
+    monkeypatch.setattr(completions, "generate", generate)
+    spec = EvaluationSpec(batch_size=5)
+    five = {item: PROMPTS[item] for item in "abcde"}
+    Completions(tmp_path / "a", five, None, spec, 4).generate(None)
+    assert sizes == [5, 2, 3, 1, 2]
+    room = 0
+    with pytest.raises(ModelError, match="a single prompt of 1 tokens"):
+        Completions(tmp_path / "b", five, None, spec, 4).generate(None)
+
+
+def test_a_folder_of_other_completions_is_refused_with_the_difference(tmp_path):
+    reserve_folder(tmp_path, {"seed": 1, "model": "x"})
+    reserve_folder(tmp_path, {"seed": 1, "model": "x"})
+    with pytest.raises(RunFolderError, match="- seed: 1 -> 2"):
+        reserve_folder(tmp_path, {"seed": 2, "model": "x"})

@@ -1,0 +1,179 @@
+"""What an evaluation measures, and what its intervals are over."""
+
+import json
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+from datasets import Dataset
+
+from hf_rlhf.config import EvaluationSpec
+from hf_rlhf.errors import BrokenPlugin, ModelError, RunFolderError
+from hf_rlhf.evaluation import held_out, measure_rows
+from hf_rlhf.evaluation.generation import generate
+from hf_rlhf.evaluation.results import Evaluation, paired_difference
+
+
+def rows(*values):
+    return [{"total": value} for value in values]
+
+
+def test_completions_of_one_prompt_count_as_one():
+    """Ten copies of two answers say no more than the two: the interval must not shrink."""
+    once = Evaluation(rows(0.0, 1.0)).means()["total"]
+    many = Evaluation(rows(*[0.0] * 10, *[1.0] * 10), completions_per_prompt=10).means()["total"]
+    assert many == once
+    assert many.n == 2
+
+
+def test_what_could_not_be_scored_leaves_the_mean_and_the_pairs():
+    before = Evaluation(rows(0.0, None, 0.5, 0.5))
+    after = Evaluation(rows(1.0, 1.0, None, 1.0))
+    assert before.means()["total"].n == 3
+    difference = paired_difference(before, after)["total"]
+    assert (difference.mean, difference.n) == (0.75, 2)
+
+
+def test_pairs_are_of_the_same_prompts():
+    before = Evaluation(rows(0.0, 0.2, 0.0, 0.2), completions_per_prompt=2)
+    after = Evaluation(rows(1.0, 1.2, 0.0, 0.2), completions_per_prompt=2)
+    difference = paired_difference(before, after)["total"]
+    assert (difference.mean, difference.n) == (0.5, 2)
+    with pytest.raises(RunFolderError, match="4 completions cannot be paired with one of 2"):
+        paired_difference(before, Evaluation(rows(0.0, 1.0)))
+
+
+def test_what_a_trainer_measures_is_one_row_of_finite_numbers_for_each():
+    def measured(of_row):
+        return measure_rows([0, 1, 2], lambda rows: of_row(rows), batch_size=2).rows
+
+    assert measured(lambda rows: [{"loss": None if row else 2.0} for row in rows]) == [
+        {"loss": 2.0},
+        {"loss": None},
+        {"loss": None},
+    ]
+    with pytest.raises(BrokenPlugin, match="measured 1 of 2 rows"):
+        measured(lambda rows: [{"loss": 1.0}])
+    with pytest.raises(BrokenPlugin, match="the metrics row0 or row2"):
+        measured(lambda rows: [{f"row{rows[0]}": 1.0}] * len(rows))
+    with pytest.raises(ModelError, match=r"loss came out as NaN or infinite \(2 times\)"):
+        measured(lambda rows: [{"loss": float("nan")}] * len(rows))
+
+
+def test_a_run_that_goes_on_does_not_merge_again_where_its_trainer_measures_nothing(
+    tmp_path, monkeypatch
+):
+    """PPO measures held-out rows itself only where it has a learned reward."""
+    begun = []
+
+    @contextmanager
+    def start(run, say):
+        begun.append(run.folder)
+        yield "model", {}
+
+    monkeypatch.setattr(held_out, "_start", start)
+    monkeypatch.setattr(held_out, "_text", lambda *_: Evaluation(rows(1.0)))
+    run = SimpleNamespace(
+        folder=tmp_path,
+        task="text-generation",
+        reward=object(),
+        spec=SimpleNamespace(evaluation=EvaluationSpec(), plugin="ppo"),
+        trainer_class=SimpleNamespace(held_out=lambda *_: None),
+        dataset={"test": Dataset.from_list([{"prompt": "a"}])},
+    )
+    lines = []
+    first, again = (held_out.measure_before(run, lines.append) for _ in range(2))
+    assert begun == [tmp_path]
+    assert first.means() == again.means() == Evaluation(rows(1.0)).means()
+    # What was measured on other rows is no pair of what will be measured on these.
+    run.dataset = {"test": Dataset.from_list([{"prompt": "b"}])}
+    other = held_out.measure_before(run, lines.append)
+    assert begun == [tmp_path] * 2
+    assert "before.json was measured on other rows than 'test': ignored" in "".join(lines)
+    with pytest.raises(RunFolderError, match="rows differ"):
+        other.since(first)
+
+
+def test_a_metric_that_no_held_out_row_has_is_told(tmp_path, monkeypatch):
+    found = Evaluation([{"total": None, "words": 1.0}, {"total": None, "words": None}])
+    assert found.without_values() == ["total"]
+    monkeypatch.setattr(held_out, "_text", lambda *_: found)
+    run = SimpleNamespace(
+        folder=tmp_path,
+        task="text-generation",
+        reward=object(),
+        dataset={"test": Dataset.from_dict({"prompt": ["a", "b"]})},
+        spec=SimpleNamespace(evaluation=EvaluationSpec(), plugin="grpo"),
+        trainer_class=SimpleNamespace(),
+    )
+    said = []
+    held_out.measure(run, "after", "model", {}, said.append)
+    assert said[-1] == "note: no row of 'test' has a value for total"
+
+
+def test_it_is_read_back_as_it_was_saved_but_for_secrets(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_SECRET", "canary-in-a-completion")
+    samples = [{"completion": "It is canary-in-a-completion."}]
+    saved = Evaluation(rows(0.0, None), samples, 2)
+    saved.save(tmp_path / "before.json")
+    read = Evaluation.load(tmp_path / "before.json")
+    assert (read.rows, read.completions_per_prompt) == (saved.rows, 2)
+    assert "canary" not in (tmp_path / "before.json").read_text()
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", json.dumps({"rows": []})])
+def test_another_file_in_its_place_is_named(tmp_path, content):
+    path = tmp_path / "before.json"
+    path.write_text(content)
+    with pytest.raises(RunFolderError, match=r"before.json is not a saved evaluation .*Delete it"):
+        Evaluation.load(path)
+
+
+class Tokenizer:
+    """One token for each character, as far as generating goes."""
+
+    eos_token_id, pad_token_id = 0, 1
+
+    def decode(self, tokens, skip_special_tokens):
+        return "".join(chr(96 + token) for token in tokens if token > 1)
+
+
+class Policy:
+    """Gives fixed tokens and remembers how it was asked."""
+
+    device = "cpu"
+    generation_config = SimpleNamespace(eos_token_id=[7])
+
+    def generate(self, input_ids, **asked):
+        import torch
+
+        self.asked, self.used = asked, self.generation_config
+        return torch.cat([input_ids, torch.tensor([[2, 0, 1], [3, 7, 1], [4, 4, 4]])], dim=1)
+
+
+def test_an_answer_ends_at_any_of_the_models_end_tokens_and_one_without_is_truncated():
+    policy = Policy()
+    spec = EvaluationSpec(temperature=0.7)
+    found = generate(policy, Tokenizer(), [[5]] * 3, spec, 3, seed=0)
+    assert [(one.text, one.truncated) for one in found] == [
+        ("b", False),
+        ("cg", False),
+        ("ddd", True),
+    ]
+    assert [list(one.ids) for one in found] == [[2, 0], [3, 7], [4, 4, 4]]
+    # Each process has its own rows; under ZeRO-3 the default is to keep in step with the others.
+    assert policy.asked["synced_gpus"] is False
+    assert (policy.used.do_sample, policy.used.temperature) == (True, 0.7)
+
+
+def test_settings_saved_with_a_model_change_nothing_of_what_is_sampled(tiny_policy):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
+    spec = EvaluationSpec(temperature=1.0)
+    plain = generate(model, tokenizer, [[5, 6]] * 4, spec, 12, seed=0)
+    model.generation_config.repetition_penalty = 50.0
+    model.generation_config.suppress_tokens = list(plain[0].ids)
+    assert generate(model, tokenizer, [[5, 6]] * 4, spec, 12, seed=0) == plain
+    assert model.generation_config.repetition_penalty == 50.0
