@@ -73,7 +73,7 @@ def theirs(folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, No
     from hf_rlhf.models.locate import resolve_model_path
     from hf_rlhf.rewards.judges.lexical import LexicalJudge
     from hf_rlhf_refiner import monitors, rewards
-    from hf_rlhf_refiner.tiny.world import tiny_world
+    from hf_rlhf_worlds.towns import tiny_world
 
     _clock(out)
     yield

@@ -15,8 +15,8 @@ from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.samples import step_rows
 from hf_rlhf_traces.summaries.extractive import Extractive
 from hf_rlhf_traces.summaries.summary import are_verbatim, render
-from hf_rlhf_traces.world.facts import World
-from hf_rlhf_traces.world.traces import Recipe, traces
+from hf_rlhf_traces.synthetic import synthetic_traces
+from hf_rlhf_worlds.multihop import Recipe, World
 
 SHAPES = (
     (Recipe(seed=1), 1000),
@@ -30,7 +30,7 @@ SHAPES = (
 def measure(recipe: Recipe, count: int) -> tuple[str, ...]:
     """Return a row of the table."""
     form, world = Format(), World(recipe.seed)
-    rows = [row for one in traces(recipe, count) for row in step_rows(one, form)[0]]
+    rows = [row for one in synthetic_traces(recipe, count) for row in step_rows(one, form)[0]]
     summariser = Extractive(form)
     began = process_time()
     made = [summariser.summarise(row) for row in rows]

@@ -7,9 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.storage.files import atomic_write_json
-from hf_rlhf_classic.worlds import arithmetic as sums
-from hf_rlhf_classic.worlds import tastes as orders
+from hf_rlhf.storage import atomic_write_json
+from hf_rlhf_worlds import arithmetic as sums
+from hf_rlhf_worlds import tastes as orders
 
 ROWS = 200
 SAMPLES = 8

@@ -4,8 +4,6 @@ import argparse
 import os
 from pathlib import Path
 
-from hf_rlhf.testing.small_models import small_llama
-
 _TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -19,8 +17,9 @@ def make_tiny_policy(folder: str | os.PathLike[str], *, seed: int = 0) -> Path:
     It has a chat template, a pad token and room for 512 tokens; any text can be tokenized, one
     byte to a token. It knows nothing: it is for testing what surrounds a model.
     """
+    import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: number for number, token in enumerate((*_SPECIAL, *alphabet))}
@@ -32,7 +31,24 @@ def make_tiny_policy(folder: str | os.PathLike[str], *, seed: int = 0) -> Path:
         tokenizer_object=tokenizer, pad_token=_SPECIAL[0], eos_token=_SPECIAL[1]
     )
     fast.chat_template = _TEMPLATE
-    model = small_llama(fast, seed=seed, hidden=32, layers=2, positions=512, bos_token_id=1)
+    config = LlamaConfig(
+        vocab_size=len(fast),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        pad_token_id=fast.pad_token_id,
+        eos_token_id=fast.eos_token_id,
+        bos_token_id=1,
+    )
+    # Torch's own random numbers are left as they were.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config)
     model.save_pretrained(folder)
     fast.save_pretrained(folder)
     return Path(folder)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from hf_rlhf import train
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.storage.record import load_record
-from hf_rlhf_classic.worlds.tastes import KnownUtility
+from hf_rlhf_worlds.tastes import KnownUtility
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

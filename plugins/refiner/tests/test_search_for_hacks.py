@@ -13,7 +13,7 @@ import pytest
 from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf_refiner.answer import parse_answer
 from hf_rlhf_refiner.rewards import RefinerReward
-from hf_rlhf_refiner.tiny.world import VALUES, render, stream
+from hf_rlhf_worlds.towns import VALUES, render, stream
 
 POPULATION, KEPT, GENERATIONS = 24, 8, 6
 
@@ -40,7 +40,7 @@ def facts_told(problem, answer):
 
 def sentence(rng, problem):
     fact, other = (rng.choice(problem.snippets)[1] for _ in range(2))
-    told, town, asked = fact.sentence[:-1], problem.entity, rng.choice(problem.asked)
+    told, town, asked = fact.sentence[:-1], problem.entity, rng.choice(problem.wanted)
     value = rng.choice(VALUES[asked])
     guesses = " ".join(rng.sample(VALUES[asked], 4))
     return rng.choice(

@@ -8,10 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf_refiner.answer import parse_answer
-from hf_rlhf_refiner.tiny.build_policy import ARCHITECTURE, NO_FLAWS, Flaws, WarmStart, exact_share
-from hf_rlhf_refiner.tiny.induction import CARRIED, plant_induction
-from hf_rlhf_refiner.tiny.tokenizer import ROLES, TAGS, world_words
-from hf_rlhf_refiner.tiny.world import draw, stream
+from hf_rlhf_worlds.recipes.induction import CARRIED
+from hf_rlhf_worlds.recipes.refiner import (
+    NO_FLAWS,
+    ROLES,
+    TAGS,
+    Flaws,
+    build,
+    exact_share,
+    untrained,
+)
+from hf_rlhf_worlds.towns import ENTITIES, IDS, VALUES, draw, stream
 
 POLICY = Path(str(files("hf_rlhf_refiner"))) / "tiny_policy"
 
@@ -28,6 +35,12 @@ def policy():
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(POLICY)
+
+
+def world_words():
+    """Every piece of a problem that should be one token, as it is spelt there."""
+    spaced = [*ENTITIES, *VALUES, *(value for values in VALUES.values() for value in values)]
+    return [*(f" {word}" for word in spaced), *IDS, "The", " of", " is", ".", ">"]
 
 
 def test_every_word_of_the_world_is_one_token(tokenizer):
@@ -133,16 +146,12 @@ def ids(problem):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_start_carries_from_the_offsets_that_a_lookup_needs(seed):
+def test_the_start_carries_from_the_offsets_that_a_lookup_needs(seed, tokenizer):
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(
-        Qwen3Config(vocab_size=64, attn_implementation="eager", **ARCHITECTURE)
-    )
-    plant_induction(model)
-    row = torch.randint(0, 64, (1, 40))
+    model = untrained(tokenizer, seed)
+    model.set_attn_implementation("eager")
+    row = torch.randint(0, len(tokenizer), (1, 40))
     attention = model(row, output_attentions=True).attentions[0][0]
     for head, offset in enumerate(CARRIED):
         looked_at = attention[head, offset:].argmax(dim=-1)
@@ -151,18 +160,10 @@ def test_the_start_carries_from_the_offsets_that_a_lookup_needs(seed):
 
 @pytest.mark.slow
 def test_the_recipe_is_deterministic(tmp_path):
-    import torch
-
-    def made():
-        start = WarmStart(seed=0)
-        start.learn_to_copy(steps=3, enough=0.0)
-        start.learn_to_cite(steps=3, enough=0.0)
-        start.learn_problems(steps=3, flaws=Flaws(), learning_rate=1e-3)
-        return start
-
-    first, second = made(), made()
-    pairs = zip(first.model.parameters(), second.model.parameters(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
-    first.save(tmp_path)
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        build(folder, steps=(3, 3, 3, 3))
+    first, second = ((folder / "model.safetensors").read_bytes() for folder in folders)
+    assert first == second
     shipped = (POLICY / "tokenizer_config.json").read_text()
-    assert (tmp_path / "tokenizer_config.json").read_text() == shipped
+    assert (folders[0] / "tokenizer_config.json").read_text() == shipped

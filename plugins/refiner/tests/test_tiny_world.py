@@ -10,7 +10,7 @@ from hf_rlhf.contracts import Question
 from hf_rlhf.errors import DataError
 from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf_refiner.answer import parse_answer, parse_sources
-from hf_rlhf_refiner.tiny.world import draw, render, stream, tiny_world
+from hf_rlhf_worlds.towns import draw, render, stream, tiny_world
 
 shapes = st.integers(1, 5).flatmap(
     lambda facts: st.fixed_dictionaries(
@@ -29,10 +29,10 @@ def test_a_problem_has_what_its_shape_says(seed, shape):
     problem = draw(random.Random(seed), **shape)
     own = [fact for _, fact in problem.snippets if problem.owns(fact)]
     assert len(own) == shape["facts"]
-    assert len(problem.asked) == len(problem.facts) == shape["asked"]
+    assert len(problem.wanted) == len(problem.facts) == shape["asked"]
     assert len(problem.snippets) == shape["facts"] + shape["others"]
     assert len({i for i, _ in problem.snippets}) == len(problem.snippets)
-    assert [fact.attribute for _, fact in problem.facts] == list(problem.asked)
+    assert [fact.attribute for _, fact in problem.facts] == list(problem.wanted)
     texts = [source["text"] for source in parse_sources(problem.tool_output)]
     assert texts == [fact.sentence for _, fact in problem.snippets]
 

@@ -1,7 +1,7 @@
 """A terminal chat that switches roles with `/role NAME`."""
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from hf_rlhf.errors import ConfigError, HfRlhfError
 from hf_rlhf_roles.engine import Engine, Sampling
@@ -12,89 +12,70 @@ HELP = (
 )
 
 
-class Say(Protocol):
-    """Prints at once."""
-
-    def __call__(self, text: str, end: str = "\n") -> None:
-        """Print a text and what ends it."""
-        ...
-
-
 def chat(engine: Engine, role: str, sampling: Sampling, lines: Iterable[str], out: TextIO) -> None:
-    """Talk until the lines end or `/quit`. Each role remembers its own conversation."""
-    talks: dict[str, list[dict[str, str]]] = {}
-    engine.role(role)
-
-    def say(text: str, end: str = "\n") -> None:
-        out.write(text + end)
-        out.flush()
-
-    say(f"{role}: {engine.role(role).title}. {HELP}\n{role}> ", end="")
-    for said in _turns(lines):
-        if said == "/quit":
-            return
-        if said.startswith("/"):
-            role = _command(engine, said, role, talks, say)
-        elif said:
-            _answer(engine, role, sampling, talks.setdefault(role, []), said, say)
-        say(f"{role}> ", end="")
+    """Talk until the lines end or `/quit`. Each role has a conversation of its own."""
+    _Chat(engine, role, sampling, out).run(lines)
 
 
-def _answer(
-    engine: Engine,
-    role: str,
-    sampling: Sampling,
-    talk: list[dict[str, str]],
-    said: str,
-    say: Say,
-) -> None:
-    talk.append({"role": "user", "content": said})
-    try:
-        reply, pieces = engine.stream(role, talk, sampling)
-        for piece in pieces:
-            say(piece, end="")
-        say("" if reply.finish_reason == "stop" else " ... (cut)")
-        talk.append({"role": "assistant", "content": reply.text})
-    except HfRlhfError as error:
-        talk.pop()
-        say(f"error: {error}")
+class _Chat:
+    """The conversations with the roles of an engine, and the role that is on."""
 
+    def __init__(self, engine: Engine, role: str, sampling: Sampling, out: TextIO) -> None:
+        self.engine, self.role, self.sampling, self.out = engine, role, sampling, out
+        self.conversations: dict[str, list[dict[str, str]]] = {}
 
-def _command(
-    engine: Engine,
-    said: str,
-    role: str,
-    talks: dict[str, list[dict[str, str]]],
-    say: Say,
-) -> str:
-    """Do one command and return the role to go on with."""
-    word, _, rest = said.partition(" ")
-    if word == "/role":
+    def run(self, lines: Iterable[str]) -> None:
+        self._print(f"{self.role}: {self.engine.role(self.role).title}. {HELP}\n{self.role}> ")
+        for text in _turns(lines):
+            if text == "/quit":
+                return
+            if text.startswith("/"):
+                self._command(*text.partition(" ")[::2])
+            elif text:
+                self._answer(text)
+            self._print(f"{self.role}> ")
+
+    def _print(self, text: str) -> None:
+        self.out.write(text)
+        self.out.flush()
+
+    def _answer(self, text: str) -> None:
+        turns = self.conversations.setdefault(self.role, [])
+        turns.append({"role": "user", "content": text})
         try:
-            engine.role(rest.strip())
-            return rest.strip()
-        except ConfigError as error:
-            say("error: " + "; ".join(map(str, error.problems)))
-    elif word == "/roles":
-        for name, one in engine.roles.items():
-            say(f"{'*' if name == role else ' '} {name}: {one.description}")
-    elif word == "/reset":
-        talks.pop(role, None)
-    else:
-        say(HELP)
-    return role
+            reply = self.engine.reply(self.role, turns, self.sampling, on_text=self._print)
+        except HfRlhfError as error:
+            turns.pop()
+            self._print(f"error: {error}\n")
+            return
+        self._print("\n" if reply.finish_reason == "stop" else " ... (cut)\n")
+        turns.append({"role": "assistant", "content": reply.text})
+
+    def _command(self, word: str, rest: str) -> None:
+        if word == "/role":
+            try:
+                self.role = self.engine.role(rest.strip()).name
+            except ConfigError as error:
+                self._print(f"error: {'; '.join(map(str, error.problems))}\n")
+        elif word == "/roles":
+            for name, role in self.engine.roles.items():
+                self._print(f"{'*' if name == self.role else ' '} {name}: {role.description}\n")
+        elif word == "/reset":
+            self.conversations.pop(self.role, None)
+        else:
+            self._print(f"{HELP}\n")
 
 
 def _turns(lines: Iterable[str]) -> Iterator[str]:
     """Yield what was entered: a line, or the lines between <<< and >>>."""
     block: list[str] | None = None
     for line in lines:
-        said = line.strip()
-        if block is None and said == "<<<":
+        text = line.strip()
+        if block is None and text == "<<<":
             block = []
         elif block is None:
-            yield said
-        elif said == ">>>":
+            yield text
+        elif text == ">>>":
             yield "\n".join(block)
             block = None
         else:

@@ -27,7 +27,7 @@ from hf_rlhf.hub import (
     secrets_in_use,
 )
 from hf_rlhf.models import read_header
-from hf_rlhf_roles.guard import base_folder, seal_folder
+from hf_rlhf_roles.guard import base_folder
 from hf_rlhf_roles.ledger import Ledger
 from hf_rlhf_roles.options import verb_parser
 from hf_rlhf_roles.role import Role
@@ -51,35 +51,42 @@ class Member:
     apart: bool
     """Whether no step of another role was trained on rows of this one's steps."""
 
+    @property
+    def purpose(self) -> str:
+        """What it does, as a cell of a Markdown table."""
+        if self.makes == "reward":
+            return f"Scores answers of `{self.role.name}`: its reward model."
+        return " ".join(self.role.description.split()).replace("|", "\\|")
+
 
 def members(workspace: Workspace, ledger: Ledger, prefix: str) -> list[Member]:
     """Return the adapters in use, in the order of the workspace's roles."""
-    found = []
+    members_in_use, in_use = [], ledger.in_use()
     for name in workspace.roles:
         for makes in ("policy", "reward"):
-            key = ledger.current.get(str(workspace.adapter(name, makes)))
+            key = in_use.get(str(workspace.adapter(name, makes)))
             if key is None:
                 continue
-            entry = ledger.steps[key]
-            shown = name if makes == "policy" else f"{name}_{makes}"
+            entry = ledger.entries()[key]["result"]
+            label = name if makes == "policy" else f"{name}_{makes}"
             header = read_header(workspace.folder / entry["adapter"] / "adapter_model.safetensors")
-            count = sum(_size(one.shape) for one in header.values())
-            repo_id = f"{prefix}-{shown.replace('_', '-')}"
+            count = sum(_size(tensor.shape) for tensor in header.values())
+            repo_id = f"{prefix}-{label.replace('_', '-')}"
             role, stage = workspace.role(name), key.split("/")[1]
             member = Member(
-                shown, role, stage, makes, entry["run"], repo_id, count, _apart(ledger, name)
+                label, role, stage, makes, entry["run"], repo_id, count, _apart(ledger, name)
             )
-            found.append(member)
-    if not found:
+            members_in_use.append(member)
+    if not members_in_use:
         raise PublishError(
             "No role is trained, so there is nothing to push: hf-rlhf roles train --all."
         )
-    return found
+    return members_in_use
 
 
 def _apart(ledger: Ledger, role: str) -> bool:
-    for key, entry in ledger.steps.items():
-        shared = entry["shared_data"]
+    for key, entry in ledger.entries().items():
+        shared = entry["result"]["shared_data"]
         if shared and (key.startswith(f"{role}/") or any(k.startswith(f"{role}/") for k in shared)):
             return False
     return True
@@ -87,13 +94,13 @@ def _apart(ledger: Ledger, role: str) -> bool:
 
 def _size(shape: Sequence[int]) -> int:
     count = 1
-    for one in shape:
-        count *= one
+    for length in shape:
+        count *= length
     return count
 
 
 def index_card(
-    found: Sequence[Member],
+    members: Sequence[Member],
     repo_id: str,
     base: str,
     revision: str | None,
@@ -101,101 +108,49 @@ def index_card(
     endpoint: str,
 ) -> str:
     """Return the index's README: what there is, how to load it together, what memory it takes."""
-    policies = [one for one in found if one.makes == "policy"]
-    head = (
-        "---\n"
-        f"base_model: {base}\nlibrary_name: peft\n"
-        f"tags: [{TAG}, roles, lora, {COLLECTION}]\n---\n\n"
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("hf_rlhf_roles", package_path="")
+    environment = Environment(
+        loader=loader, undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True
     )
-    rows = "".join(
-        f"| `{one.name}` | [{one.repo_id}]({endpoint}/{one.repo_id}) | {one.stage} | "
-        f"{one.parameters:,} | {_does(one)} |\n"
-        for one in found
-    )
-    at = f", revision={revision!r}" if revision else ""
-    first, *rest = policies or found
-    shown = policies[-1].name if policies else first.name
-    loads = "".join(
-        f'model.load_adapter("{one.repo_id}", adapter_name="{one.name}")\n' for one in rest
-    )
-    apart = "".join(
-        f"\n`{one.name}` is isolated: the rows it was trained on were used for no other role.\n"
-        for one in policies
-        if one.role.isolated and one.apart
-    )
-    adapters = sum(one.parameters for one in found)
-    return (
-        f"{head}# {repo_id.rpartition('/')[2]}: roles on one base\n\n"
-        f"One base model, [{base}]({endpoint}/{base}), and one LoRA adapter for each "
-        "role. Load the base once and switch.\n\n"
-        "| adapter | repository | last stage | parameters | what it does |\n|---|---|---|---|---|\n"
-        f"{rows}{apart}\n"
-        "## Load them together\n\n```python\n"
-        "from peft import PeftModel\n"
-        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        f'base = "{base}"\n'
-        f"tokenizer = AutoTokenizer.from_pretrained(base{at})\n"
-        f"model = AutoModelForCausalLM.from_pretrained(base{at})\n"
-        f'model = PeftModel.from_pretrained(model, "{first.repo_id}", '
-        f'adapter_name="{first.name}")\n'
-        f'{loads}model.set_adapter("{shown}")\n```\n\n'
-        "Each role expects its system prompt, which is in `roles.json`:\n\n```python\n"
-        "import json\n\nfrom huggingface_hub import hf_hub_download\n\n"
-        f'with open(hf_hub_download("{repo_id}", "{INDEX}")) as file:\n'
-        '    roles = json.load(file)["roles"]\n'
-        f'system = roles["{shown}"]["system"]\n'
-        'messages = [{"role": "system", "content": system}, {"role": "user", "content": "..."}]\n'
-        f"```\n\n{_reward_note(found, at)}"
-        "## Memory\n\n"
-        "| | parameters |\n|---|---|\n"
-        f"| base | {base_parameters:,} |\n"
-        f"| all {len(found)} adapters | {adapters:,} |\n"
-        f"| one base with all adapters | {base_parameters + adapters:,} |\n"
-        f"| as {len(found)} merged models | {len(found) * base_parameters:,} |\n"
+    policies = [member for member in members if member.makes == "policy"]
+    return environment.get_template("index_card.md.jinja").render(
+        members=members,
+        policies=policies or members,
+        isolated=[member for member in policies if member.role.isolated and member.apart],
+        scorers=[member for member in members if member.makes == "reward"],
+        title=repo_id.rpartition("/")[2],
+        repo_id=repo_id,
+        base=base,
+        revision=f", revision={revision!r}" if revision else "",
+        base_parameters=base_parameters,
+        adapters=sum(member.parameters for member in members),
+        endpoint=endpoint,
+        tags=(TAG, "roles", "lora", COLLECTION),
     )
 
 
-def _reward_note(found: Sequence[Member], at: str) -> str:
-    scoring = [one for one in found if one.makes == "reward"]
-    if not scoring:
-        return ""
-    names = " or ".join(f"`{one.name}`" for one in scoring)
-    return (
-        f"To score by {names}, load the base with a score head, which the adapter brings:\n\n"
-        "```python\nfrom transformers import AutoModelForSequenceClassification\n\n"
-        f"scorer = AutoModelForSequenceClassification.from_pretrained(base{at}, num_labels=1)\n"
-        "# The score is read off the last token that is not padding.\n"
-        "scorer.config.pad_token_id = tokenizer.pad_token_id\n"
-        f'scorer = PeftModel.from_pretrained(scorer, "{scoring[0].repo_id}")\n```\n\n'
-    )
-
-
-def _does(one: Member) -> str:
-    if one.makes == "reward":
-        return f"Scores answers of `{one.role.name}`: its reward model."
-    return " ".join(one.role.description.split()).replace("|", "\\|")
-
-
-def index_bundle(workspace: Workspace, card: str, found: Sequence[Member], base: str) -> Bundle:
+def index_bundle(workspace: Workspace, card: str, members: Sequence[Member], base: str) -> Bundle:
     """Return the files of the index repository."""
     if problems := validate_card(card):
         raise PublishError("The index card does not fit the Hub's rules: " + "; ".join(problems))
     bundle = Bundle(workspace.folder)
     bundle.add_text(CARD, card)
-    told = {
-        one.name: {
-            "repo_id": one.repo_id,
-            "role": one.role.name,
-            "stage": one.stage,
-            "makes": one.makes,
-            "parameters": one.parameters,
-            "description": one.role.description,
-            "system": one.role.system,
-            "isolated": one.role.isolated,
+    roles = {
+        member.name: {
+            "repo_id": member.repo_id,
+            "role": member.role.name,
+            "stage": member.stage,
+            "makes": member.makes,
+            "parameters": member.parameters,
+            "description": member.role.description,
+            "system": member.role.system,
+            "isolated": member.role.isolated,
         }
-        for one in found
+        for member in members
     }
-    bundle.add_text(INDEX, as_text({"base": base, "roles": told, "files": bundle.manifest()}))
+    bundle.add_text(INDEX, as_text({"base": base, "roles": roles, "files": bundle.manifest()}))
     return bundle
 
 
@@ -206,32 +161,32 @@ def push_index(
     repo_id = hub.writable_repo(repo_id)
     bundle.check(secrets_in_use(hub))
     hub.prepare_repo(repo_id, "main", private=private, gated=None)
-    found = hub.state(repo_id, "main")
-    if found is None:
+    state = hub.state(repo_id, "main")
+    if state is None:
         raise PublishError(f"{repo_id} has no branch main.")
-    _refuse_foreign(hub, repo_id, found, bundle, overwrite=overwrite)
-    return push(hub, repo_id, "main", bundle, found=found, message="Index of roles").commit
+    _refuse_foreign(hub, repo_id, state, bundle, overwrite=overwrite)
+    return push(hub, repo_id, "main", bundle, found=state, message="Index of roles").commit
 
 
 def _refuse_foreign(
-    hub: Hub, repo_id: str, found: RemoteState, bundle: Bundle, *, overwrite: bool
+    hub: Hub, repo_id: str, state: RemoteState, bundle: Bundle, *, overwrite: bool
 ) -> None:
-    lacking = set(found.lacks(bundle))
-    in_the_way = {path for path in bundle.files if path in found.files and path in lacking}
+    lacking = set(state.lacks(bundle))
+    in_the_way = {path for path in bundle.files if path in state.files and path in lacking}
     own: dict[str, Any] = {}
-    if INDEX in found.files:
+    if INDEX in state.files:
         try:
-            own = dict(json.loads(hub.read(repo_id, INDEX, found))["files"])
+            own = dict(json.loads(hub.read(repo_id, INDEX, state))["files"])
         except (ValueError, KeyError, TypeError):
             own = {}
     mine = {
         path
         for path, stated in own.items()
-        if path in found.files and found.files[path].holds(stated["sha256"], stated["git"])
+        if path in state.files and state.files[path].holds(stated["sha256"], stated["git"])
     }
     # roles.json lists the others, and stands or falls with them.
     mine |= {INDEX} if mine == set(own) and own else set()
-    others = set(found.files) - mine - set(NOT_CONTENT) if not own else set()
+    others = set(state.files) - mine - set(NOT_CONTENT) if not own else set()
     foreign = (in_the_way - mine) | others
     if foreign and not overwrite:
         raise PublishError(
@@ -246,7 +201,7 @@ def push_main(argv: Sequence[str]) -> int:
     parser = verb_parser(
         "push",
         "Push each role's adapter to PREFIX-ROLE (with - where its name has _), and an index of "
-        "them to PREFIX. It can be repeated: what is there already makes no commit.",
+        "them to PREFIX. It can be repeated: what has not changed makes no commit.",
     )
     parser.add_argument("--prefix", required=True, metavar="YOU/NAME")
     parser.add_argument(
@@ -260,7 +215,7 @@ def push_main(argv: Sequence[str]) -> int:
     parser.add_argument("--dry_run", action="store_true", help="print the index card, push nothing")
     chosen = parser.parse_args(argv)
     workspace = read_workspace(chosen.workspace)
-    ledger = Ledger.of(workspace)
+    ledger = Ledger(workspace)
     hub = connect()
     again = f"hf-rlhf roles push {shlex.join(argv)}"
     with or_finish(hub, chosen.prefix, again):
@@ -268,46 +223,46 @@ def push_main(argv: Sequence[str]) -> int:
     for name in chosen.role:
         workspace.role(name)
         workspace.trained(name)
-    found = members(workspace, ledger, prefix)
+    trained = members(workspace, ledger, prefix)
     base = chosen.base_model or workspace.base_on_hub or _hub_base(workspace)
     header = [read_header(path) for path in base_folder(workspace).glob("*.safetensors")]
-    count = sum(_size(one.shape) for file in header for one in file.values())
-    card = index_card(found, prefix, base, workspace.base_revision, count, hub.endpoint)
+    count = sum(_size(tensor.shape) for file in header for tensor in file.values())
+    card = index_card(trained, prefix, base, workspace.base_revision, count, hub.endpoint)
     if chosen.dry_run:
         print(card)
         return 0
-    wanted = [one for one in found if not chosen.role or one.role.name in chosen.role]
-    _check_sealed(workspace, ledger, wanted)
-    for one in wanted:
-        done = _publish(workspace, one, base, chosen)
+    wanted = [member for member in trained if not chosen.role or member.role.name in chosen.role]
+    _check_unchanged(ledger, wanted)
+    for member in wanted:
+        done = _publish(workspace, member, base, chosen)
         new = f"{done.new_commits} new commit{'s' * (done.new_commits != 1)}"
-        print(f"{one.name}: {done.url} ({new})", flush=True)
+        print(f"{member.name}: {done.url} ({new})", flush=True)
     if chosen.role:
         return 0
-    bundle = index_bundle(workspace, card, found, base)
+    bundle = index_bundle(workspace, card, trained, base)
     with or_finish(hub, prefix, again):
         commit = push_index(hub, prefix, bundle, private=chosen.private, overwrite=chosen.overwrite)
     print(f"index: {hub.endpoint}/{prefix} at {commit[:8]}")
     return 0
 
 
-def _check_sealed(workspace: Workspace, ledger: Ledger, found: Sequence[Member]) -> None:
+def _check_unchanged(ledger: Ledger, members: Sequence[Member]) -> None:
     """Raise PublishError for weights that are not those that the ledger knows."""
-    for one in found:
-        entry = ledger.steps[f"{one.role.name}/{one.stage}"]
-        if dict(seal_folder(workspace.folder / entry["adapter"])) != entry["seal"]:
+    for member in members:
+        key = f"{member.role.name}/{member.stage}"
+        if lines := ledger.reasons(key):
             raise PublishError(
-                f"{entry['adapter']} is not as {one.role.name}/{one.stage} left it. Nothing was "
-                f"pushed. Train it again: hf-rlhf roles train --role {one.role.name} --stage "
-                f"{one.stage}."
+                f"{member.run} is not as {key} left it ({'; '.join(lines)}). Nothing was pushed. "
+                f"Train it again: hf-rlhf roles train --role {member.role.name} --stage "
+                f"{member.stage}."
             )
 
 
-def _publish(workspace: Workspace, one: Member, base: str, chosen: Any) -> Published:
+def _publish(workspace: Workspace, member: Member, base: str, chosen: Any) -> Published:
     with workspace.inside():
         return publish(
-            one.run,
-            repo_id=one.repo_id,
+            member.run,
+            repo_id=member.repo_id,
             merged=chosen.merged,
             private=chosen.private,
             base_model=base if base != workspace.base else None,

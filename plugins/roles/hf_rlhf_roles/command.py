@@ -22,7 +22,7 @@ def command(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    lines = [f"  {verb:8} {said}" for verb, (_, _, said) in VERBS.items()]
+    lines = [f"  {verb:8} {help_text}" for verb, (_, _, help_text) in VERBS.items()]
     parser = argparse.ArgumentParser(
         prog="hf-rlhf roles",
         description="verbs:\n" + "\n".join(lines),
@@ -57,8 +57,8 @@ def train_main(argv: Sequence[str]) -> int:
     """Train one stage of one role, or all that is left to do."""
     parser = verb_parser(
         "train",
-        "Train one stage of one role on a file, or with --all what the workspace's order leaves "
-        "to do. Any other option changes a key of the run file: --learning_rate 1e-5.",
+        "Train one stage of one role on a file, or with --all what is left to do of the "
+        "workspace's order. Any other option changes a key of the run file: --learning_rate 1e-5.",
     )
     parser.add_argument("--role", metavar="NAME")
     parser.add_argument("--stage", metavar="NAME")
@@ -68,32 +68,33 @@ def train_main(argv: Sequence[str]) -> int:
     parser.add_argument("--optional", action="store_true", help="optional steps too")
     parser.add_argument("--dry_run", action="store_true", help="print the plan, train nothing")
     parser.add_argument(
-        "--allow_shared_data", action="store_true", help="rows may serve an isolated role too"
+        "--allow_shared_data",
+        action="store_true",
+        help="let other roles share the rows of an isolated one",
     )
     chosen, overrides = parser.parse_known_args(argv)
     workspace = read_workspace(chosen.workspace, role_file=chosen.role_file)
     steps = _steps(workspace, chosen)
     left_out = [s for s in workspace.order if chosen.all and s not in steps]
 
-    from hf_rlhf.storage import claimed, clear_unfinished
-    from hf_rlhf_roles.guard import seal_base
+    from hf_rlhf.storage import clear_unfinished
     from hf_rlhf_roles.ledger import Ledger
     from hf_rlhf_roles.plan import Planner
     from hf_rlhf_roles.training import check_steps, plan_table, train_all
 
-    # A plan changes nothing, and can be looked at while something trains.
-    with nullcontext() if chosen.dry_run else claimed(workspace.folder):
+    ledger = Ledger(workspace)
+    # A plan changes nothing, so it can be printed while another process trains.
+    with nullcontext() if chosen.dry_run else ledger.locked():
         planner = Planner(
             workspace,
-            Ledger.of(workspace),
-            seal_base(workspace),
+            ledger,
             overrides=overrides,
             allow_shared_data=chosen.allow_shared_data,
         )
         plan = planner.plan(steps)
         print(plan_table(plan, left_out), flush=True)
         # One step alone is checked as its training begins.
-        if chosen.dry_run or sum(one.state != "done" for one in plan) > 1:
+        if chosen.dry_run or sum(step.state != "done" for step in plan) > 1:
             check_steps(planner, plan)
         if not chosen.dry_run:
             clear_unfinished(workspace.folder / "adapters")
@@ -104,13 +105,13 @@ def train_main(argv: Sequence[str]) -> int:
 def _steps(workspace: Workspace, chosen: argparse.Namespace) -> list[Step]:
     if chosen.all:
         if chosen.role or chosen.stage or chosen.data:
-            raise _wrong("--all", "is given beside --role, --stage or --data.", "Pick one.")
+            raise _wrong("--all", "cannot be combined with --role, --stage or --data.", "Pick one.")
         return [step for step in workspace.order if chosen.optional or not step.optional]
     role = chosen.role or (chosen.role_file.stem if chosen.role_file else None)
     if role is None or chosen.stage is None:
         raise _wrong(
             "command line",
-            "which step is not said.",
+            "names no step to train.",
             "Give --role NAME --stage NAME, with --data FILE, or --all.",
         )
     workspace.role(role).stage(chosen.stage)

@@ -7,12 +7,10 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hf_rlhf.data import Row, raw_turns, read_rows, row_kind, turn_role
 from hf_rlhf.errors import DataError
-from hf_rlhf.storage import atomic_write_bytes
 from hf_rlhf_roles.role import Role, Stage
 
 _PREFERENCE = (
@@ -28,7 +26,7 @@ _TRANSCRIPT = re.compile(r"(?:\A|\n\n)(Human|Assistant): ?")
 """What begins a turn where a conversation is one text, as in hh-rlhf."""
 _TEXT = 8
 """Words from which a text is known again wherever it stands; fewer may be a category."""
-_UNTOLD = ("system", "id", "source")
+_IGNORED = ("system", "id", "source")
 """Columns that do not make a row another one."""
 EXPECTED = {
     "sft": "rows with `prompt` and `response`, or `messages` that end with the assistant's",
@@ -85,17 +83,17 @@ def inspect_data(
         first.setdefault(kind, f"{row.where}: {_shape(row.values)}")
         digest.update(_canonical(row.values))
         marks.update(_marks(row.values))
-    found = array("Q", sorted(marks))
-    told = (path, count, dict(kinds), digest.hexdigest(), found, first, dict(pins or {}))
-    return Inspected(*told, systems)
+    fingerprints = array("Q", sorted(marks))
+    fields = (path, count, dict(kinds), digest.hexdigest(), fingerprints, first, dict(pins or {}))
+    return Inspected(*fields, systems)
 
 
 def first_shared(data: Inspected, marks: "array[int]") -> str | None:
     """Return where the first row stands of which a mark is among `marks`."""
     known = set(marks)
     rows = (row for row in _rows(data.name, data.pins) if not known.isdisjoint(_marks(row.values)))
-    found = next(rows, None)
-    return found.where if found else None
+    first = next(rows, None)
+    return first.where if first else None
 
 
 def pins_of(dataset: Mapping[str, Any]) -> dict[str, str]:
@@ -105,9 +103,9 @@ def pins_of(dataset: Mapping[str, Any]) -> dict[str, str]:
 
 def _rows(path: str, pins: Mapping[str, str] | None) -> Iterator[Row]:
     pins = pins or {}
-    found = read_rows(path, revision=pins.get("revision"), subset=pins.get("subset"))
+    source = read_rows(path, revision=pins.get("revision"), subset=pins.get("subset"))
     fault, readable = None, False
-    for split in found.splits.values():
+    for split in source.splits.values():
         for row in split.with_faults():
             # The dataset adapter counts a row that cannot be read, or stops at it.
             if row.fault is None:
@@ -132,33 +130,35 @@ def _ends_with_assistant(talk: list[Any]) -> bool:
     return bool(talk) and _SPEAKERS.get(turn_role(talk[-1])) == "target"
 
 
-def check_kind(found: Inspected, role: Role, name: str, stage: Stage) -> None:
+def check_kind(data: Inspected, role: Role, name: str, stage: Stage) -> None:
     """Raise DataError if the data is not of the kind that the stage takes."""
-    others = {kind: count for kind, count in found.kinds.items() if kind != stage.data}
+    others = {kind: count for kind, count in data.kinds.items() if kind != stage.data}
     if not others:
         return
-    said = ", ".join(f"{count} of kind {kind}" for kind, count in sorted(others.items()))
-    kind = max(others, key=lambda one: others[one])
-    fits = [other for other, one in role.stages.items() if one.data == kind]
+    counts = ", ".join(f"{count} of kind {kind}" for kind, count in sorted(others.items()))
+    kind = max(others, key=lambda other: others[other])
+    fits = [stage for stage, spec in role.stages.items() if spec.data == kind]
     # A few odd rows are faults of the file; a file of another kind is for another stage.
-    other = len(others) == 1 and others[kind] == found.rows
+    other = len(others) == 1 and others[kind] == data.rows
     hint = f" Data of kind {kind} is for --stage {' or '.join(fits)}." if fits and other else ""
-    if kind in found.first:
-        hint = f" The first of kind {kind}: {found.first[kind]}.{hint}"
+    if kind in data.first:
+        hint = f" The first of kind {kind}: {data.first[kind]}.{hint}"
     raise DataError(
-        f"{found.name}: stage {name!r} of role {role.name!r} takes data of kind {stage.data} "
-        f"({EXPECTED[stage.data]}), but of {found.rows} rows {said}.{hint}"
+        f"{data.name}: stage {name!r} of role {role.name!r} takes data of kind {stage.data} "
+        f"({EXPECTED[stage.data]}), but of {data.rows} rows {counts}.{hint}"
     )
 
 
-def check_system(found: Inspected, role: Role) -> None:
+def check_system(data: Inspected, role: Role) -> None:
     """Raise DataError for rows with another system prompt than the role is served with."""
-    others = {text: one for text, one in found.systems.items() if text != role.system.strip()}
+    others = {
+        text: counted for text, counted in data.systems.items() if text != role.system.strip()
+    }
     if not others:
         return
     text, (_, where) = next(iter(others.items()))
     raise DataError(
-        f"{found.name}: {sum(count for count, _ in others.values())} of {found.rows} rows have a "
+        f"{data.name}: {sum(count for count, _ in others.values())} of {data.rows} rows have a "
         f"system prompt of their own ({_short(text)} at {where}), and role {role.name!r} is served "
         f"with its own ({_short(role.system)}): they would train it under another prompt. Take it "
         "out of the rows, or write it as the role's `system`."
@@ -171,24 +171,24 @@ def _short(text: str) -> str:
 
 def _system(values: Mapping[str, Any], column: str) -> str:
     """Return the system prompt of a row: its column, or the first turn of a conversation."""
-    found = [values.get(column)]
+    systems = [values.get(column)]
     for value in values.values():
         turn: Mapping[str, Any] = next(iter(raw_turns(value)), {})
         if turn_role(turn) == "system":
-            said = turn.get("content") or turn.get("value")
-            parts = said if isinstance(said, list) else [said]
-            texts = (one.get("text") if isinstance(one, dict) else one for one in parts)
-            found.append("".join(str(text or "") for text in texts))
-    return next((one.strip() for one in found if isinstance(one, str) and one.strip()), "")
+            content = turn.get("content") or turn.get("value")
+            parts = content if isinstance(content, list) else [content]
+            texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
+            systems.append("".join(str(text or "") for text in texts))
+    return next((text.strip() for text in systems if isinstance(text, str) and text.strip()), "")
 
 
 def _marks(values: Mapping[str, Any]) -> Iterator[int]:
-    told = {key: value for key, value in values.items() if key not in _UNTOLD}
-    yield _mark("row", told)
-    prompt = {key: told[key] for key in _PROMPTS if told.get(key)}
-    target = [told[key] for key in told if key in _TARGETS or _is_choice(key)]
+    fields = {key: value for key, value in values.items() if key not in _IGNORED}
+    yield _mark("row", fields)
+    prompt = {key: fields[key] for key in _PROMPTS if fields.get(key)}
+    target = [fields[key] for key in fields if key in _TARGETS or _is_choice(key)]
     for name in _TALKS:
-        if talk := raw_turns(told.get(name)):
+        if talk := raw_turns(fields.get(name)):
             end = len(talk) - _ends_with_assistant(talk)
             prompt, target = {"prompt": talk[:end]}, talk[end:]
     if prompt:
@@ -196,13 +196,13 @@ def _marks(values: Mapping[str, Any]) -> Iterator[int]:
     for text in filter(None, map(_text, target)):
         yield _mark("target", text)
     # A long text is known again alone: beside another instruction, in a longer conversation.
-    for key, value in told.items():
-        for what, text in _said(key, value):
+    for key, value in fields.items():
+        for what, text in _texts(key, value):
             if len(text.split()) >= _TEXT:
                 yield _mark(what, text if what == "target" else [text])
 
 
-def _said(column: str, value: Any) -> Iterator[tuple[str, str]]:
+def _texts(column: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield each text in a column, as a prompt or as a target."""
     value = raw_turns(value) or value
     if isinstance(value, list):
@@ -232,8 +232,10 @@ def _text(value: Any) -> str:
     Without system turns: another role has another.
     """
     if isinstance(value, list):
-        said = (turn for turn in value if not isinstance(turn, dict) or turn_role(turn) != "system")
-        return " ".join(_text(turn) for turn in said)
+        turns = (
+            turn for turn in value if not isinstance(turn, dict) or turn_role(turn) != "system"
+        )
+        return " ".join(_text(turn) for turn in turns)
     if isinstance(value, dict):
         return _text(value.get("content") or value.get("value") or value.get("text") or "")
     return " ".join(str(value).casefold().split())
@@ -248,15 +250,3 @@ def _canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str).encode(
         "utf-8", "surrogatepass"
     )
-
-
-def write_marks(marks: "array[int]", path: Path) -> None:
-    """Keep a step's marks beside the ledger."""
-    atomic_write_bytes(path, marks.tobytes())
-
-
-def read_marks(path: Path) -> "array[int]":
-    """Read what `write_marks` wrote."""
-    result = array("Q")
-    result.frombytes(path.read_bytes())
-    return result

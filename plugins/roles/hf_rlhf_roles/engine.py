@@ -1,9 +1,9 @@
-"""Roles on one loaded base: an adapter is switched on for each request, under a lock."""
+"""Roles on one loaded base: the adapter of a role is switched on for each reply, under a lock."""
 
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from transformers import (
     AutoTokenizer,
     StoppingCriteria,
     StoppingCriteriaList,
-    TextIteratorStreamer,
+    TextStreamer,
 )
 
 from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem
@@ -26,12 +26,8 @@ from hf_rlhf_roles.workspace import Workspace
 Message = Mapping[str, str]
 
 
-class TooLong(HfRlhfError):
-    """Prompt and answer do not fit into the base's context."""
-
-
-class Unspeakable(HfRlhfError):
-    """The base's chat template does not take these messages."""
+class BadPrompt(HfRlhfError):
+    """The messages do not fit into the base's context, or its chat template refuses them."""
 
 
 @dataclass(frozen=True)
@@ -39,48 +35,44 @@ class Sampling:
     """How a reply is generated."""
 
     max_tokens: int = 512
+    """At most; fewer where the context has no room for them."""
     temperature: float = 0.0
     """0 decodes greedily."""
     top_p: float = 1.0
     seed: int | None = None
-    stop: tuple[str, ...] = ()
-    """Texts before which the answer ends; none of them is empty."""
-    at_most: bool = False
-    """Whether fewer tokens will do where the context has no room for `max_tokens`."""
+    """None: a new one each time."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Reply:
-    """What came of a request; `text` grows while it is streamed."""
+    """What a role answered."""
 
+    text: str
     prompt_tokens: int
-    text: str = ""
-    completion_tokens: int = 0
-    finish_reason: str = "stop"
+    completion_tokens: int
+    finish_reason: str
     """`stop`, or `length` where the answer was cut."""
 
 
 class Engine:
     """One base in memory, and the adapter of every trained role."""
 
-    def __init__(
-        self, workspace: Workspace, *, only: Sequence[str] = (), device: str | None = None
-    ) -> None:
+    def __init__(self, workspace: Workspace, *, only: Sequence[str] = ()) -> None:
         """Load the base and the adapters of `only`, by default of all roles that are trained.
 
-        Raises ConfigError for a role that there is not, ModelError for one that is not trained,
-        or whose adapter was made for another base.
+        Raises ConfigError for an unknown role, ModelError for one that is not trained, or whose
+        adapter was trained on another base.
         """
         self.roles = _trained(workspace, only)
-        self._not_here = workspace.roles.keys() - self.roles.keys()
+        self._not_loaded = workspace.roles.keys() - self.roles.keys()
         base = base_folder(workspace)
         for name in self.roles:
             check_base(workspace.folder / workspace.adapter(name), base, name=workspace.base)
         self.tokenizer: Any = AutoTokenizer.from_pretrained(base)
         if self.tokenizer.chat_template is None:
             raise ModelError(
-                f"the base {workspace.base!r} has no chat template, so its roles cannot be talked "
-                "to. Use an instruct model, or put a chat_template.jinja beside the base."
+                f"the base {workspace.base!r} has no chat template, so its roles cannot chat. Use "
+                "an instruct model, or put a chat_template.jinja beside the base."
             )
         model: Any = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
         for name in self.roles:
@@ -89,180 +81,127 @@ class Engine:
                 model.load_adapter(folder, adapter_name=name)
             else:
                 model = PeftModel.from_pretrained(model, folder, adapter_name=name)
-        self.model: Any = model.to(device or _device()).eval()
+        self.model: Any = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
         self.context: int | None = getattr(self.model.config, "max_position_embeddings", None)
-        # The first call settles truncation and padding; threads that do it at once clash.
-        self.tokenizer("", add_special_tokens=False)
         self._lock = threading.Lock()
 
     def role(self, name: str) -> Role:
-        """Return a role that is loaded; ConfigError, with those there are, for another."""
-        if name in self._not_here:
+        """Return a role that is loaded. Raises ConfigError, with the loaded ones, for another."""
+        if name in self._not_loaded:
+            what = "is not loaded: it was not trained when this process started, or not selected."
             fix = f"Loaded are: {', '.join(self.roles)}."
-            what = "is not loaded: it was not trained when this began, or was not asked for."
             raise ConfigError([Problem(f"role {name!r}", what, fix)])
         if name not in self.roles:
             raise unknown_role(name, self.roles)
         return self.roles[name]
 
-    def encode(self, role: str, messages: Sequence[Message], max_tokens: int) -> Any:
-        """Return the prompt's tokens, shape (1, tokens), and mask. Raises TooLong, Unspeakable.
+    def encode(self, role: str, messages: Sequence[Message]) -> Any:
+        """Return the prompt's tokens, shape (1, tokens), and mask.
 
-        The role's system prompt comes first, unless the messages bring one.
+        The role's system prompt comes first, unless the messages bring one. Raises BadPrompt.
         """
         turns = [dict(message) for message in messages]
-        system = self.role(role).system
         if not turns or turns[0]["role"] != "system":
-            turns = [{"role": "system", "content": system}, *turns]
+            turns = [{"role": "system", "content": self.role(role).system}, *turns]
         try:
             text = self.tokenizer.apply_chat_template(
                 turns, add_generation_prompt=True, tokenize=False
             )
         except TemplateError as error:
-            raise Unspeakable(
-                f"the base's chat template takes no such messages: {error}"
-            ) from error
+            raise BadPrompt(f"the base's chat template refuses these messages: {error}") from error
         batch = self.tokenizer(text, return_tensors="pt", add_special_tokens=False)
         tokens = batch["input_ids"].shape[1]
-        if self.context is not None and tokens + max_tokens > self.context:
-            raise TooLong(
-                f"the prompt has {tokens} tokens and max_tokens is {max_tokens}, but the base has "
-                f"room for {self.context} in all. Shorten the prompt, or ask for fewer tokens."
+        if self.context is not None and tokens >= self.context:
+            raise BadPrompt(
+                f"the prompt has {tokens} tokens, but the base's context holds {self.context}, the "
+                "answer included. Shorten the prompt."
             )
         return batch.to(self.model.device)
 
-    def stream(
+    def reply(
         self,
         role: str,
         messages: Sequence[Message],
         sampling: Sampling | None = None,
+        *,
+        on_text: Callable[[str], None] | None = None,
         stop: threading.Event | None = None,
-    ) -> tuple[Reply, Generator[str]]:
-        """Return the reply, which fills while the pieces of its text are taken from the iterator.
+    ) -> Reply:
+        """Return a role's answer. Waits until replies that other threads began are finished.
 
-        Setting `stop` ends it. Others wait until this one's turn is over.
+        Args:
+            role: a role that is loaded.
+            messages: the conversation, with `role` and `content`; the last is the user's.
+            sampling: greedy by default.
+            on_text: receives the text piece by piece while it is generated.
+            stop: ends the generation when it is set.
+
+        Raises ConfigError for a role that is not loaded, BadPrompt for messages that it cannot
+        take.
         """
         sampling = sampling or Sampling()
-        batch = self.encode(role, messages, 1 if sampling.at_most else sampling.max_tokens)
-        reply = Reply(prompt_tokens=batch["input_ids"].shape[1])
-        if sampling.at_most and self.context is not None:
-            room = self.context - reply.prompt_tokens
-            sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
-        return reply, self._pieces(role, batch, sampling, reply, stop or threading.Event())
+        pieces: list[str] = []
 
-    def reply(
-        self, role: str, messages: Sequence[Message], sampling: Sampling | None = None
-    ) -> Reply:
-        """Return a whole reply."""
-        reply, pieces = self.stream(role, messages, sampling)
-        for _ in pieces:
-            pass
-        return reply
+        def receive(text: str) -> None:
+            pieces.append(text)
+            if on_text:
+                on_text(text)
 
-    def _pieces(
-        self, role: str, batch: Any, sampling: Sampling, reply: Reply, stop: threading.Event
-    ) -> Generator[str]:
-        streamer = TextIteratorStreamer(self.tokenizer, skip_prompt=True, skip_special_tokens=True)
-        failed: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                self._generate(role, batch, sampling, reply, stop, streamer)
-            except Exception as error:  # noqa: BLE001 - told by the thread that waits for pieces
-                failed.append(error)
-                streamer.end()
-
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        until = Until(sampling.stop)
-        try:
-            for piece in until.cut(streamer):
-                reply.text += piece
-                yield piece
-        finally:
-            stop.set()
-            thread.join()
-        if failed:
-            raise failed[0]
-        if until.met:
-            reply.finish_reason = "stop"
+        with self._lock:
+            batch = self.encode(role, messages)
+            tokens = self._generate(role, batch, sampling, receive, stop or threading.Event())
+        ends = self.model.generation_config.eos_token_id
+        ends = ends if isinstance(ends, list) else [ends]
+        ended = bool(tokens) and tokens[-1] in (*ends, self.tokenizer.eos_token_id)
+        prompt_tokens = batch["input_ids"].shape[1]
+        finish_reason = "stop" if ended else "length"
+        return Reply("".join(pieces), prompt_tokens, len(tokens), finish_reason)
 
     def _generate(
         self,
         role: str,
         batch: Any,
         sampling: Sampling,
-        reply: Reply,
+        receive: Callable[[str], None],
         stop: threading.Event,
-        streamer: Any,
-    ) -> None:
-        drawn = (
+    ) -> list[int]:
+        draw = (
             {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
             if sampling.temperature > 0
             else {"do_sample": False, "temperature": None, "top_p": None}
         )
-        with self._lock, torch.inference_mode(), _drawing(sampling.seed, self.model.device):
+        length = batch["input_ids"].shape[1]
+        room = sampling.max_tokens if self.context is None else self.context - length
+        with torch.inference_mode(), _random_numbers(sampling.seed, self.model.device):
             # An adapter that is set for training would have its gradients switched on.
             self.model.set_adapter(role, inference_mode=True)
             output = self.model.generate(
                 **batch,
-                max_new_tokens=sampling.max_tokens,
+                max_new_tokens=min(sampling.max_tokens, room),
                 pad_token_id=self.tokenizer.pad_token_id,
-                streamer=streamer,
+                streamer=_Listener(self.tokenizer, receive),
                 top_k=None,
                 stopping_criteria=StoppingCriteriaList([_Stopped(stop)]),
-                **drawn,
+                **draw,
             )
-        tokens = output[0, reply.prompt_tokens :].tolist()
-        reply.completion_tokens = len(tokens)
-        ends = self.model.generation_config.eos_token_id
-        ends = ends if isinstance(ends, list) else [ends]
-        ended = bool(tokens) and tokens[-1] in (*ends, self.tokenizer.eos_token_id)
-        reply.finish_reason = "stop" if ended else "length"
+        tokens: list[int] = output[0, length:].tolist()
+        return tokens
 
 
-class Until:
-    """Cuts a text before the first of some strings, however it comes in pieces."""
+class _Listener(TextStreamer):  # type: ignore[misc]
+    """Passes the text of a reply on, in whole words."""
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self.stops = stops
-        self.met = False
+    def __init__(self, tokenizer: Any, receive: Callable[[str], None]) -> None:
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self.receive = receive
 
-    def cut(self, pieces: Iterable[str]) -> Iterator[str]:
-        """Yield the text; what may be the beginning of a stop waits for what follows."""
-        held = ""
-        for piece in pieces:
-            held += piece
-            if found := [held.index(stop) for stop in self.stops if stop in held]:
-                self.met = True
-                held = held[: min(found)]
-                break
-            ready = len(held) - self._begun(held)
-            if ready:
-                yield held[:ready]
-            held = held[ready:]
-        if held:
-            yield held
-
-    def _begun(self, text: str) -> int:
-        """Return how many letters at the end of `text` a stop begins with."""
-        begun = (n for stop in self.stops for n in range(1, len(stop)) if text.endswith(stop[:n]))
-        return max(begun, default=0)
-
-
-@contextmanager
-def _drawing(seed: int | None, device: torch.device) -> Iterator[None]:
-    """Draw by a seed, or by chance, and leave the process's random numbers as they were."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        if seed is None:
-            torch.seed()
-        else:
-            torch.manual_seed(seed)
-        yield
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        if text:
+            self.receive(text)
 
 
 class _Stopped(StoppingCriteria):  # type: ignore[misc]
-    """Ends a generation that nobody waits for any more."""
+    """Ends a generation whose client is gone."""
 
     def __init__(self, event: threading.Event) -> None:
         self.event = event
@@ -271,19 +210,25 @@ class _Stopped(StoppingCriteria):  # type: ignore[misc]
         return torch.full((input_ids.shape[0],), self.event.is_set(), device=input_ids.device)
 
 
+@contextmanager
+def _random_numbers(seed: int | None, device: torch.device) -> Iterator[None]:
+    """Seed torch, or draw a fresh seed, and restore the process's random state at the end."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        if seed is None:
+            torch.seed()
+        else:
+            torch.manual_seed(seed)
+        yield
+
+
 def _trained(workspace: Workspace, only: Sequence[str]) -> dict[str, Role]:
-    names = only or workspace.roles
-    found = {name: workspace.role(name) for name in names}
-    there = {
+    wanted = {name: workspace.role(name) for name in only or workspace.roles}
+    trained = {
         name: role
-        for name, role in found.items()
+        for name, role in wanted.items()
         if (workspace.folder / workspace.adapter(name) / "adapter_config.json").exists()
     }
-    for name in found:
-        if name not in there and (only or not there):
-            workspace.trained(name)
-    return there
-
-
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    for name in wanted:
+        if name not in trained and (only or not trained):
+            workspace.trained(name)  # raises
+    return trained

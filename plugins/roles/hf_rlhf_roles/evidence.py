@@ -8,13 +8,13 @@ For each completion, with every part in [0, 1]::
 * insights: the mean over the insights, and over at least `min_insights` of them (as far as there is
   evidence for as many). An insight is 0 unless it cites 1 to `max_refs` pieces of evidence that the
   prompt has, its figures agree with them (`hf_rlhf_roles.figures`), it states something, and is
-  neither put together of the passages' own words, nor a repetition (`hf_rlhf_roles.wording`), nor
+  neither put together of the passages' own words, nor a repetition (`hf_rlhf_roles.insights`), nor
   over 80 words; then it is the judge's support by the cited passages, times the share of the
   citations that matter: that support the claim alone, that the support falls without, or that a
   figure needs. Half of it where it hedges and its evidence does not.
 * conclusion: judged as an insight is; 0 if it cites evidence that no supported insight cites.
 * uncertainty: where the conclusion rests on fewer than `thin_refs` pieces, or the evidence
-  conflicts, something must be said; elsewhere "none" will do. What is said must be about the
+  conflicts, a limit must be stated; elsewhere "none" will do. The statement must be about the
   evidence, in at most 60 words and 3 sentences, without figures of its own; a judge
   that is a model is asked whether it names a real limit.
 
@@ -39,12 +39,17 @@ from hf_rlhf_roles.insights import (
     STOP,
     Answer,
     Claim,
+    Run,
     content_of,
     evidence_of,
+    hedges,
+    is_copy,
     parse_answer,
+    repeats,
+    runs_of,
+    states,
     words_of,
 )
-from hf_rlhf_roles.wording import Run, hedges, is_copy, repeats, runs_of, states
 
 LABEL = "evidence_reliability"
 COMPONENTS = ("insights", "conclusion", "uncertainty", "well_formed")
@@ -103,10 +108,10 @@ class EvidenceReliability:
         judged = await self.components(prompts, completions)
         if log_metric:
             for name in COMPONENTS:
-                known = [one[name] for one in judged if one and one[name] is not None]
+                known = [parts[name] for parts in judged if parts and parts[name] is not None]
                 if known:
                     log_metric(f"{LABEL}/{name}", math.fsum(known) / len(known))
-        return [one["total"] if one else None for one in judged]
+        return [parts["total"] if parts else None for parts in judged]
 
     async def components(
         self, prompts: Sequence[Any], completions: Sequence[Any]
@@ -130,9 +135,11 @@ class EvidenceReliability:
             evidence = evidence_of(prompt) if prompt else None
             text = _last_text(completion)
             sheets.append(_Sheet(parse_answer(text), evidence, self, model) if evidence else None)
-        asked = [question for sheet in sheets if sheet for question in sheet.questions]
-        verdicts = await judge.judge(asked) if judge and asked else [_shares(q) for q in asked]
-        _check(verdicts, len(asked))
+        questions = [question for sheet in sheets if sheet for question in sheet.questions]
+        verdicts = (
+            await judge.judge(questions) if judge and questions else [_shares(q) for q in questions]
+        )
+        _check(verdicts, len(questions))
         start = 0
         for sheet in sheets:
             if sheet:
@@ -142,18 +149,18 @@ class EvidenceReliability:
 
     def describe(self) -> Mapping[str, Any]:
         """Return what the card says of this reward."""
-        told: dict[str, Any] = {"preset": self.preset, "max_refs": self.max_refs}
-        told |= {"min_insights": self.min_insights, "thin_refs": self.thin_refs}
+        facts: dict[str, Any] = {"preset": self.preset, "max_refs": self.max_refs}
+        facts |= {"min_insights": self.min_insights, "thin_refs": self.thin_refs}
         if self.preset == "structure":
-            told["not_checked"] = "whether the cited evidence supports what is claimed"
-        return told
+            facts["not_checked"] = "whether the cited evidence supports what is claimed"
+        return facts
 
 
 def _shares(question: Question) -> Verdict:
     """Return the share of a claim's words that its passages have; 0.0 for too few words."""
-    said = content_of(question.candidate)
-    shared = len(said & content_of(question.context))
-    return Verdict(shared / len(said) if shared >= min(_SHARED, max(len(said), 1)) else 0.0)
+    words = content_of(question.candidate)
+    shared = len(words & content_of(question.context))
+    return Verdict(shared / len(words) if shared >= min(_SHARED, max(len(words), 1)) else 0.0)
 
 
 def _last_text(completion: Any) -> str:
@@ -181,7 +188,7 @@ class _Sheet:
     """Whether the judge reads prose, or compares words."""
     questions: list[Question] = field(default_factory=list)
     verdicts: Sequence[Verdict] = ()
-    _places: dict[tuple[str, frozenset[str]], int] = field(default_factory=dict)
+    _question_numbers: dict[tuple[str, frozenset[str]], int] = field(default_factory=dict)
     """Of the question whether a claim is supported by some evidence."""
     _limit: int | None = None
     _conflict: int | None = None
@@ -191,12 +198,12 @@ class _Sheet:
         self._runs = runs_of(list(self.evidence.values()))
         if self.answer.malformations or self.answer.conclusion is None:
             return
-        asked = [claim for claim in self._counted() if not self._refused(claim)]
-        if not asked:
+        claims = [claim for claim in self._counted() if not self._refused(claim)]
+        if not claims:
             return  # the total is 0, whatever a judge says
         if not self._refused(self.answer.conclusion):
-            asked.append(self.answer.conclusion)
-        for claim in asked:
+            claims.append(self.answer.conclusion)
+        for claim in claims:
             self._ask_support(claim)
         if self.model:
             self._ask_about_limits()
@@ -229,8 +236,8 @@ class _Sheet:
         insights = self.answer.insights
         return [
             claim
-            for place, claim in enumerate(insights)
-            if not any(repeats(claim, earlier) for earlier in insights[:place])
+            for index, claim in enumerate(insights)
+            if not any(repeats(claim, earlier) for earlier in insights[:index])
         ]
 
     def _mean(self, scores: Sequence[Score]) -> Score:
@@ -242,7 +249,7 @@ class _Sheet:
         return math.fsum(score for score in scores if score is not None) / count
 
     def _refused(self, claim: Claim) -> bool:
-        """Tell whether a claim earns nothing whatever a judge says."""
+        """Return whether a claim earns nothing whatever a judge says."""
         ids = claim.ids
         if not 1 <= len(ids) <= self.reward.max_refs or len(claim.words) > _LONGEST:
             return True
@@ -259,105 +266,107 @@ class _Sheet:
 
     def _ask_support(self, claim: Claim) -> None:
         whole = frozenset(claim.ids)
-        alone = [frozenset([one]) for one in claim.ids]
-        rest = [whole - one for one in alone if len(whole) > 2]
+        alone = [frozenset([ref]) for ref in claim.ids]
+        rest = [whole - ref for ref in alone if len(whole) > 2]
         for ids in dict.fromkeys((whole, *alone, *rest)):
             key = (claim.text, ids)
-            if key not in self._places:
-                self._places[key] = len(self.questions)
-                passages = "\n\n".join(self._passages([one for one in claim.ids if one in ids]))
+            if key not in self._question_numbers:
+                self._question_numbers[key] = len(self.questions)
+                passages = "\n\n".join(self._passages([ref for ref in claim.ids if ref in ids]))
                 self.questions.append(
                     Question("support", claim.text, context=passages, label=LABEL)
                 )
 
     def _ask_about_limits(self) -> None:
-        conclusion, said = self.answer.conclusion, self.answer.uncertainty
+        conclusion, uncertainty = self.answer.conclusion, self.answer.uncertainty
         assert conclusion is not None
-        if said is not None and self._says_something(said):
+        if uncertainty is not None and self._says_something(uncertainty):
             context = "\n".join([*self.evidence.values(), f"Conclusion: {conclusion.text}"])
             self._limit = len(self.questions)
-            self.questions.append(Question("quality", said.text, LIMIT, context, LABEL))
+            self.questions.append(Question("quality", uncertainty.text, LIMIT, context, LABEL))
         passages = self._passages(self._cited())
         if len(passages) > 1:
             self._conflict = len(self.questions)
             self.questions.append(Question("presence", "\n\n".join(passages), CONFLICT, "", LABEL))
 
     def _support(self, claim: Claim, ids: frozenset[str]) -> Score:
-        place = self._places.get((claim.text, ids))
-        return 0.0 if place is None else self.verdicts[place].score
+        number = self._question_numbers.get((claim.text, ids))
+        return 0.0 if number is None else self.verdicts[number].score
 
     def _claim(self, claim: Claim) -> Score:
         if self._refused(claim):
             return 0.0
         whole = frozenset(claim.ids)
-        keys = [key for key in self._places if key[0] == claim.text and key[1] <= whole]
-        if any(self.verdicts[self._places[key]].score is None for key in keys):
+        keys = [key for key in self._question_numbers if key[0] == claim.text and key[1] <= whole]
+        if any(self.verdicts[self._question_numbers[key]].score is None for key in keys):
             return None
         support = self._support(claim, whole) or 0.0
-        matter = sum(self._matters(claim, one, whole, support) for one in claim.ids)
+        matter = sum(self._matters(claim, ref, whole, support) for ref in claim.ids)
         if self.reward.preset == "structure":
             support = float(support > 0)  # how many words are shared is no matter of support
         passages = self._passages(claim.ids)
         hedged = hedges(claim.text) and not any(hedges(passage) for passage in passages)
         return support * matter / len(claim.ids) * (0.5 if hedged else 1.0)
 
-    def _matters(self, claim: Claim, one: str, whole: frozenset[str], support: float) -> bool:
-        if len(whole) == 1 or (self._support(claim, frozenset([one])) or 0.0) >= 0.5:
+    def _matters(self, claim: Claim, ref: str, whole: frozenset[str], support: float) -> bool:
+        if len(whole) == 1 or (self._support(claim, frozenset([ref])) or 0.0) >= 0.5:
             return True
-        rest = whole - {one}
+        rest = whole - {ref}
         without = self._passages([other for other in claim.ids if other in rest])
         return bool(disagreements(claim.text, without)) or (
             (self._support(claim, rest) or 0.0) < support
         )
 
     def _conclusion(self, conclusion: Claim, each: Sequence[tuple[Claim, Score]]) -> Score:
-        grounded = {one for claim, score in each if score != 0.0 for one in claim.ids}
+        grounded = {ref for claim, score in each if score != 0.0 for ref in claim.ids}
         if not conclusion.ids or not set(conclusion.ids) <= grounded:
             return 0.0
         return self._claim(conclusion)
 
     def _uncertainty(self) -> Score:
-        conclusion, said = self.answer.conclusion, self.answer.uncertainty
+        conclusion, uncertainty = self.answer.conclusion, self.answer.uncertainty
         assert conclusion is not None
-        assert said is not None
+        assert uncertainty is not None
         conflict = self.verdicts[self._conflict].score if self._conflict is not None else 0.0
         if conflict is None:
             return None
         thin = len(conclusion.ids) < self.reward.thin_refs or conflict >= 0.5
         thin |= not self.model and self._conflicting()
-        if said.words in (("none",), ("nothing",)):
+        if uncertainty.words in (("none",), ("nothing",)):
             return 0.0 if thin else 1.0
-        if not self._says_something(said):
+        if not self._says_something(uncertainty):
             return 0.0
         return 1.0 if self._limit is None else self.verdicts[self._limit].score
 
-    def _says_something(self, said: Claim) -> bool:
-        """Tell whether a statement of uncertainty is about this evidence, and short."""
-        sentences = re.split(r"(?<=[.!?;])\s+", said.text)
-        if not 4 <= len(said.words) <= _MOST_WORDS or len(sentences) > _MOST_SENTENCES:
+    def _says_something(self, statement: Claim) -> bool:
+        """Return whether a statement of uncertainty is about this evidence, and short."""
+        sentences = re.split(r"(?<=[.!?;])\s+", statement.text)
+        if not 4 <= len(statement.words) <= _MOST_WORDS or len(sentences) > _MOST_SENTENCES:
             return False
         passages = list(self.evidence.values())
-        if not set(said.ids) <= self.evidence.keys() or disagreements(said.text, passages):
+        if not set(statement.ids) <= self.evidence.keys() or disagreements(
+            statement.text, passages
+        ):
             return False
-        shared = content_of(said.text) & content_of("\n".join(passages))
-        return len(shared) + bool(said.ids) >= 2
+        shared = content_of(statement.text) & content_of("\n".join(passages))
+        return len(shared) + bool(statement.ids) >= 2
 
     def _conflicting(self) -> bool:
-        """Tell whether two cited passages say the same of a thing but for a figure."""
+        """Return whether two cited passages differ only in a figure."""
         cited = [(_plain_words(text), _values(text)) for text in self._passages(self._cited())]
         return any(
-            one and one == other and values != others
-            for place, (one, values) in enumerate(cited)
-            for other, others in cited[:place]
+            words and words == other_words and values != others
+            for index, (words, values) in enumerate(cited)
+            for other_words, others in cited[:index]
         )
 
     def _cited(self) -> list[str]:
         claims = [*self.answer.insights, *([self.answer.conclusion] * bool(self.answer.conclusion))]
-        ids = dict.fromkeys(one for claim in claims if claim for one in claim.ids)
-        return [one for one in ids if one in self.evidence]
+        ids = dict.fromkeys(ref for claim in claims if claim for ref in claim.ids)
+        return [ref for ref in ids if ref in self.evidence]
 
     def _passages(self, ids: Sequence[str]) -> list[str]:
-        return [self.evidence[one] for one in ids if one in self.evidence]
+        return [self.evidence[ref] for ref in ids if ref in self.evidence]
 
 
 def _plain_words(text: str) -> frozenset[str]:

@@ -72,7 +72,7 @@ class Figure:
     """Whether it is written with a minus sign; `value` is without."""
 
     def is_close(self, value: float) -> bool:
-        """Tell whether `value`, rounded as this is written, is this."""
+        """Return whether `value` is this figure when rounded to its precision."""
         return abs(abs(value) - self.value) <= self.precision * (1 + 1e-9) + 1e-12
 
 
@@ -149,70 +149,72 @@ def _agrees(figure: Figure, stated: Sequence[Figure], fell: bool) -> bool:
     pairs = permutations(known, 2) if signless else ((b, a) for a, b in combinations(known, 2))
     return any(
         figure.is_close(value) and (signless or value < 0)
-        for one, other in pairs
-        for value in _derived(figure.kind, one, other)
+        for first, second in pairs
+        for value in _derived(figure.kind, first, second)
     )
 
 
-def _derived(kind: str, one: Figure, other: Figure) -> Iterator[float]:
-    if "x" in (one.kind, other.kind) or one.kind != other.kind:
+def _derived(kind: str, first: Figure, second: Figure) -> Iterator[float]:
+    if "x" in (first.kind, second.kind) or first.kind != second.kind:
         return
-    if one.is_year or other.is_year:
-        if one.is_year and other.is_year and kind == "":
-            yield one.value - other.value
-    elif kind == "%" and one.kind == "%":
-        yield one.value - other.value
-    elif kind == "%" and other.value:
-        yield 100 * (one.value - other.value) / other.value
-        yield 100 * one.value / other.value
-    elif kind == "x" and other.value:
-        yield one.value / other.value
-    elif kind == "" and one.kind == "":
-        yield one.value + other.value
-        yield one.value - other.value
+    if first.is_year or second.is_year:
+        if first.is_year and second.is_year and kind == "":
+            yield first.value - second.value
+    elif kind == "%" and first.kind == "%":
+        yield first.value - second.value
+    elif kind == "%" and second.value:
+        yield 100 * (first.value - second.value) / second.value
+        yield 100 * first.value / second.value
+    elif kind == "x" and second.value:
+        yield first.value / second.value
+    elif kind == "" and first.kind == "":
+        yield first.value + second.value
+        yield first.value - second.value
 
 
 def wrong_date(claim: str, passages: Sequence[str]) -> bool:
-    """Tell whether a claim gives a figure to a year for which its evidence has another.
+    """Return whether a claim gives a figure to a year for which its evidence has another.
 
     "460 tonnes in 2024", where a passage has 410 in 2024 and 460 in 2025, and none has 460 in 2024.
     """
-    shown = [_dated(passage) for passage in passages]
+    dated = [_dated(passage) for passage in passages]
     for figure, year in _dated(claim):
-        years = [[y for other, y in one if _same(figure, other)] for one in shown]
-        if any(year in found for found in years):
+        years = [[y for other, y in pairs if _same(figure, other)] for pairs in dated]
+        if any(year in own_years for own_years in years):
             continue
-        for one, found in zip(shown, years, strict=True):
-            if found and any(y == year and other.kind == figure.kind for other, y in one):
+        for pairs, own_years in zip(dated, years, strict=True):
+            if own_years and any(y == year and other.kind == figure.kind for other, y in pairs):
                 return True
     return False
 
 
-def _same(one: Figure, other: Figure) -> bool:
-    return one.kind == other.kind and one.is_close(other.value)
+def _same(first: Figure, second: Figure) -> bool:
+    return first.kind == second.kind and first.is_close(second.value)
 
 
 def _dated(text: str) -> list[tuple[Figure, float]]:
     """Return the figures that are said to be of a year, each with it: "410 tonnes in 2024"."""
     return [
-        (one, year.value)
-        for one, year in pairwise(figures_of(text))
-        if year.is_year and not one.is_year and _IN_YEAR.fullmatch(text, one.span[1], year.span[0])
+        (figure, year.value)
+        for figure, year in pairwise(figures_of(text))
+        if year.is_year
+        and not figure.is_year
+        and _IN_YEAR.fullmatch(text, figure.span[1], year.span[0])
     ]
 
 
 def wrong_direction(claim: str, passages: Sequence[str]) -> bool:
-    """Tell whether a claim says up where its evidence says only down, or the other way round.
+    """Return whether a claim says up where its evidence says only down, or the reverse.
 
     Also where it says "rose from 9 to 4".
     """
-    said = _directions(claim)
-    if len(said) != 1:
+    claimed = _directions(claim)
+    if len(claimed) != 1:
         return False
-    shown = set().union(*(_directions(passage) for passage in passages))
-    if shown and not said & shown:
+    stated = set().union(*(_directions(passage) for passage in passages))
+    if stated and not claimed & stated:
         return True
-    return any((end > start) != ("up" in said) for start, end in _spans(claim) if start != end)
+    return any((end > start) != ("up" in claimed) for start, end in _spans(claim) if start != end)
 
 
 def _directions(text: str) -> set[str]:

@@ -1,50 +1,43 @@
 """Proof that training one role left everything else as it was: sha256 of files."""
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.models import resolve_model_path
+from hf_rlhf.steps import differences, file_digests
 from hf_rlhf_roles.ledger import Ledger
 from hf_rlhf_roles.workspace import Workspace
 
-_BLOCK = 1 << 20
 Seal = Mapping[str, str]
-"""File (relative to what it belongs to) -> sha256."""
-
-
-def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            found.update(block)
-    return found.hexdigest()
-
-
+"""File -> sha256."""
 _ADAPTER = ("*.safetensors", "adapter_config.json")
 _BASE = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 """Weights, and what they are nothing without: configuration, tokenizer, chat template."""
 
 
-def seal_folder(folder: Path) -> Seal:
+def seal_adapter(folder: Path) -> dict[str, str]:
     """Return the sha256 of every weights file of an adapter, and of its settings."""
-    return _seal(folder, _ADAPTER)
+    return file_digests(folder, _ADAPTER)
 
 
-def seal_base(workspace: Workspace) -> Seal:
-    """Return the sha256 of every file of the base that has a part in what it says."""
-    return _seal(base_folder(workspace), _BASE)
+def seal_base(workspace: Workspace) -> dict[str, str]:
+    """Return the sha256 of every file of the base that decides what it says."""
+    return file_digests(base_folder(workspace), _BASE)
 
 
-def _seal(folder: Path, patterns: Sequence[str]) -> Seal:
-    files = {path for pattern in patterns for path in folder.glob(pattern)}
-    return {path.name: sha256_of(path) for path in sorted(files)}
+def seal_all(workspace: Workspace) -> dict[str, str]:
+    """Return the sha256 of the files of base and adapters: `base/...`, `adapters/ROLE/...`."""
+    sealed = {f"base/{name}": digest for name, digest in seal_base(workspace).items()}
+    for path in sorted((workspace.folder / "adapters").glob("*/adapter_config.json")):
+        folder = f"adapters/{path.parent.name}"
+        for name, digest in seal_adapter(path.parent).items():
+            sealed[f"{folder}/{name}"] = digest
+    return sealed
 
 
 def base_folder(workspace: Workspace) -> Path:
-    """Return where the base's files are; a base on the Hub is downloaded (or found in the cache).
+    """Return the folder of the base's files; a base on the Hub is downloaded, or in the cache.
 
     Raises ModelError when there is none.
     """
@@ -54,7 +47,7 @@ def base_folder(workspace: Workspace) -> Path:
     if not any(folder.glob("*.safetensors")):
         raise ModelError(
             f"the base {workspace.base!r} ({folder}) holds no *.safetensors. Is the workspace "
-            "incomplete, or was the base moved? Its place is `base` in workspace.yaml."
+            "incomplete, or was the base moved? Its location is `base` in workspace.yaml."
         )
     return folder
 
@@ -74,55 +67,49 @@ def _from_hub(workspace: Workspace) -> Path:
         )
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         raise ModelError(
-            f"the base {workspace.base!r} is neither a folder (seen from {workspace.folder}) nor "
-            f"to be had from the Hub: {str(error).splitlines()[0]}"
+            f"the base {workspace.base!r} is neither a folder (relative to {workspace.folder}) nor "
+            f"available from the Hub: {str(error).splitlines()[0]}"
         ) from error
 
 
-def seal_all(workspace: Workspace) -> dict[str, Seal]:
-    """Return the seal of the base and of each adapter: `base`, `adapters/ROLE`, ..."""
-    sealed: dict[str, Seal] = {"base": seal_base(workspace)}
-    for folder in sorted((workspace.folder / "adapters").glob("*/adapter_config.json")):
-        sealed[f"adapters/{folder.parent.name}"] = seal_folder(folder.parent)
-    return sealed
+def sealed_in_use(ledger: Ledger, folder: str, key: str) -> dict[str, str]:
+    """Return what the ledger knows of an adapter in use, as `seal_all` has it."""
+    outputs = ledger.entries()[key]["outputs"]
+    return {f"{folder}/{Path(name).name}": digest for name, digest in outputs.items()}
 
 
-def changed(before: Mapping[str, Seal], after: Mapping[str, Seal]) -> list[str]:
-    """Return what differs between two seals: `adapters/writer/adapter_model.safetensors`."""
-    names = sorted(before.keys() | after.keys())
-    return [
-        f"{name}/{file}"
-        for name in names
-        for file in sorted(before.get(name, {}).keys() | after.get(name, {}).keys())
-        if before.get(name, {}).get(file) != after.get(name, {}).get(file)
-    ]
+def changed_in_use(now: Seal, ledger: Ledger, folder: str, key: str) -> list[str]:
+    """Return what differs in a folder of `adapters/` from what its step left there."""
+    here = {name: digest for name, digest in now.items() if name.startswith(f"{folder}/")}
+    return differences(sealed_in_use(ledger, folder, key), here)
 
 
-def check_as_left(now: Mapping[str, Seal], ledger: Ledger, own: str) -> None:
-    """Raise RunFolderError if an adapter changed since the ledger noted it; `own` is replaced."""
-    left = {folder: ledger.steps[key]["seal"] for folder, key in ledger.current.items()}
-    left.pop(own, None)
-    if found := changed(left, {folder: now.get(folder, {}) for folder in left}):
-        keys = sorted(
-            {ledger.current[folder] for folder in left if left[folder] != now.get(folder)}
-        )
+def check_as_left(now: Seal, ledger: Ledger, own: str) -> None:
+    """Raise RunFolderError if an adapter changed since its step ended; `own` is replaced."""
+    changed = {
+        key: lines
+        for folder, key in ledger.in_use().items()
+        if folder != own and (lines := changed_in_use(now, ledger, folder, key))
+    }
+    if changed:
         again = " and ".join(
-            f"--role {role} --stage {stage}" for role, stage in (key.split("/") for key in keys)
+            f"--role {role} --stage {stage}" for role, stage in (key.split("/") for key in changed)
         )
+        details = "; ".join(line for lines in changed.values() for line in lines)
         raise RunFolderError(
-            f"{', '.join(found)}: not as {', '.join(keys)} left it, so nothing could be proved of "
-            f"it. Put it back first: hf-rlhf roles train {again}."
+            f"Adapters of other roles are not as {', '.join(changed)} left them ({details}), so "
+            f"nothing could be proved of them. Restore them first: hf-rlhf roles train {again}."
         )
 
 
-def check_untouched(before: Mapping[str, Seal], after: Mapping[str, Seal], role: str) -> None:
+def check_untouched(before: Seal, after: Seal, role: str) -> None:
     """Raise RunFolderError if any weights changed while `role` was trained.
 
-    Its own adapter stands among them: the new one is put in place only afterwards.
+    Its own adapter is among them: the new one is put in place only afterwards.
     """
-    if found := changed(before, after):
+    if lines := differences(before, after):
         raise RunFolderError(
             f"while {role!r} was trained, weights that are not its own changed: "
-            f"{', '.join(found)}. Its new adapter was not put in place. Did another process write "
-            "there? Bring those files back, then train again."
+            f"{'; '.join(lines)}. Its new adapter was not put in place. Did another process write "
+            "there? Restore those files, then train again."
         )

@@ -1,4 +1,4 @@
-"""The form of a `data_insight` answer, and the evidence of its prompt.
+"""The form of a `data_insight` answer, the evidence of its prompt, and the wording of its claims.
 
     Insights:
     - A fact or insight, in one line. [E1]
@@ -37,7 +37,7 @@ STOP = frozenset(_STOP_WORDS.split())
 
 @dataclass(frozen=True)
 class Claim:
-    """One insight, or the conclusion: what is said, and which evidence is cited for it."""
+    """One insight, or the conclusion: its text, and the evidence cited for it."""
 
     text: str
     """Without its references."""
@@ -66,18 +66,18 @@ def evidence_of(prompt: Any) -> dict[str, str] | None:
     if not isinstance(prompt, str):
         turns = [turn for turn in prompt or () if turn.get("role") == "user"]
         text = text_of(turns[-1:]) if turns else ""
-    found: dict[str, list[str]] = {}
+    lines_of: dict[str, list[str]] = {}
     current: list[str] | None = None
     for line in str(text).splitlines():
         if match := _EVIDENCE.match(line):
-            if match[1] in found:
+            if match[1] in lines_of:
                 return None
-            current = found.setdefault(match[1], [match[2]])
+            current = lines_of.setdefault(match[1], [match[2]])
         elif not line.strip():
             current = None
         elif current is not None:
             current.append(line.strip())
-    pieces = {key: " ".join(lines).strip() for key, lines in found.items()}
+    pieces = {key: " ".join(lines).strip() for key, lines in lines_of.items()}
     return pieces if pieces and all(pieces.values()) else None
 
 
@@ -148,21 +148,84 @@ def _sections(body: str, wrong: set[str]) -> Mapping[str, Sequence[str]]:
 
 
 def _claim(text: str) -> Claim:
-    ids = [one.strip() for found in _REFS.findall(text) for one in re.split(r"[,;]", found)]
-    said = " ".join(_REFS.sub(" ", text).split())
-    return Claim(re.sub(r"\s+([.,;:!?])", r"\1", said), tuple(dict.fromkeys(ids)))
+    ids = [ref.strip() for refs in _REFS.findall(text) for ref in re.split(r"[,;]", refs)]
+    plain = " ".join(_REFS.sub(" ", text).split())
+    return Claim(re.sub(r"\s+([.,;:!?])", r"\1", plain), tuple(dict.fromkeys(ids)))
 
 
 def _hidden(body: str) -> Sequence[str]:
-    found = []
+    faults = []
     if _MARKUP.search(body):
-        found.append("markup")
+        faults.append("markup")
     if any(char in _HIDDEN or 0xE0000 <= ord(char) <= 0xE007F for char in body):
-        found.append("hidden_characters")
-    return found
+        faults.append("hidden_characters")
+    return faults
 
 
 def _without_thinking(text: str) -> str:
     """Drop a leading `<think>` block, whose opening may stand in the chat template's prompt."""
     before, closed, after = text.partition("</think>")
     return after if closed and not _HEAD.search(before) else text
+
+
+# What the wording of a claim shows without a judge: copies, repetitions, hedges, advice.
+_RUN = 4
+"""Words in a row that count as taken over."""
+_COPIED = 0.85
+"""Share of a claim's words that may not stand in such runs of the evidence."""
+_NEW = 0.25
+"""Share of new words up to which a claim on the same evidence says the same again."""
+_HEDGE_WORDS = "may might could possibly perhaps maybe probably seemingly apparently"
+_HEDGES = frozenset(_HEDGE_WORDS.split())
+_ADVICE_WORDS = "should shall ought recommend recommends recommended advise advises advised"
+_ADVICE = frozenset(_ADVICE_WORDS.split())
+
+Run = tuple[str, ...]
+
+
+def runs_of(passages: Sequence[str]) -> frozenset[Run]:
+    """Return every run of words of the passages that a copy of them would have."""
+    return frozenset(run for passage in passages for run in _runs(words_of(passage)))
+
+
+def is_copy(claim: Claim, runs: frozenset[Run]) -> bool:
+    """Return whether a claim consists of runs of the evidence, but for a few words.
+
+    A claim of up to 4 words is never one.
+    """
+    words = claim.words
+    taken = {
+        index
+        for start, run in enumerate(_runs(words))
+        if run in runs
+        for index in range(start, start + _RUN)
+    }
+    return len(words) > _RUN and len(taken) >= _COPIED * len(words)
+
+
+def _runs(words: Sequence[str]) -> list[Run]:
+    return [tuple(words[start : start + _RUN]) for start in range(len(words) - _RUN + 1)]
+
+
+def repeats(claim: Claim, earlier: Claim) -> bool:
+    """Return whether a claim repeats an earlier one: nearly its words, and no new figure.
+
+    A few other words make another claim only with other evidence.
+    """
+    words, before = (frozenset(each.words) - STOP for each in (claim, earlier))
+    new = words - before
+    if not new:
+        return True
+    figures = any(word[0].isdigit() for word in new)
+    return set(claim.ids) <= set(earlier.ids) and not figures and len(new) <= _NEW * len(words)
+
+
+def hedges(text: str) -> bool:
+    """Return whether a text hedges."""
+    return bool(_HEDGES & set(words_of(text)))
+
+
+def states(claim: Claim, passages: Sequence[str]) -> bool:
+    """Return whether a claim states something: it neither asks nor advises on its own."""
+    advises = _ADVICE & set(claim.words) - set(words_of("\n".join(passages)))
+    return not advises and not claim.text.endswith("?")

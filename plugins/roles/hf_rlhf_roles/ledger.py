@@ -1,71 +1,55 @@
-"""What a workspace remembers of each step: its inputs and the adapter they made, by hash."""
+"""The ledger of a workspace: what each step read and made, and which rows it was trained on."""
 
-import json
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hf_rlhf.errors import DataError, RunFolderError
-from hf_rlhf.storage import atomic_write_json
-from hf_rlhf_roles.data import Inspected, first_shared, read_marks, write_marks
+from hf_rlhf.steps import Ledger as StepLedger
+from hf_rlhf.storage import atomic_write_bytes
+from hf_rlhf_roles.data import Inspected, first_shared
 from hf_rlhf_roles.role import Role
 from hf_rlhf_roles.workspace import LEDGER, Workspace
 
-SCHEMA = 1
 
+class Ledger(StepLedger):
+    """The ledger of a workspace; a step is called `role/stage`."""
 
-@dataclass
-class Ledger:
-    """The ledger of a workspace; `save` writes it."""
+    def __init__(self, workspace: Workspace) -> None:
+        """Open it; a new one is empty. Raises RunFolderError if it is damaged."""
+        super().__init__(workspace.folder, LEDGER, folder_option="--workspace")
 
-    folder: Path
-    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By `role/stage`: inputs, adapter and its seal, what else was sealed, run id, time."""
-    current: dict[str, str] = field(default_factory=dict)
-    """By folder, `adapters/ROLE`: the step whose adapter lies there."""
+    def adapters(self) -> dict[str, str]:
+        """Return the folder of the adapter that each finished step made."""
+        return {key: entry["result"]["adapter"] for key, entry in self.entries().items()}
 
-    @classmethod
-    def of(cls, workspace: Workspace) -> "Ledger":
-        """Read a workspace's ledger; a new one is empty. Raises RunFolderError if damaged."""
-        path = workspace.folder / LEDGER
-        if not path.exists():
-            return cls(workspace.folder)
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if content["schema"] != SCHEMA:
-                raise ValueError(f"it has schema {content['schema']}, this package reads {SCHEMA}")
-            return cls(workspace.folder, dict(content["steps"]), dict(content["current"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunFolderError(
-                f"{path} cannot be read ({error}). Restore it; without it nothing says which "
-                "adapter was trained on what. To begin anew, move it and adapters/ away."
-            ) from error
+    def in_use(self) -> dict[str, str]:
+        """Return the step whose adapter is in use, by folder: `adapters/ROLE`. It is the newest."""
+        entries = sorted(self.entries().items(), key=lambda item: item[1]["notes"]["number"])
+        return {entry["result"]["placed"]: key for key, entry in entries}
 
-    def save(self) -> None:
-        """Write it, whole or not at all."""
-        content = {"schema": SCHEMA, "steps": self.steps, "current": self.current}
-        atomic_write_json(self.folder / LEDGER, content)
+    def next_number(self) -> int:
+        """Return a number above those of all finished steps."""
+        return 1 + max((entry["notes"]["number"] for entry in self.entries().values()), default=0)
 
-    def note(self, key: str, entry: Mapping[str, Any], data: Inspected, placed: str) -> None:
-        """Remember a step that is finished, and where its adapter was placed."""
-        write_marks(data.marks, self._marks(key))
-        self.steps[key] = dict(entry)
-        self.current[placed] = key
-        self.save()
-
-    def marks(self, key: str) -> "array[int]":
+    def fingerprints(self, key: str) -> "array[int]":
         """Return the fingerprints of the rows that a step was trained on."""
-        path = self._marks(key)
+        path = self._fingerprints(key)
         if not path.exists():
             raise RunFolderError(
                 f"{path} is missing: the workspace is incomplete, and nothing says which rows "
                 f"{key} was trained on. Restore it, or train {key} again."
             )
-        return read_marks(path)
+        numbers = array("Q")
+        numbers.frombytes(path.read_bytes())
+        return numbers
 
-    def _marks(self, key: str) -> Path:
+    def write_fingerprints(self, key: str, data: Inspected) -> None:
+        """Keep the fingerprints of a step's rows beside the ledger."""
+        atomic_write_bytes(self._fingerprints(key), data.marks.tobytes())
+
+    def _fingerprints(self, key: str) -> Path:
         return self.folder / "ledger" / f"{key.replace('/', '.')}.rows"
 
 
@@ -86,16 +70,12 @@ def check_isolation(role: Role, data: Inspected, others: Mapping[str, Trained]) 
     shared = [key for key, other in others.items() if data.shares(other.marks)]
     for key in shared:
         if role.isolated or others[key].isolated:
-            kept = role.name if role.isolated else key.split("/")[0]
+            isolated = role.name if role.isolated else key.split("/")[0]
+            where = first_shared(data, others[key].marks)
             raise DataError(
                 f"{data.name}: {data.shares(others[key].marks)} of its rows, prompts or targets "
-                f"are also in the data of {key}, and role {kept!r} is isolated: its data never "
-                f"mixes with another role's. {_first(data, others[key].marks)}Take them out, or "
-                "say --allow_shared_data (it is then recorded, and told on the card)."
+                f"are also in the data of {key}, and role {isolated!r} is isolated: its data never "
+                f"mixes with another role's. {f'The first is {where}. ' if where else ''}Remove "
+                "them, or add --allow_shared_data (the ledger and the card then say so)."
             )
     return shared
-
-
-def _first(data: Inspected, marks: "array[int]") -> str:
-    where = first_shared(data, marks)
-    return f"The first is {where}. " if where else ""

@@ -18,6 +18,9 @@ def verb_parser(verb: str, description: str) -> argparse.ArgumentParser:
         prog=f"hf-rlhf roles {verb}", description=description, allow_abbrev=False
     )
     parser.add_argument(
-        "--workspace", type=Path, metavar="DIR", help="default: the one that you are in"
+        "--workspace",
+        type=Path,
+        metavar="DIR",
+        help="default: the workspace of the working directory",
     )
     return parser

@@ -1,7 +1,5 @@
-"""Which steps are to be done: what each would be made from, and whether that is made already."""
+"""Which steps are to do: what each would read, and whether that has been done already."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,8 +7,9 @@ from typing import Any, Literal
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, DataError, Problem
+from hf_rlhf.steps import digest
 from hf_rlhf_roles.data import Inspected, check_kind, check_system, inspect_data, pins_of
-from hf_rlhf_roles.guard import Seal, seal_folder
+from hf_rlhf_roles.guard import seal_adapter, seal_base
 from hf_rlhf_roles.ledger import Ledger, Trained, check_isolation
 from hf_rlhf_roles.role import BASE, OWNED, REFERENCE, Role, Stage
 from hf_rlhf_roles.workspace import Step, Workspace
@@ -35,25 +34,20 @@ class Planned:
     stage: Stage
     data: Inspected
     start: str | None
-    """The stage whose adapter it goes on from."""
+    """The stage whose adapter it continues."""
     values: Mapping[str, Any]
     """The run file, without `output_dir`."""
     inputs: Mapping[str, Any]
-    """Hashes of everything that decides the adapter."""
+    """Everything that decides the adapter: settings, and digests of files."""
     state: State
     why: str
     """Why it is stale, or what it waits for."""
     shared: Sequence[str] = ()
     """Steps of other roles with the same rows, where that is allowed."""
 
-    @property
-    def digest(self) -> str:
-        """Return 8 letters that stand for the inputs; the run folder is named by them."""
-        return _digest(self.inputs)[:8]
-
     def run_folder(self) -> Path:
-        """Return the run folder, relative to the workspace."""
-        return Path("runs", self.step.role, f"{self.step.stage}-{self.digest}")
+        """Return the run folder, relative to the workspace; its name depends on the inputs."""
+        return Path("runs", self.step.role, f"{self.step.stage}-{digest(self.inputs)[:8]}")
 
 
 class Planner:
@@ -63,14 +57,13 @@ class Planner:
         self,
         workspace: Workspace,
         ledger: Ledger,
-        base: Seal,
         *,
         overrides: Sequence[str] = (),
         allow_shared_data: bool = False,
     ) -> None:
         self.workspace = workspace
         self.ledger = ledger
-        self.base = base
+        self.base = seal_base(workspace)
         self.overrides = overrides
         self.allow_shared_data = allow_shared_data
         self._inspected: dict[tuple[Any, ...], Inspected] = {}
@@ -94,16 +87,18 @@ class Planner:
                     )
                 except DataError as error:
                     raise DataError(
-                        f"{error} (Paths in workspace.yaml are seen from {self.workspace.folder}.)"
+                        f"{error} (Paths in workspace.yaml are relative to "
+                        f"{self.workspace.folder}.)"
                     ) from error
         return self._inspected[key]
 
     def plan(self, steps: Sequence[Step]) -> list[Planned]:
         """Resolve steps in order; what an earlier one will change makes a later one stale."""
-        found: list[Planned] = []
+        plan: list[Planned] = []
         for step in steps:
-            found.append(self.resolve(step, steps, [p.step.key for p in found if _runs(p)]))
-        return found
+            changing = [before.step.key for before in plan if before.state != "done"]
+            plan.append(self.resolve(step, steps, changing))
+        return plan
 
     def resolve(
         self, step: Step, beside: Sequence[Step] = (), changing: Sequence[str] = ()
@@ -119,30 +114,34 @@ class Planner:
         start = self._start(step, role, changing)
         values = self._values(step, role, stage, start, shared)
         if values["dataset"].keys().isdisjoint(("columns", "schema")):
-            check_kind(data, role, step.stage, stage)  # else the adapter is told how to read it
+            check_kind(data, role, step.stage, stage)  # else the run file says how to read it
         columns = values["dataset"].get("columns")
         system = columns.get("system", "system") if isinstance(columns, Mapping) else "system"
         check_system(self.inspected(step, str(system)), role)
         inputs = {
             "data": data.digest,
-            "config": _digest(_without_paths(values)),
-            "base": _digest(dict(self.base)),
+            "settings": _without_paths(values),
+            "base": self.base,
             "adapters": self._adapters(step, stage, start),
         }
         waits = self._waits(step, stage, start, changing)
         planned = Planned(step, role, stage, data, start, values, inputs, "to do", waits, shared)
         if waits:
             return replace(planned, state="waits")
-        return self._compared(planned, changing)
+        reasons = self.ledger.reasons(step.key, inputs)
+        if reasons is None:
+            return planned
+        return replace(planned, state="stale" if reasons else "done", why="; ".join(reasons))
 
     def _shared(self, step: Step, role: Role, data: Inspected, beside: Sequence[Step]) -> list[str]:
         others: dict[str, Trained] = {}
-        for key, entry in self.ledger.steps.items():
+        for key, entry in self.ledger.entries().items():
             name = key.split("/")[0]
             if name != role.name:
                 # Also of a role that the workspace does not name, or not any more.
                 isolated = name in self.workspace.roles and self.role(name).isolated
-                others[key] = Trained(isolated or entry["isolated"], self.ledger.marks(key))
+                marks = self.ledger.fingerprints(key)
+                others[key] = Trained(isolated or entry["result"]["isolated"], marks)
         for other in beside:
             if other.role != role.name:
                 marks = self.inspected(other).marks
@@ -153,11 +152,11 @@ class Planner:
             return check_isolation(role, data, others)
 
     def _start(self, step: Step, role: Role, changing: Sequence[str]) -> str | None:
-        """Return the stage whose adapter this one goes on from: the first that is trained."""
+        """Return the stage whose adapter this one continues: the first that is trained."""
         stage = role.stage(step.stage)
         for name in stage.continues:
             key = f"{step.role}/{name}"
-            if key in self.ledger.steps or key in changing:
+            if key in self.ledger.entries() or key in changing:
                 return name
         if stage.continues:
             wanted = " or ".join(stage.continues)
@@ -165,7 +164,7 @@ class Planner:
                 [
                     Problem(
                         f"{step.role}/{step.stage}",
-                        f"goes on from the adapter of {wanted}, which is not trained yet.",
+                        f"continues the adapter of {wanted}, which is not trained yet.",
                         f"First: hf-rlhf roles train --role {step.role} "
                         f"--stage {stage.continues[-1]} --data FILE.",
                     )
@@ -174,10 +173,9 @@ class Planner:
         return None
 
     def _waits(self, step: Step, stage: Stage, start: str | None, changing: Sequence[str]) -> str:
-        """Say which adapters this step needs that are still to be made."""
-        asked = sorted({*stage.needs(), *([start] if start else [])})
-        keys = [f"{step.role}/{name}" for name in asked]
-        if missing := [key for key in keys if key not in (*self.ledger.steps, *changing)]:
+        """Return which adapters this step needs that earlier steps will make."""
+        keys = [f"{step.role}/{name}" for name in _upstream(stage, start)]
+        if missing := [key for key in keys if key not in (*self.ledger.entries(), *changing)]:
             raise ConfigError(
                 [
                     Problem(
@@ -189,13 +187,13 @@ class Planner:
                     for key in missing
                 ]
             )
-        made = [key for key in keys if key in changing]
-        return f"for {', '.join(made)}" if made else ""
+        waiting_for = [key for key in keys if key in changing]
+        return f"for {', '.join(waiting_for)}" if waiting_for else ""
 
     def _values(
         self, step: Step, role: Role, stage: Stage, start: str | None, shared: Sequence[str]
     ) -> Mapping[str, Any]:
-        run = _put_in(stage.run, self.workspace.base, self._places(step.role))
+        run = _put_in(stage.run, self.workspace.base, self._folders(step.role))
         values: dict[str, Any] = {
             "schema": 1,
             "plugin": stage.trainer,
@@ -219,7 +217,7 @@ class Planner:
         if self.workspace.base_revision:
             values["model_revision"] = self.workspace.base_revision
         if start is not None:
-            values["adapter"] = self._places(step.role).get(start, f"{{adapter:{start}}}")
+            values["adapter"] = self._folders(step.role).get(start, f"{{adapter:{start}}}")
         return self._overridden(values)
 
     def _overridden(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -234,42 +232,24 @@ class Planner:
             raise ConfigError([*file.problems, *changed])
         return file.values
 
-    def _places(self, role: str) -> dict[str, str]:
+    def _folders(self, role: str) -> dict[str, str]:
         """Return the adapter's folder of each stage of a role that is trained."""
-        return {
-            key.split("/")[1]: str(entry["adapter"])
-            for key, entry in self.ledger.steps.items()
-            if key.split("/")[0] == role
-        }
+        adapters = (key.split("/") + [folder] for key, folder in self.ledger.adapters().items())
+        return {stage: folder for name, stage, folder in adapters if name == role}
 
     def _adapters(self, step: Step, stage: Stage, start: str | None) -> dict[str, Any]:
-        """Return the seal of each adapter that this step is made from."""
-        places = self._places(step.role)
-        asked = sorted({*stage.needs(), *([start] if start else [])})
+        """Return the digests of each adapter that this step reads."""
+        folders = self._folders(step.role)
         return {
-            name: dict(seal_folder(self.workspace.folder / places[name]))
-            for name in asked
-            if name in places
+            name: seal_adapter(self.workspace.folder / folders[name])
+            for name in _upstream(stage, start)
+            if name in folders
         }
 
-    def _compared(self, planned: Planned, changing: Sequence[str]) -> Planned:
-        entry = self.ledger.steps.get(planned.step.key)
-        if entry is None:
-            return planned
-        why = [
-            said
-            for key, said in (
-                ("data", "its data changed"),
-                ("config", "its settings or the role changed"),
-                ("base", "the base changed"),
-                ("adapters", "an adapter that it was made from changed"),
-            )
-            if entry["inputs"].get(key) != planned.inputs[key]
-        ]
-        if dict(seal_folder(self.workspace.folder / entry["adapter"])) != entry["seal"]:
-            why.append("its adapter is missing or was changed")
-        state: State = "stale" if why else "done"
-        return replace(planned, state=state, why="; ".join(why))
+
+def _upstream(stage: Stage, start: str | None) -> list[str]:
+    """Return the stages whose adapters a stage reads."""
+    return sorted({*stage.needs(), *([start] if start else [])})
 
 
 def _at(values: Any, key: str) -> Any:
@@ -278,30 +258,27 @@ def _at(values: Any, key: str) -> Any:
     return values
 
 
-def _runs(planned: Planned) -> bool:
-    return planned.state != "done"
-
-
 def _card(role: Role, step: Step, shared: Sequence[str]) -> dict[str, Any]:
-    told = {key: value for key, value in vars(role.card).items() if value}
+    card = {key: value for key, value in vars(role.card).items() if value}
     if role.stage(step.stage).makes == "reward":
         # What the role is for, and what is known of its answers, is not true of what scores them.
-        told["known_notes"] = (
+        card["known_notes"] = (
             ["Trained only on rows of this role."] if role.isolated and not shared else []
         )
-        told["intended_use"] = (
+        card["intended_use"] = (
             f"Scoring answers of the role `{role.name}` (a higher score is a better answer): to "
             "train it, or to compare its answers with each other. It writes nothing, and its score "
             "is no measure of truth."
         )
     if shared:
-        note = f"Rows of its data were also used for {', '.join(shared)}, as its maker allowed."
-        told["known_notes"] = [*told.get("known_notes", ()), note]
-    return {"title": f"{role.title} ({step.stage})", **told}
+        steps = ", ".join(shared)
+        note = f"Rows of its data were also used for {steps}, as --allow_shared_data permitted."
+        card["known_notes"] = [*card.get("known_notes", ()), note]
+    return {"title": f"{role.title} ({step.stage})", **card}
 
 
 def _put_in(value: Any, base: str, adapters: Mapping[str, str]) -> Any:
-    """Put folders in the place of `{base}` and `{adapter:STAGE}`; one that is not there stays."""
+    """Replace `{base}` and `{adapter:STAGE}` by folders; a stage without an adapter stays."""
     if isinstance(value, Mapping):
         return {key: _put_in(item, base, adapters) for key, item in value.items()}
     if isinstance(value, list):
@@ -309,15 +286,11 @@ def _put_in(value: Any, base: str, adapters: Mapping[str, str]) -> Any:
     if not isinstance(value, str):
         return value
     text = value.replace(BASE, base)
-    return REFERENCE.sub(lambda found: adapters.get(found[1], found[0]), text)
+    return REFERENCE.sub(lambda match: adapters.get(match[1], match[0]), text)
 
 
 def _without_paths(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run file without what other hashes stand for: data, base and the adapter."""
-    kept = {k: v for k, v in values.items() if k not in ("adapter", "model_name_or_path")}
-    kept["dataset"] = {key: item for key, item in values["dataset"].items() if key != "path"}
-    return kept
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    settings = {k: v for k, v in values.items() if k not in ("adapter", "model_name_or_path")}
+    settings["dataset"] = {key: item for key, item in values["dataset"].items() if key != "path"}
+    return settings

@@ -1,4 +1,4 @@
-"""Roles are data: what a role is told, its stages, and what each of them runs.
+"""Roles are data: a system prompt, stages, and what each of them runs.
 
 A role is a YAML file (docs/how-to/roles.md has the format). The package ships `data_insight` and
 `writer`; a workspace's `roles/NAME.yaml`, or `--role_file`, adds others or replaces these.
@@ -7,7 +7,6 @@ A role is a YAML file (docs/how-to/roles.md has the format). The package ships `
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -17,9 +16,8 @@ from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.errors import ConfigError, Problem, suggest
 
 SCHEMA = 1
-KINDS = ("sft", "preference", "prompts")
-"""Kinds of data, by the names of the dataset adapters that read them."""
 Kind = Literal["sft", "preference", "prompts"]
+"""Kinds of data, by the names of the dataset adapters that read them."""
 REFERENCE = re.compile(r"\{adapter:([a-z0-9_]+)\}")
 """In a stage's `run`: the folder of the adapter that another stage of the role has made."""
 BASE = "{base}"
@@ -32,11 +30,11 @@ OWNED = {
     "dataset": "Write the adapter's arguments under the stage's `dataset`.",
     "model_name_or_path": "The base is the workspace's, one for all roles.",
     "model_revision": "It is the workspace's `base_revision`.",
-    "adapter": "Write `continues`, with the stages whose adapter this one goes on from.",
+    "adapter": "Write `continues`, with the stages whose adapter this one continues.",
     "use_peft": "A role is always an adapter.",
     "output_dir": "A workspace keeps its runs in `runs/`.",
 }
-"""Keys of a run file that are not a role's, nor a command's, to give, and how they are said."""
+"""Keys of a run file that neither a role nor an option may set -> what decides them."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Stage:
     makes: Literal["policy", "reward"] = "policy"
     """Whose adapter this is: the role's own, or that of its reward model."""
     continues: list[str] = field(default_factory=list)
-    """Stages whose adapter it goes on from: the first of them that is trained. None: a new one."""
+    """Stages whose adapter it continues: the first of them that is trained. None: a new one."""
     sample: str | None = None
     """A file of example rows, beside the role's own file."""
     dataset: dict[str, Any] = field(default_factory=dict)
@@ -65,7 +63,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class RoleCard:
-    """What a role says on the cards of its adapters."""
+    """What the cards of a role's adapters say."""
 
     intended_use: str | None = None
     known_notes: list[str] = field(default_factory=list)
@@ -76,7 +74,7 @@ class RoleCard:
 
 @dataclass(frozen=True)
 class Role:
-    """A role, as its file says; `folder` is where that file lies."""
+    """A role, as its file says; `folder` is the file's."""
 
     name: str
     title: str
@@ -131,21 +129,43 @@ def shipped() -> dict[str, Path]:
 
 def read_role(path: Path) -> Role:
     """Read a role's file. Raises ConfigError with everything that is wrong in it, by line."""
-    return _Reading(RunFile.read(path), path).role()
+    return _RoleReader(path).role()
 
 
-class _Reading:
-    """One pass over a role's file, collecting problems."""
+class FileReader:
+    """One pass over a YAML file, collecting problems with their lines."""
 
-    def __init__(self, file: RunFile, path: Path) -> None:
-        self.file = file
+    def __init__(self, path: Path) -> None:
+        """Parse the file. Raises ConfigError if it cannot be read."""
         self.path = path
-        self.problems = list(file.problems)
+        self.file = RunFile.read(path)
+        self.problems = list(self.file.problems)
 
+    def bound(
+        self, cls: type, values: Mapping[str, Any], path: KeyPath, title: str
+    ) -> dict[str, Any]:
+        """Return the values at `path` that fit the fields of a dataclass; report the others."""
+        good, problems = bind(
+            cls, values, where=lambda key: self.file.where((*path, key)), title=title
+        )
+        self.problems += problems
+        return good
+
+    def report(self, path: KeyPath, what: str, fix: str) -> None:
+        """Add a problem of the value at `path`."""
+        self.problems.append(Problem(self.file.where(path), what, fix))
+
+    def finish(self) -> None:
+        """Raise ConfigError with all problems, if there are any."""
+        if self.problems:
+            raise ConfigError(list(dict.fromkeys(self.problems)))
+
+
+class _RoleReader(FileReader):
     def role(self) -> Role:
-        given = self._bound(_RoleFile, self.file.values, (), "a role")
-        self._check_top(given)
-        stages = given.get("stages")
+        fields = self.bound(_RoleFile, self.file.values, (), "a role")
+        self._check_top(fields)
+        stages = fields.get("stages")
         read = {
             name: self._stage(name, value)
             for name, value in (stages if isinstance(stages, dict) else {}).items()
@@ -153,78 +173,63 @@ class _Reading:
         for name, stage in read.items():
             if stage is not None:
                 self._check_stage(name, stage, read)
-        card = self._bound(RoleCard, given.get("card") or {}, ("card",), "`card`")
-        if self.problems:
-            raise ConfigError(list(dict.fromkeys(self.problems)))
+        card = self.bound(RoleCard, fields.get("card") or {}, ("card",), "`card`")
+        self.finish()
         return Role(
-            name=given["name"],
-            title=given["title"],
-            description=given["description"].strip(),
-            system=given["system"].strip(),
+            name=fields["name"],
+            title=fields["title"],
+            description=fields["description"].strip(),
+            system=fields["system"].strip(),
             stages={name: stage for name, stage in read.items() if stage is not None},
-            isolated=given.get("isolated", False),
+            isolated=fields.get("isolated", False),
             card=RoleCard(**card),
             folder=self.path.parent,
         )
 
-    def _check_top(self, given: Mapping[str, Any]) -> None:
-        if given.get("schema", SCHEMA) != SCHEMA:
-            self._report(("schema",), f"is {given['schema']}.", f"This package reads {SCHEMA}.")
-        name = given.get("name")
+    def _check_top(self, fields: Mapping[str, Any]) -> None:
+        if fields.get("schema", SCHEMA) != SCHEMA:
+            self.report(("schema",), f"is {fields['schema']}.", f"This package reads {SCHEMA}.")
+        name = fields.get("name")
         if name is not None and not _NAME.fullmatch(name):
-            self._report(("name",), f"is {name!r}.", "Use small letters, digits and `_`.")
+            self.report(("name",), f"is {name!r}.", "Use small letters, digits and `_`.")
         elif name is not None and name != self.path.stem:
             fix = f"Call the file {name}.yaml, or write `name: {self.path.stem}`."
-            self._report(("name",), f"is {name!r}, but the file is {self.path.name}.", fix)
-        if "system" in given and not given["system"].strip():
-            self._report(("system",), "is empty.", "Write what the role is told.")
-        if given.get("stages") == {}:
-            self._report(("stages",), "is empty.", "A role has at least one stage, such as `sft`.")
+            self.report(("name",), f"is {name!r}, but the file is {self.path.name}.", fix)
+        if "system" in fields and not fields["system"].strip():
+            self.report(("system",), "is empty.", "Write the system prompt of the role.")
+        if fields.get("stages") == {}:
+            self.report(("stages",), "is empty.", "A role has at least one stage, such as `sft`.")
 
     def _stage(self, name: str, value: Any) -> Stage | None:
         if not _NAME.fullmatch(name):
-            self._report(("stages", name), "is no name.", "Use small letters, digits and `_`.")
+            self.report(("stages", name), "is no name.", "Use small letters, digits and `_`.")
         if not isinstance(value, dict):
-            self._report(("stages", name), "should be a mapping.", "Write `trainer: sft` under it.")
+            self.report(("stages", name), "should be a mapping.", "Write `trainer: sft` under it.")
             return None
         before = len(self.problems)
-        given = self._bound(Stage, value, ("stages", name), f"stage `{name}`")
-        return Stage(**given) if len(self.problems) == before else None
+        fields = self.bound(Stage, value, ("stages", name), f"stage `{name}`")
+        return Stage(**fields) if len(self.problems) == before else None
 
     def _check_stage(self, name: str, stage: Stage, stages: Mapping[str, Any]) -> None:
         at: KeyPath = ("stages", name)
         for key in sorted(stage.run.keys() & OWNED.keys()):
-            self._report((*at, "run", key), "is decided by the workspace.", OWNED[key])
+            self.report((*at, "run", key), "is decided by the workspace.", OWNED[key])
         for key in sorted(stage.dataset.keys() & {"path", "system"}):
-            self._report((*at, "dataset", key), "is given by the workspace.", "Remove it.")
-        asked = [*((("continues",), one) for one in stage.continues)]
-        asked += [(("run",), one) for one in sorted(stage.needs())]
-        for place, other in asked:
+            self.report((*at, "dataset", key), "is given by the workspace.", "Remove it.")
+        references = [(("continues",), other) for other in stage.continues]
+        references += [(("run",), other) for other in sorted(stage.needs())]
+        for path, other in references:
             if other == name or other not in stages:
-                known = ", ".join(one for one in stages if one != name) or "none"
+                known = ", ".join(stage for stage in stages if stage != name) or "none"
                 what = f"names the stage {other!r}{_meant(other, stages)}."
-                self._report((*at, *place), what, f"Other stages of this role: {known}.")
+                self.report((*at, *path), what, f"Other stages of this role: {known}.")
         if stage.sample and not (self.path.parent / stage.sample).is_file():
             fix = f"It is looked for in {self.path.parent}."
-            self._report((*at, "sample"), f"there is no file {stage.sample!r}.", fix)
-
-    def _bound(
-        self, cls: type, given: Mapping[str, Any], path: KeyPath, title: str
-    ) -> dict[str, Any]:
-        where = partial(self._inside, path)
-        good, problems = bind(cls, given, where=where, title=title)
-        self.problems += problems
-        return good
-
-    def _inside(self, path: KeyPath, key: str) -> str:
-        return self.file.where((*path, key))
-
-    def _report(self, path: KeyPath, what: str, fix: str) -> None:
-        self.problems.append(Problem(self.file.where(path), what, fix))
+            self.report((*at, "sample"), f"there is no file {stage.sample!r}.", fix)
 
 
 def unknown_role(name: str, known: Iterable[str]) -> ConfigError:
-    """Return the error for a role that there is not."""
+    """Return the error for an unknown role."""
     names = list(known)
     return ConfigError(
         [

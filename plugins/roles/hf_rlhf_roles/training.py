@@ -12,9 +12,15 @@ from hf_rlhf.cards import tell_weights
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem
 from hf_rlhf.models import check_head, read_adapter
-from hf_rlhf.storage import atomic_write_text, load_record, now, whole_folder
+from hf_rlhf.storage import atomic_write_text, load_record, whole_folder
 from hf_rlhf_roles.caches import own_caches
-from hf_rlhf_roles.guard import check_as_left, check_untouched, seal_all, seal_folder
+from hf_rlhf_roles.guard import (
+    changed_in_use,
+    check_as_left,
+    check_untouched,
+    seal_adapter,
+    seal_all,
+)
 from hf_rlhf_roles.plan import Planned, Planner
 from hf_rlhf_roles.role import REFERENCE
 from hf_rlhf_roles.workspace import Step, Workspace
@@ -30,30 +36,30 @@ def check_steps(planner: Planner, plan: Sequence[Planned]) -> None:
 
     problems: list[Problem] = []
     with planner.workspace.inside(), own_caches(planner.workspace.folder):
-        for one in plan:
-            if one.state == "done":
+        for step in plan:
+            if step.state == "done":
                 continue
-            asked = one.values.get("expect_world_size")
+            processes = step.values.get("expect_world_size")
             try:
-                with planned(asked if isinstance(asked, int) and asked > 0 else 1):
-                    _prepare(one)
+                with planned(processes if isinstance(processes, int) and processes > 0 else 1):
+                    _prepare(step)
             except ConfigError as error:
                 problems += [
-                    replace(problem, where=f"{one.step.key}: {problem.where}")
+                    replace(problem, where=f"{step.step.key}: {problem.where}")
                     for problem in error.problems
                 ]
     if problems:
         raise ConfigError(problems)
 
 
-def _prepare(one: Planned) -> None:
+def _prepare(step: Planned) -> None:
     from hf_rlhf.models import find_model, load_tokenizer
     from hf_rlhf.runs import prepare, prepare_scoring
 
-    values = {**one.values, "output_dir": str(one.run_folder())}
+    values = {**step.values, "output_dir": str(step.run_folder())}
     if REFERENCE.search(str(values.get("adapter"))):
-        del values["adapter"]  # it is made before
-    file = RunFile.from_mapping(values, name=str(one.run_folder().with_suffix(".yaml")))
+        del values["adapter"]  # an earlier step makes it
+    file = RunFile.from_mapping(values, name=str(step.run_folder().with_suffix(".yaml")))
     if not REFERENCE.search(str(values)):
         prepare(file)
         return
@@ -62,17 +68,17 @@ def _prepare(one: Planned) -> None:
         values.get("pad_token"),
         revision=values.get("model_revision"),
     )
-    prepare_scoring(file, tokenizer, plugin=one.stage.trainer)
+    prepare_scoring(file, tokenizer, plugin=step.stage.trainer)
 
 
 def train_step(planner: Planner, planned: Planned) -> Path:
     """Train one step and return the folder its adapter was placed in.
 
-    The same step on the same inputs goes on where it stopped. Raises what the run raises, and
+    The same step on the same inputs continues where it stopped. Raises what the run raises, and
     RunFolderError, without placing the adapter, if weights of others changed meanwhile.
     """
-    workspace, ledger = planner.workspace, planner.ledger
-    with workspace.inside():
+    workspace, ledger, key = planner.workspace, planner.ledger, planned.step.key
+    with workspace.inside(), ledger.recording(key, planned.inputs) as recording:
         folder = planned.run_folder()
         file = folder.with_suffix(".yaml")
         placed = workspace.adapter(planned.step.role, planned.stage.makes)
@@ -83,17 +89,17 @@ def train_step(planner: Planner, planned: Planned) -> Path:
         _run(workspace, file)
         record = load_record(folder)
         if record["status"] != "finished":
-            raise HfRlhfError(f"{folder} is {record['status']}: the same command goes on with it.")
-        made = folder / "adapter"
-        check_made(made, planned.stage.makes)
+            raise HfRlhfError(f"{folder} is {record['status']}: the same command continues it.")
+        adapter = folder / "adapter"
+        check_adapter(adapter, planned.stage.makes)
         check_untouched(before, seal_all(workspace), planned.step.role)
-        untouched = {name: dict(seal) for name, seal in before.items() if name != str(placed)}
-        _place(made, placed)
+        _install(adapter, placed)
         if not workspace.keep_merged:
             shutil.rmtree(folder / "merged", ignore_errors=True)
             tell_weights(folder)
-        entry = {
-            "inputs": dict(planned.inputs),
+        ledger.write_fingerprints(key, planned.data)
+        recording.outputs = [adapter / name for name in seal_adapter(adapter)]
+        recording.result = {
             "data": planned.step.data,
             "pins": dict(planned.data.pins),
             "rows": planned.data.rows,
@@ -102,34 +108,36 @@ def train_step(planner: Planner, planned: Planned) -> Path:
             "run_id": record["run_id"],
             "makes": planned.stage.makes,
             "isolated": planned.role.isolated,
-            "adapter": str(made),
-            "seal": dict(seal_folder(made)),
-            "untouched": untouched,
+            "adapter": str(adapter),
+            "placed": str(placed),
             "shared_data": list(planned.shared),
-            "finished": now(),
         }
-        ledger.note(planned.step.key, entry, planned.data, str(placed))
+        recording.notes = {
+            "number": ledger.next_number(),
+            "untouched": {
+                name: digest for name, digest in before.items() if not name.startswith(f"{placed}/")
+            },
+        }
     return placed
 
 
-def _place(made: Path, placed: Path) -> None:
+def _install(adapter: Path, placed: Path) -> None:
     with whole_folder(placed, overwrite=True) as new:
-        shutil.copytree(made, new, dirs_exist_ok=True)
+        shutil.copytree(adapter, new, dirs_exist_ok=True)
 
 
-def put_back(planner: Planner, key: str) -> str | None:
-    """Bring a finished step's adapter back to where it is used, if it is not there as it was left.
+def restore(planner: Planner, key: str) -> str | None:
+    """Copy a finished step's adapter to where it is used, if it is in use and differs there.
 
     Returns the folder if that was so.
     """
     workspace, ledger = planner.workspace, planner.ledger
-    entry = ledger.steps[key]
-    placed = next((folder for folder, step in ledger.current.items() if step == key), None)
-    if placed is None or dict(seal_folder(workspace.folder / placed)) == entry["seal"]:
+    folder = next((folder for folder, step in ledger.in_use().items() if step == key), None)
+    if folder is None or not changed_in_use(seal_all(workspace), ledger, folder, key):
         return None
     with workspace.inside():
-        _place(Path(entry["adapter"]), Path(placed))
-    return placed
+        _install(Path(ledger.adapters()[key]), Path(folder))
+    return folder
 
 
 def _run(workspace: Workspace, file: Path) -> None:
@@ -149,40 +157,39 @@ def _run(workspace: Workspace, file: Path) -> None:
         raise HfRlhfError(f"`launch` in workspace.yaml: {command[0]}: {error.strerror}.") from error
     if status:
         raise HfRlhfError(
-            f"{' '.join(command)} ended with status {status}; what it said stands above. "
-            "The same command goes on where it stopped."
+            f"{' '.join(command)} ended with status {status}; its messages are above. The same "
+            "command continues where it stopped."
         )
 
 
-def check_made(adapter: Path, makes: str) -> None:
-    """Raise ModelError for an adapter that is not whole, or a reward adapter without its head."""
+def check_adapter(adapter: Path, makes: str) -> None:
+    """Raise ModelError for an incomplete adapter, or a reward adapter without its head."""
     head = check_head(read_adapter(adapter))
     if makes == "reward" and not head:
         raise ModelError(
-            f"{adapter} is no adapter of sequence classification, so it has no score head, and "
-            "nothing can be scored by it. The stage's trainer should be one whose task is "
-            "text-classification, such as `reward`."
+            f"{adapter} is not an adapter for sequence classification: it has no score head, so it "
+            "cannot score. Use a trainer for text classification in this stage, such as `reward`."
         )
 
 
 def train_all(planner: Planner, steps: Sequence[Step], *, say: Any = print) -> list[str]:
     """Do the steps in order, leaving out those that are done; return the keys of those trained."""
     trained = []
-    workspace, seen_from = planner.workspace, ""
+    workspace, relative = planner.workspace, ""
     push = "hf-rlhf roles push --prefix YOU/NAME"
     if Path.cwd() != workspace.folder.resolve():
-        seen_from = f"; what follows names its files as seen from {workspace.folder}"
+        relative = f"; paths below are relative to {workspace.folder}"
         push += f" --workspace {shlex.quote(str(workspace.folder))}"
     for step in steps:
         planned = planner.resolve(step, steps)
         if planned.state == "done":
-            back = put_back(planner, step.key)
-            say(f"{step.key}: done already" + (f"; {back} was put back" if back else ""))
+            folder = restore(planner, step.key)
+            say(f"{step.key}: done already" + (f"; {folder} was restored" if folder else ""))
             continue
         reason = f" ({planned.why})" if planned.why else ""
-        say(f"{step.key}: training on {step.data}, {planned.data.rows} rows{reason}{seen_from}")
+        say(f"{step.key}: training on {step.data}, {planned.data.rows} rows{reason}{relative}")
         placed = train_step(planner, planned)
-        say(f"{step.key}: {placed}; base and other roles untouched, bit for bit")
+        say(f"{step.key}: {placed}; base and other roles unchanged, bit for bit")
         trained.append(step.key)
     if trained:
         if workspace.has_local_base() and not workspace.base_on_hub:
@@ -193,11 +200,11 @@ def train_all(planner: Planner, steps: Sequence[Step], *, say: Any = print) -> l
 
 def plan_table(plan: Sequence[Planned], left_out: Sequence[Step]) -> str:
     """Return the plan as text, a line for each step."""
-    lines = [
-        f"  {number}. {one.step.key:24} {one.state:6} {one.data.rows:>7} rows of {one.step.data}"
-        + (f"; from {one.start}" if one.start else "")
-        + (f"; {one.why}" if one.why else "")
-        for number, one in enumerate(plan, start=1)
-    ]
+    lines = []
+    for number, planned in enumerate(plan, start=1):
+        step, rows = planned.step, planned.data.rows
+        line = f"  {number}. {step.key:24} {planned.state:6} {rows:>7} rows of {step.data}"
+        details = [f"from {planned.start}"] if planned.start else []
+        lines.append("; ".join([line, *details, *([planned.why] if planned.why else [])]))
     lines += [f"  -  {step.key:24} optional; --optional adds it" for step in left_out]
     return "\n".join(lines)

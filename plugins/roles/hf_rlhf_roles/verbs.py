@@ -4,7 +4,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hf_rlhf.errors import HfRlhfError
 from hf_rlhf_roles.options import positive, verb_parser
 from hf_rlhf_roles.workspace import read_workspace
 
@@ -17,7 +16,7 @@ def list_main(argv: Sequence[str]) -> int:
     from hf_rlhf_roles.inspection import listing
     from hf_rlhf_roles.ledger import Ledger
 
-    print(listing(workspace, Ledger.of(workspace)))
+    print(listing(workspace, Ledger(workspace)))
     return 0
 
 
@@ -33,7 +32,7 @@ def check_main(argv: Sequence[str]) -> int:
     from hf_rlhf_roles.inspection import check
     from hf_rlhf_roles.ledger import Ledger
 
-    good, wrong = check(workspace, Ledger.of(workspace))
+    good, wrong = check(workspace, Ledger(workspace))
     print("\n".join(f"ok     {line}" for line in good) or "nothing is trained yet")
     for line in wrong:
         print(f"WRONG  {line}")
@@ -63,38 +62,26 @@ def chat_main(argv: Sequence[str]) -> int:
 
 
 def serve_main(argv: Sequence[str]) -> int:
-    """Serve the roles of a workspace, OpenAI-compatible."""
+    """Serve the roles of a workspace on this machine, OpenAI-compatible."""
     parser = verb_parser(
         "serve",
-        "An OpenAI-compatible server of all trained roles on one loaded base: `model` is a role. "
-        "With HF_RLHF_ROLES_TOKEN set, clients must send it as their API key.",
+        "A small OpenAI-compatible server of all trained roles on one loaded base, for this "
+        "machine: `model` is a role. For many users or other machines use vLLM "
+        "(docs/how-to/roles.md).",
     )
     parser.add_argument("--role", action="append", default=[], metavar="NAME", help="only these")
-    parser.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
     parser.add_argument("--port", type=int, default=8000, help="default: %(default)s; 0: any")
-    parser.add_argument(
-        "--allow_remote", action="store_true", help="let other machines in; needs the token"
-    )
     parser.add_argument("--max_tokens", type=positive, default=1024, help="of one answer, at most")
-    parser.add_argument("--max_body", type=positive, default=1 << 20, help="bytes of one request")
-    parser.add_argument("--max_waiting", type=positive, default=32, help="requests in hand at once")
-    chosen = parser.parse_args(argv)
-    workspace = read_workspace(chosen.workspace)
-    try:
-        from hf_rlhf_roles.server import Limits, check_host, open_port, serve
-    except ModuleNotFoundError as error:
-        raise HfRlhfError(
-            f"serving needs {error.name}: pip install 'hf-rlhf-roles[serve]'"
-        ) from error
-    check_host(chosen.host, allow_remote=chosen.allow_remote)
-    opened = open_port(chosen.host, chosen.port)
+    options = parser.parse_args(argv)
+    workspace = read_workspace(options.workspace)
+
+    from hf_rlhf_roles.server import open_port, serve
+
+    opened = open_port(options.port)
 
     from hf_rlhf_roles.engine import Engine
 
-    limits = Limits(
-        max_tokens=chosen.max_tokens, max_body=chosen.max_body, max_waiting=chosen.max_waiting
-    )
-    serve(Engine(workspace, only=chosen.role), opened, limits)
+    serve(Engine(workspace, only=options.role), opened, options.max_tokens)
     return 0
 
 
@@ -112,11 +99,11 @@ def merge_main(argv: Sequence[str]) -> int:
 
     from hf_rlhf.models import check_base, merge_adapter
     from hf_rlhf_roles.guard import base_folder
-    from hf_rlhf_roles.training import check_made
+    from hf_rlhf_roles.training import check_adapter
 
     makes = "reward" if chosen.reward else "policy"
     adapter = workspace.trained(chosen.role, makes)
-    check_made(adapter, makes)
+    check_adapter(adapter, makes)
     base = base_folder(workspace)
     check_base(adapter, base, name=workspace.base)
     report = merge_adapter(

@@ -12,18 +12,17 @@ Nothing in it names a place outside, except data and base where the user did, so
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, chdir
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config import RunFile, bind
 from hf_rlhf.config import yaml as plain_yaml
+from hf_rlhf.data import read_file
 from hf_rlhf.errors import ConfigError, ModelError, Problem, RunFolderError
 from hf_rlhf.storage import atomic_write_text
-from hf_rlhf_roles.role import OWNED, SCHEMA, Role, read_role, shipped, unknown_role
+from hf_rlhf_roles.role import OWNED, SCHEMA, FileReader, Role, read_role, shipped, unknown_role
 
 NAME = "workspace.yaml"
 LEDGER = "ledger.json"
@@ -120,9 +119,9 @@ class Workspace:
             )
         return folder
 
-    def path_of(self, data: str, given_in: Path) -> str:
-        """Return what names a file given in `given_in`: relative if it is in the workspace."""
-        path = given_in / Path(data).expanduser()
+    def path_of(self, data: str, folder: Path) -> str:
+        """Return the name of a file of `folder`: relative if it is in the workspace."""
+        path = folder / Path(data).expanduser()
         if not os.path.exists(path):
             return data  # a Hub dataset, or a mistake that reading it will name
         path = path.resolve()
@@ -157,82 +156,66 @@ def read_workspace(folder: Path | None = None, *, role_file: Path | None = None)
         left = [name for name in (LEDGER, *FOLDERS) if (home / name).exists()]
         what = f"holds {', '.join(left)}, but no {NAME}: it is incomplete" if left else "is none"
         raise RunFolderError(
-            f"{home} {what}. Bring {NAME} back, or make one there: "
+            f"{home} {what}. Restore {NAME}, or make a workspace: "
             f"hf-rlhf roles init {home} --base MODEL."
         )
-    return _Reading(RunFile.read(home / NAME), home, role_file).workspace()
+    return _WorkspaceReader(home, role_file).workspace()
 
 
-class _Reading:
-    """One pass over workspace.yaml, collecting problems."""
-
-    def __init__(self, file: RunFile, home: Path, role_file: Path | None) -> None:
-        self.file = file
+class _WorkspaceReader(FileReader):
+    def __init__(self, home: Path, role_file: Path | None) -> None:
+        super().__init__(home / NAME)
         self.home = home.resolve()
         self.role_file = role_file
-        self.problems = list(file.problems)
 
     def workspace(self) -> Workspace:
-        given = self._bound(_File, self.file.values, ())
-        if given.get("schema", SCHEMA) != SCHEMA:
-            self._report(("schema",), f"is {given['schema']}.", f"This package reads {SCHEMA}.")
-        for key in sorted((given.get("run") or {}).keys() & OWNED.keys()):
-            self._report(("run", key), "is not for every step to have.", OWNED[key])
-        roles = self._roles(given.get("roles") or [])
-        steps = [self._step(n, entry, roles) for n, entry in enumerate(given.get("order") or [])]
-        if self.problems:
-            raise ConfigError(list(dict.fromkeys(self.problems)))
-        del given["schema"]
+        fields = self.bound(_File, self.file.values, (), "a workspace")
+        if fields.get("schema", SCHEMA) != SCHEMA:
+            self.report(("schema",), f"is {fields['schema']}.", f"This package reads {SCHEMA}.")
+        for key in sorted((fields.get("run") or {}).keys() & OWNED.keys()):
+            self.report(("run", key), "is not for every step to have.", OWNED[key])
+        roles = self._roles(fields.get("roles") or [])
+        steps = [self._step(n, entry, roles) for n, entry in enumerate(fields.get("order") or [])]
+        self.finish()
+        del fields["schema"]
         order = tuple(step for step in steps if step is not None)
         if repeated := {s.key for s in order if [o.key for o in order].count(s.key) > 1}:
             what = f"has {', '.join(sorted(repeated))} twice."
             raise ConfigError([Problem(self.file.where(("order",)), what, "Keep one of them.")])
-        given = {**given, "roles": roles, "order": order}
-        return Workspace(folder=self.home, **given)
+        fields = {**fields, "roles": roles, "order": order}
+        return Workspace(folder=self.home, **fields)
 
     def _roles(self, names: Sequence[str]) -> dict[str, Path]:
         known = shipped() | {path.stem: path for path in (self.home / "roles").glob("*.yaml")}
-        found = {}
-        for place, name in enumerate(names):
+        roles = {}
+        for number, name in enumerate(names):
             if name in known:
-                found[name] = known[name]
+                roles[name] = known[name]
             else:
                 (problem,) = unknown_role(name, known).problems
-                self._report(("roles", place), problem.what, problem.fix)
+                self.report(("roles", number), problem.what, problem.fix)
         if self.role_file is not None:
-            found[self.role_file.stem] = self.role_file.resolve()
-        return found
+            roles[self.role_file.stem] = self.role_file.resolve()
+        return roles
 
-    def _step(self, place: int, entry: Mapping[str, Any], roles: Mapping[str, Path]) -> Step | None:
+    def _step(
+        self, number: int, entry: Mapping[str, Any], roles: Mapping[str, Path]
+    ) -> Step | None:
         before = len(self.problems)
-        given = self._bound(Step, entry, ("order", place))
+        fields = self.bound(Step, entry, ("order", number), "a step")
         if len(self.problems) > before:
             return None
-        step = Step(**given)
+        step = Step(**fields)
         if step.role not in roles:
             (problem,) = unknown_role(step.role, roles).problems
-            self._report(("order", place, "role"), problem.what, problem.fix)
+            self.report(("order", number, "role"), problem.what, problem.fix)
             return None
         try:
             read_role(roles[step.role]).stage(step.stage)
         except ConfigError as error:
             for problem in error.problems:
-                self._report(("order", place), str(problem), "")
+                self.report(("order", number), str(problem), "")
         return step
-
-    def _bound(
-        self, cls: type, given: Mapping[str, Any], path: tuple[str | int, ...]
-    ) -> dict[str, Any]:
-        where = partial(self._inside, path)
-        good, problems = bind(cls, given, where=where, title="a step" if path else "a workspace")
-        self.problems += problems
-        return good
-
-    def _inside(self, path: tuple[str | int, ...], key: str) -> str:
-        return self.file.where((*path, key))
-
-    def _report(self, path: tuple[str | int, ...], what: str, fix: str) -> None:
-        self.problems.append(Problem(self.file.where(path), what, fix))
 
 
 _ORDER = (
@@ -269,10 +252,10 @@ def make_workspace(folder: Path, base: str | None, *, tiny: bool = False) -> Wor
         raise RunFolderError(f"{folder} is not empty. Choose another folder.")
     if tiny == (base is not None):
         raise ConfigError(
-            [Problem("command line", "the base is not said.", "Give --base MODEL or --tiny.")]
+            [Problem("command line", "names no base.", "Give --base MODEL or --tiny.")]
         )
     if base is not None:
-        base = _named(base)
+        base = _base_name(base)
     for name in FOLDERS:
         (folder / name).mkdir(parents=True, exist_ok=True)
     roles = {name: read_role(path) for name, path in shipped().items()}
@@ -285,9 +268,9 @@ def make_workspace(folder: Path, base: str | None, *, tiny: bool = False) -> Wor
         note = ", optional: true" if optional else ""
         steps.append(f"  - {{role: {role}, stage: {stage}, data: {data}{note}}}\n")
     if tiny:
-        from hf_rlhf_roles.tiny import make_tiny_base
+        from hf_rlhf_worlds.tiny_models import make_tiny_base
 
-        make_tiny_base(folder / "base", list((folder / "data").glob("*.jsonl")))
+        make_tiny_base(folder / "base", _texts(folder / "data"))
     text = (
         "schema: 1\n"
         "# One base for all roles: a Hub id, a folder, or package://PACKAGE/FOLDER.\n"
@@ -300,7 +283,14 @@ def make_workspace(folder: Path, base: str | None, *, tiny: bool = False) -> Wor
     return read_workspace(folder)
 
 
-def _named(base: str) -> str:
+def _texts(folder: Path) -> Iterator[str]:
+    """Yield every text of the rows in a folder, for the vocabulary of a tiny base."""
+    for path in sorted(folder.glob("*.jsonl")):
+        for row in read_file(path):
+            yield from (value for value in row.values.values() if isinstance(value, str))
+
+
+def _base_name(base: str) -> str:
     """Return a base as workspace.yaml names it: a folder from the root. Raises ConfigError."""
     path = Path(base).expanduser()
     if path.is_dir():

@@ -23,4 +23,6 @@ def test_an_isolated_reward_model_says_so_where_it_is():
     (note,) = card("data_insight", "reward")["known_notes"]
     assert note == "Trained only on rows of this role."
     (note,) = card("data_insight", "reward", ["writer/sft"])["known_notes"]
-    assert note == "Rows of its data were also used for writer/sft, as its maker allowed."
+    assert (
+        note == "Rows of its data were also used for writer/sft, as --allow_shared_data permitted."
+    )

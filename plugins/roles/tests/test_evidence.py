@@ -15,8 +15,7 @@ from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf.testing import ScriptedJudge, check_reward
 from hf_rlhf_roles.evidence import COMPONENTS, EvidenceReliability
 from hf_rlhf_roles.figures import disagreements, wrong_date
-from hf_rlhf_roles.insights import evidence_of, parse_answer, words_of
-from hf_rlhf_roles.wording import repeats
+from hf_rlhf_roles.insights import evidence_of, parse_answer, repeats, words_of
 
 PROMPT = """Question: How did the mill do?
 

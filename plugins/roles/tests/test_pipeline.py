@@ -19,7 +19,6 @@ from hf_rlhf.storage.record import load_record
 from hf_rlhf.testing.hubs import use_hub
 from hf_rlhf_roles.command import command
 from hf_rlhf_roles.engine import Engine, Sampling
-from hf_rlhf_roles.guard import seal_base, seal_folder
 from hf_rlhf_roles.inspection import check
 from hf_rlhf_roles.ledger import Ledger
 from hf_rlhf_roles.plan import Planner
@@ -79,35 +78,45 @@ def home(tmp_path_factory):
 @pytest.mark.smoke
 def test_all_stages_train_and_the_weights_of_others_stay(home):
     workspace = read_workspace(home)
-    ledger = Ledger.of(workspace)
+    ledger = Ledger(workspace)
     good, wrong = check(workspace, ledger)
     assert wrong == []
-    assert list(ledger.steps) == [
+    assert list(ledger.entries()) == [
         *("data_insight/sft", "writer/sft", "writer/dpo", "writer/reward", "writer/ppo"),
         "data_insight/ppo",
     ]
-    insight = seal_folder(home / ledger.steps["data_insight/sft"]["adapter"])
-    assert ledger.steps["writer/ppo"]["untouched"]["adapters/data_insight"] == insight
-    writer = seal_folder(home / "adapters" / "writer")
-    assert ledger.steps["data_insight/ppo"]["untouched"]["adapters/writer"] == writer
-    assert ledger.current == {
+    insight = outputs(ledger, "data_insight/sft")
+    assert untouched(ledger, "writer/ppo", "adapters/data_insight") == insight
+    assert untouched(ledger, "data_insight/ppo", "adapters/writer") == outputs(ledger, "writer/ppo")
+    assert ledger.in_use() == {
         "adapters/data_insight": "data_insight/ppo",
         "adapters/writer": "writer/ppo",
         "adapters/writer.reward": "writer/reward",
     }
 
 
+def outputs(ledger, key):
+    """The digests of the adapter that a step made, by file name."""
+    return {Path(name).name: at for name, at in ledger.entries()[key]["outputs"].items()}
+
+
+def untouched(ledger, key, folder):
+    """The digests of the files in a folder while a step was trained, by file name."""
+    digests = ledger.entries()[key]["notes"]["untouched"]
+    return {Path(name).name: at for name, at in digests.items() if name.startswith(f"{folder}/")}
+
+
 def test_without_a_judge_data_insight_learns_from_what_a_program_sees(home):
-    ledger = Ledger.of(read_workspace(home))
-    card = (home / ledger.steps["data_insight/ppo"]["run"] / "README.md").read_text()
+    ledger = Ledger(read_workspace(home))
+    card = (home / ledger.entries()["data_insight/ppo"]["result"]["run"] / "README.md").read_text()
     assert "structure" in card
     assert "whether the cited evidence supports what is claimed" in card
 
 
 def test_cards_tell_what_is_there_and_what_it_is_for(home):
-    ledger = Ledger.of(read_workspace(home))
+    ledger = Ledger(read_workspace(home))
     cards = {
-        key: (home / ledger.steps[key]["run"] / "README.md").read_text()
+        key: (home / ledger.entries()[key]["result"]["run"] / "README.md").read_text()
         for key in ("writer/dpo", "writer/reward")
     }
     for card in cards.values():
@@ -122,19 +131,15 @@ def test_cards_tell_what_is_there_and_what_it_is_for(home):
 
 @pytest.mark.smoke
 def test_each_stage_goes_on_from_the_one_before(home):
-    ledger = Ledger.of(read_workspace(home))
-    starts = {key: entry["starts_from"] for key, entry in ledger.steps.items()}
+    ledger = Ledger(read_workspace(home))
+    starts = {key: entry["result"]["starts_from"] for key, entry in ledger.entries().items()}
     assert starts == {
         **{"data_insight/sft": None, "writer/sft": None, "writer/dpo": "sft"},
         **{"writer/reward": "sft", "writer/ppo": "dpo", "data_insight/ppo": "sft"},
     }
     # Eight tokens of a random base earn 0 in every row, of which data_insight/ppo learns nothing.
-    seals = [
-        entry["seal"]["adapter_model.safetensors"]
-        for key, entry in ledger.steps.items()
-        if key != "data_insight/ppo"
-    ]
-    assert len(set(seals)) == 5
+    keys = [key for key in ledger.entries() if key != "data_insight/ppo"]
+    assert len({outputs(ledger, key)["adapter_model.safetensors"] for key in keys}) == 5
 
 
 @pytest.mark.parametrize("stage", ["dpo", "reward"])
@@ -148,7 +153,7 @@ def test_the_other_stages_of_data_insight_fit_their_trainers(home, tmp_path, sta
     data = tmp_path / "pairs.jsonl"
     data.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     workspace = read_workspace(home)
-    planner = Planner(workspace, Ledger.of(workspace), seal_base(workspace))
+    planner = Planner(workspace, Ledger(workspace))
     planned = planner.resolve(Step("data_insight", stage, str(data)))
     assert (planned.state, planned.start) == ("to do", "sft")
     with workspace.inside():
@@ -159,12 +164,12 @@ def test_the_other_stages_of_data_insight_fit_their_trainers(home, tmp_path, sta
 
 
 def test_the_card_of_an_isolated_role_tells_of_no_other(home):
-    ledger = Ledger.of(read_workspace(home))
+    ledger = Ledger(read_workspace(home))
     for name in ("README.md", "run.json", "config.yaml"):
-        text = (home / ledger.steps["data_insight/sft"]["run"] / name).read_text()
+        text = (home / ledger.entries()["data_insight/sft"]["result"]["run"] / name).read_text()
         assert "writer_" not in text
         assert "writer/" not in text
-    record = load_record(home / ledger.steps["data_insight/sft"]["run"])
+    record = load_record(home / ledger.entries()["data_insight/sft"]["result"]["run"])
     assert record["status"] == "finished"
     assert record["evaluation"]["after"], "the held-out loss is on the card"
 
@@ -176,7 +181,7 @@ def test_a_merged_role_says_what_the_adapter_says(home, tmp_path):
     out = tmp_path / "merged"
     assert command(["merge", "writer", "--workspace", str(home), "--out", str(out)]) == 0
     engine = Engine(read_workspace(home))
-    batch = engine.encode("writer", HELLO, 1)
+    batch = engine.encode("writer", HELLO)
     with torch.inference_mode():
         engine.model.set_adapter("writer")
         adapted = engine.model(**batch).logits
@@ -289,7 +294,7 @@ def test_served_over_http_to_the_openai_client(home):
 
         def is_up():
             try:
-                return urllib.request.urlopen(f"{url}/health", timeout=2)
+                return urllib.request.urlopen(f"{url}/v1/models", timeout=2)
             except OSError:
                 return False
 

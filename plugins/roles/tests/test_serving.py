@@ -3,23 +3,21 @@
 import asyncio
 import io
 import json
-import queue
 import shutil
 import socket
 import threading
 
+import httpx
 import pytest
-from fastapi.testclient import TestClient
 
 from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError
 from hf_rlhf.models.fingerprint import identify, write_identity
 from hf_rlhf_roles.chat import chat
-from hf_rlhf_roles.engine import Engine, Sampling, TooLong, Until
+from hf_rlhf_roles.engine import BadPrompt, Engine, Reply, Sampling
 from hf_rlhf_roles.guard import seal_all
-from hf_rlhf_roles.server import Limits, check_host, make_app, open_port
+from hf_rlhf_roles.server import make_app, open_port
 from hf_rlhf_roles.workspace import make_workspace
 
-LOCAL = "http://localhost:8000"
 HELLO = [{"role": "user", "content": "Hello."}]
 
 
@@ -57,7 +55,30 @@ def engine(workspace):
 
 @pytest.fixture(scope="module")
 def client(engine):
-    return TestClient(make_app(engine, Limits(max_tokens=16, max_body=4000)), LOCAL)
+    """A client of a server that runs in a thread."""
+    from aiohttp import web
+
+    opened = open_port(0)
+    port = opened.getsockname()[1]
+    loop, started = asyncio.new_event_loop(), threading.Event()
+
+    async def start():
+        runner = web.AppRunner(make_app(engine, max_tokens=16))
+        await runner.setup()
+        await web.SockSite(runner, opened).start()
+        started.set()
+
+    def work():
+        loop.run_until_complete(start())
+        loop.run_forever()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert started.wait(30)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        yield client
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(30)
 
 
 def ask(client, **changed):
@@ -93,7 +114,7 @@ def test_each_role_says_what_it_says_alone(workspace, engine):
     assert seal_all(workspace) == before
 
 
-def test_roles_asked_at_once_do_not_mix(engine):
+def test_concurrent_replies_do_not_mix(engine):
     wanted = {role: engine.reply(role, HELLO, Sampling(6)).text for role in engine.roles}
     found, threads = [], []
     for role in [*engine.roles] * 4:
@@ -110,352 +131,151 @@ def test_roles_asked_at_once_do_not_mix(engine):
 
 
 def test_models_are_roles(client):
-    told = client.get("/v1/models").json()
-    assert [model["id"] for model in told["data"]] == ["data_insight", "writer"]
-    assert client.get("/v1/models/writer").json() == told["data"][1]
-    assert client.get("/v1/models/writter").status_code == 404
+    models = client.get("/v1/models").json()
+    assert [model["id"] for model in models["data"]] == ["data_insight", "writer"]
     unknown = client.post("/v1/completions", json={})
     assert unknown.status_code == 404
     assert "POST /v1/chat/completions" in unknown.json()["error"]["message"]
 
 
-def test_what_clients_send_always_is_taken(client):
-    plain = ask(client).json()["choices"][0]["message"]
-    neutral = {"frequency_penalty": 0, "presence_penalty": 0.0, "logprobs": False, "stop": None}
-    neutral |= {"response_format": {"type": "text"}, "tools": None, "top_p": None, "user": "me"}
-    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo."}]
-    same = ask(client, **neutral, messages=[{"role": "user", "content": parts}])
-    assert same.json()["choices"][0]["message"] == plain
-
-
-def test_an_answer_ends_before_a_stop(client):
-    drawn = {"max_tokens": 16, "temperature": 1.5, "seed": 1}
-    whole = ask(client, **drawn).json()["choices"][0]["message"]["content"]
-    assert len(whole) > 8
-    stop = whole[4:7]
-    told = ask(client, **drawn, stop=stop).json()["choices"][0]
-    assert told["message"]["content"] == whole[: whole.index(stop)]
-    assert told["finish_reason"] == "stop"
-    lines = ask(client, **drawn, stop=[stop, "never said"], stream=True).text.split("\n\n")
-    chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
-    pieces = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
-    assert "".join(pieces) == whole[: whole.index(stop)]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 20])
-@pytest.mark.parametrize(
-    ("text", "stops", "left"),
-    [
-        ("one END two", ("END",), "one "),
-        ("one EN", ("END",), "one EN"),
-        ("one EENDD", ("END", "NDD"), "one E"),
-        ("ab abc abcd", ("abcd", "bcd"), "ab abc "),
-        ("one", (), "one"),
-        ("x", ("x",), ""),
-    ],
-)
-def test_stops_are_found_however_a_text_comes_in_pieces(size, text, stops, left):
-    until = Until(stops)
-    pieces = [text[place : place + size] for place in range(0, len(text), size)]
-    assert "".join(until.cut(pieces)) == left
-    assert until.met == (left != text)
-
-
-def test_a_port_in_use_is_told_before_a_model_loads():
-    taken = open_port("127.0.0.1", 0)
-    taken.listen()
-    with taken, pytest.raises(HfRlhfError, match=r"cannot be served on.*--port"):
-        open_port("127.0.0.1", taken.getsockname()[1])
-
-
 def test_a_completion_is_as_openai_has_it(client, engine):
-    told = ask(client).json()
-    assert told["choices"][0]["message"] == {
-        "role": "assistant",
-        "content": engine.reply("writer", HELLO, Sampling(6)).text,
+    answer = ask(client, stop=None, tools=None, top_p=None, user="me").json()
+    reply = engine.reply("writer", HELLO, Sampling(6))
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": reply.text}
+    assert answer["choices"][0]["finish_reason"] == reply.finish_reason
+    assert answer["usage"] == {
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "total_tokens": reply.prompt_tokens + reply.completion_tokens,
     }
-    assert told["choices"][0]["finish_reason"] in ("stop", "length")
-    usage = told["usage"]
-    assert usage["completion_tokens"] <= 6
-    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
 
 
 def test_streamed_pieces_are_the_whole(client):
     whole = ask(client).json()["choices"][0]["message"]["content"]
-    lines = ask(client, stream=True, stream_options={"include_usage": True}).text.split("\n\n")
+    lines = ask(client, stream=True).text.split("\n\n")
     assert lines[-2] == "data: [DONE]"
     chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
-    pieces = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks[:-1]]
+    pieces = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
     assert "".join(pieces) == whole
-    assert chunks[-2]["choices"][0]["finish_reason"] in ("stop", "length")
-    assert chunks[-1]["usage"]["completion_tokens"] <= 6
+    assert chunks[-1]["choices"][0]["finish_reason"] in ("stop", "length")
 
 
-def test_sampling_with_a_seed_repeats(client):
-    one, two, other = (
-        ask(client, temperature=1.5, seed=seed, max_tokens=16).json()["choices"][0]["message"]
-        for seed in (1, 1, 2)
-    )
-    assert one == two
-    assert one != other
+def test_sampling_with_a_seed_repeats_and_without_one_differs(client):
+    def text(**seed):
+        body = ask(client, temperature=1.5, max_tokens=16, **seed).json()
+        return body["choices"][0]["message"]["content"]
 
-
-def test_without_a_seed_each_answer_is_another(client):
-    def said(**seed):
-        asked = ask(client, temperature=1.5, max_tokens=16, **seed).json()
-        return asked["choices"][0]["message"]["content"]
-
-    found = {said() for _ in range(2) if said(seed=1)}
-    assert len(found) == 2, "a seed is of its own request only"
+    assert text(seed=1) == text(seed=1) != text(seed=2)
+    # A seed is of its own request only.
+    assert len({text() for _ in range(2) if text(seed=1)}) == 2
 
 
 @pytest.mark.parametrize(
-    ("changed", "status", "said"),
+    ("changed", "status", "message"),
     [
         ({"model": "writter"}, 404, "did you mean 'writer'?"),
         ({"model": "gpt-4"}, 404, "Roles here: data_insight, writer"),
-        ({"max_tokens": 17}, 400, "at most 16"),
+        ({"max_tokens": 17}, 400, "allows 16. See --max_tokens"),
         ({"max_tokens": 0}, 400, "max_tokens: Input should be greater than or equal to 1"),
         ({"messages": []}, 400, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages.0.role"),
-        ({"stop": [""]}, 400, "a stop sequence is empty"),
-        ({"stop": list("abcde")}, 400, "stop: List should have at most 4"),
+        ({"messages": [{"role": "user", "content": [{}]}]}, 400, "messages.0.content"),
         ({"tools": [{"type": "function"}]}, 400, "tools: Extra inputs are not permitted"),
-        ({"frequency_penalty": 0.5}, 400, "frequency_penalty: Extra inputs are not permitted"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "text only"),
-        ({"messages": [{"role": "user", "content": "evidence " * 300}]}, 413, None),
+        ({"stop": "x"}, 400, "stop: Extra inputs are not permitted"),
         ({"n": 2}, 400, "n: Input should be 1"),
-        ({"messages": [*HELLO, {"role": "system", "content": "x"}]}, 400, "stands first"),
         ({"seed": 2**70}, 400, "seed"),
+        ({"messages": [{"role": "user", "content": "zq " * 2000}]}, 400, "context holds 2048"),
+        ({"messages": [{"role": "user", "content": "x" * (1 << 21)}]}, 413, "Too Large"),
     ],
 )
-def test_bad_requests_are_told(client, changed, status, said):
-    answer = ask(client, **changed)
-    if status == 413:
-        answer = ask(client, messages=[{"role": "user", "content": "x" * 5000}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_bad_requests_are_refused_with_the_reason(client, changed, status, message, stream):
+    answer = ask(client, **changed, stream=stream)
     assert answer.status_code == status
-    if said:
-        assert said in answer.json()["error"]["message"]
+    assert message in answer.json()["error"]["message"]
 
 
-def test_a_prompt_over_the_context_is_told(engine):
-    with pytest.raises(TooLong, match="room for 2048"):
-        engine.encode("writer", [{"role": "user", "content": "zq " * 2000}], 10)
-    big = TestClient(make_app(engine), LOCAL)
-    answer = ask(big, messages=[{"role": "user", "content": "zq " * 2000}])
-    assert answer.json()["error"]["code"] == "context_length_exceeded"
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        *(({"Host": host}, 200) for host in ("localhost:8000", "127.0.0.1", "LOCALHOST")),
+        *(
+            ({"Host": host}, 403)
+            for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "")
+        ),
+        ({"Host": "localhost:80@evil.example"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+    ],
+)
+def test_web_pages_cannot_use_it(client, headers, status):
+    """A page in a browser reaches 127.0.0.1 by a host name of its own, or by a plain form."""
+    body = json.dumps({"model": "writer", "messages": HELLO, "max_tokens": 1})
+    headers = {"Content-Type": "application/json", **headers}
+    answer = client.post("/v1/chat/completions", content=body, headers=headers)
+    assert answer.status_code == status
 
 
-def test_without_max_tokens_the_answer_takes_what_room_there_is(engine):
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_away_ends_its_generation(client, engine, stream, monkeypatch):
+    started, ended = threading.Event(), threading.Event()
+
+    def endless(role, messages, sampling, *, on_text, stop):
+        while not stop.wait(0.01):
+            on_text("word ")
+            started.set()
+        ended.set()
+        return Reply("", 0, 0, "length")
+
+    monkeypatch.setattr(engine, "reply", endless)
+    body = json.dumps({"model": "writer", "messages": HELLO, "stream": stream}).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+    head += f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", client.base_url.port)) as connection:
+        connection.sendall(head.encode() + body)
+        assert started.wait(60)
+    assert ended.wait(60)
+
+
+def test_a_port_in_use_is_refused_before_a_model_loads():
+    taken = open_port(0)
+    taken.listen()
+    with taken, pytest.raises(HfRlhfError, match=r"cannot be used.*--port"):
+        open_port(taken.getsockname()[1])
+
+
+def test_a_prompt_that_fills_the_context_is_refused_and_a_long_answer_is_cut(engine):
+    with pytest.raises(BadPrompt, match="context holds 2048"):
+        engine.reply("writer", [{"role": "user", "content": "zq " * 2000}])
+    nearly = [{"role": "system", "content": "x"}, {"role": "user", "content": "zq " * 500}]
+    room = 2048 - engine.encode("writer", nearly)["input_ids"].shape[1]
     stop = threading.Event()
-    _, pieces = engine.stream("writer", HELLO, Sampling(10**6, at_most=True), stop)
     stop.set()
-    assert sum(1 for _ in pieces) <= 1
-    with pytest.raises(TooLong):
-        engine.stream("writer", HELLO, Sampling(10**6))
+    assert 0 < room < 2000
+    assert engine.reply("writer", nearly, Sampling(10**6), stop=stop).completion_tokens == 1
 
 
-def test_messages_that_the_template_refuses_are_told(client, engine, monkeypatch):
+def test_messages_that_the_template_refuses_are_an_error(client, engine, monkeypatch):
     monkeypatch.setattr(engine.tokenizer, "chat_template", "{{ raise_exception('users first') }}")
     answer = ask(client)
     assert answer.status_code == 400
     assert "users first" in answer.json()["error"]["message"]
 
 
-def long_request(stream):
-    """An ASGI scope and body that ask for many tokens."""
-    body = {"model": "writer", "messages": HELLO, "max_tokens": 400, "stream": stream}
-    content = json.dumps(body | {"temperature": 1, "seed": 0}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
-    scope = {
-        **{"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers},
-        **{"query_string": b"", "asgi": {"version": "3.0", "spec_version": "2.0"}},
-    }
-    return scope, content
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_server_that_is_stopped_tells_who_waits(engine, stream, monkeypatch):
-    scope, content = long_request(stream)
-    sent, stopped, generate = [], threading.Event(), engine.model.generate
-
-    def not_before_the_stop(**settings):
-        stopped.wait(60)
-        return generate(**settings)
-
-    if not stream:  # or the whole reply may be there before the server is stopped
-        monkeypatch.setattr(engine.model, "generate", not_before_the_stop)
-
-    async def receive():
-        if sent or not scope.pop("fresh", True):
-            await asyncio.sleep(3600)
-        scope["fresh"] = False
-        return {"type": "http.request", "body": content, "more_body": False}
-
-    async def send(message):
-        sent.append(message)
-
-    async def go():
-        task = asyncio.create_task(make_app(engine)(scope, receive, send))
-        while not (task.done() or (sent if stream else engine._lock.locked())):
-            await asyncio.sleep(0.001)
-        task.cancel()
-        stopped.set()
-        await task
-
-    asyncio.run(go())
-    assert sent[0]["status"] == (200 if stream else 503)
-    assert engine.reply("writer", HELLO, Sampling(2)).completion_tokens <= 2
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_clients_that_go_away_leave_their_places(engine, stream):
-    app = make_app(engine, Limits(max_waiting=1))
-    scope, content = long_request(stream)
-    sent = []
-
-    async def go(away_after):
-        told = [{"type": "http.request", "body": content, "more_body": False}]
-
-        async def receive():
-            if told:
-                return told.pop()
-            while len(sent) < away_after:
-                await asyncio.sleep(0.01)
-            return {"type": "http.disconnect"}
-
-        async def send(message):
-            sent.append(message)
-
-        sent.clear()
-        await app(scope, receive, send)
-
-    for away_after in (0, 1, 2) if stream else (0,):
-        asyncio.run(go(away_after))
-    assert ask(TestClient(app, LOCAL)).status_code == 200
-
-
-def test_a_token_keeps_strangers_out(engine):
-    locked = TestClient(make_app(engine, token="open sesame"))
-    assert locked.get("/v1/models").status_code == 401
-    assert locked.get("/v1/models", headers={"Authorization": "Bearer shut"}).status_code == 401
-    right = {"Authorization": "Bearer open sesame"}
-    assert locked.get("/v1/models", headers=right).status_code == 200
-    assert locked.get("/health").status_code == 200
-
-
-def test_a_length_beside_chunks_is_no_length(engine):
-    headers = {"Content-Length": "2", "Transfer-Encoding": "chunked"}
-    answer = TestClient(make_app(engine), LOCAL).post("/v1/chat/completions", headers=headers)
-    assert answer.status_code == 411
-
-
-def test_other_machines_need_a_token(monkeypatch):
-    monkeypatch.delenv("HF_RLHF_ROLES_TOKEN", raising=False)
-    with pytest.raises(HfRlhfError, match="lets other machines in"):
-        check_host("0.0.0.0", allow_remote=True)
-    monkeypatch.setenv("HF_RLHF_ROLES_TOKEN", "x")
-    check_host("0.0.0.0", allow_remote=True)
-    check_host("127.0.0.1", allow_remote=False)
-
-
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        *(("localhost:8000", 200), ("127.0.0.1", 200), ("[::1]:8000", 200), ("LOCALHOST", 200)),
-        *(("evil.example", 403), ("evil.example:8000", 403), ("localhost.evil.example", 403)),
-        *(("127.0.0.1.evil.example", 403), ("[::1].evil.example", 403), ("", 403)),
-        ("localhost:80@evil.example", 403),
-    ],
-)
-def test_without_a_token_only_local_names_are_answered_to(engine, host, status):
-    """A page in a browser reaches 127.0.0.1 by a name of its own, that it lets resolve so."""
-    client = TestClient(make_app(engine), LOCAL)
-    answer = client.get("/v1/models", headers={"Host": host})
-    assert answer.status_code == status
-    assert status == 200 or "HF_RLHF_ROLES_TOKEN" in answer.json()["error"]["message"]
-    locked = TestClient(make_app(engine, token="open sesame"), LOCAL)
-    right = {"Authorization": "Bearer open sesame", "Host": host}
-    assert locked.get("/v1/models", headers=right).status_code == 200
-
-
-def test_bodies_that_do_not_come_hold_no_places(engine):
-    """More stalled requests than places; then one that comes whole is answered."""
-    app = make_app(engine, Limits(max_waiting=2, body_seconds=1.0))
-    scope, content = long_request(False)
-    short = json.dumps({"model": "writer", "messages": HELLO, "max_tokens": 2}).encode()
-    length = (b"content-length", b"%d" % len(short))
-    brief = {**scope, "headers": [(b"content-type", b"application/json"), length]}
-
-    async def status_of(scope, content, more):
-        sent = []
-        parts = [{"type": "http.request", "body": content, "more_body": more}]
-
-        async def receive():
-            if not parts:
-                await asyncio.sleep(3600)
-            return parts.pop()
-
-        async def send(message):
-            sent.append(message)
-
-        await app(dict(scope), receive, send)
-        return sent[0]["status"]
-
-    async def go():
-        waiting = [asyncio.create_task(status_of(scope, content[:9], True)) for _ in range(5)]
-        await asyncio.sleep(0.1)
-        status = await status_of(brief, short, False)
-        return status, await asyncio.gather(*waiting)
-
-    assert asyncio.run(go()) == (200, [408] * 5)
-
-
-def test_it_says_that_it_serves_when_it_does(engine, monkeypatch):
-    from hf_rlhf_roles import server
-
-    opened = open_port("127.0.0.1", 0)
-    printed = []
-
-    def note(text, **_):
-        printed.append(text)
-        socket.create_connection(opened.getsockname(), timeout=10).close()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(server, "print", note, raising=False)
-    server.serve(engine, opened, Limits())
-    assert "serves data_insight, writer" in printed[0]
-
-
-def test_too_many_at_once_are_told_to_come_again(engine):
-    full = make_app(engine, Limits(max_waiting=1))
-    body = {"model": "writer", "messages": HELLO, "max_tokens": 2}
-    codes = queue.Queue()
-
-    def work():
-        codes.put(TestClient(full, LOCAL).post("/v1/chat/completions", json=body).status_code)
-
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
-    with engine._lock:
-        for thread in threads:
-            thread.start()
-        assert codes.get(timeout=30) == 429
-    assert codes.get(timeout=30) == 200
-
-
 def test_a_reply_can_be_stopped(engine):
     stop = threading.Event()
-    reply, pieces = engine.stream("writer", HELLO, Sampling(400, 1.0, seed=0), stop)
-    next(pieces)
-    stop.set()
-    for _ in pieces:
-        pass
-    assert reply.completion_tokens < 400
+    reply = engine.reply(
+        "writer",
+        HELLO,
+        Sampling(400, 1.0, seed=0),
+        on_text=lambda _: stop.set(),
+        stop=stop,
+    )
+    assert 0 < reply.completion_tokens < 400
 
 
 def test_the_clients_system_message_takes_the_place_of_the_roles(engine):
-    own = engine.encode("writer", [{"role": "system", "content": "Hi."}, *HELLO], 1)
-    given = engine.encode("writer", HELLO, 1)
+    own = engine.encode("writer", [{"role": "system", "content": "Hi."}, *HELLO])
+    given = engine.encode("writer", HELLO)
     assert own["input_ids"].shape[1] < given["input_ids"].shape[1]
 
 

@@ -85,7 +85,7 @@ def test_null_in_a_role_stays_null_whatever_the_workspace_asks_for(home, tmp_pat
 def test_it_says_where_the_paths_are_seen_from_and_how_to_publish(home, runs, capsys, monkeypatch):
     step(home, "data_insight", "sft")
     said = capsys.readouterr().out
-    assert f"what follows names its files as seen from {home}\n" in said
+    assert f"paths below are relative to {home}\n" in said
     last = said.splitlines()[-1]
     push = f"hf-rlhf roles push --prefix YOU/NAME --workspace {home}"
     assert last == f"To publish all roles: {push} --base_model YOU/BASE --push_base"
@@ -94,7 +94,7 @@ def test_it_says_where_the_paths_are_seen_from_and_how_to_publish(home, runs, ca
     monkeypatch.chdir(home)
     assert command(["train", "--role", "writer", "--stage", "sft"]) == 0
     said = capsys.readouterr().out
-    assert "as seen from" not in said
+    assert "relative to" not in said
     assert "hf-rlhf roles push --prefix YOU/NAME" in said
 
 
@@ -121,7 +121,7 @@ def test_what_changed_makes_a_step_and_what_follows_stale(home, runs, capsys):
     train(home, "--all", "--dry_run")
     said = capsys.readouterr().out
     assert re.search(r"data_insight/sft +done", said)
-    assert re.search(r"writer/sft +stale.*its data changed", said)
+    assert re.search(r"writer/sft +stale.*data changed", said)
     assert re.search(r"writer/dpo +waits.*for writer/sft", said)
     assert len(runs.ran) == 4
     train(home, "--all")
@@ -131,13 +131,13 @@ def test_what_changed_makes_a_step_and_what_follows_stale(home, runs, capsys):
 def test_changed_settings_role_and_base_are_said(home, runs, capsys):
     step(home, "data_insight", "sft")
     step(home, "data_insight", "sft", "--seed", "3", "--dry_run")
-    assert "its settings or the role changed" in capsys.readouterr().out
+    assert "settings.seed: 0 -> 3" in capsys.readouterr().out
     tensors = load_file(home / "base" / "model.safetensors")
     tensors["model.norm.weight"] += 1
     save_file(tensors, home / "base" / "model.safetensors", {"format": "pt"})
     step(home, "data_insight", "sft", "--dry_run")
-    assert "the base changed" in capsys.readouterr().out
-    assert check(read_workspace(home), Ledger.of(read_workspace(home)))[1]
+    assert "base.model.safetensors changed" in capsys.readouterr().out
+    assert check(read_workspace(home), Ledger(read_workspace(home)))[1]
 
 
 def test_a_later_stage_needs_the_earlier_one(home, runs):
@@ -152,8 +152,8 @@ def test_a_later_stage_needs_the_earlier_one(home, runs):
 @pytest.mark.parametrize(
     ("argv", "error", "said"),
     [
-        (["--role", "writer"], ConfigError, "which step is not said"),
-        (["--all", "--role", "writer"], ConfigError, "beside --role"),
+        (["--role", "writer"], ConfigError, "names no step to train"),
+        (["--all", "--role", "writer"], ConfigError, "combined with --role"),
         (["--role", "writr", "--stage", "sft"], ConfigError, "did you mean 'writer'"),
         (["--role", "writer", "--stage", "sf"], ConfigError, "did you mean 'sft'"),
         (["--role", "data_insight", "--stage", "dpo"], ConfigError, "Give --data FILE"),
@@ -259,7 +259,7 @@ def test_rows_of_an_isolated_role_train_no_other(home, runs, first):
     assert len(runs.ran) == 1
     step(home, other, "sft", "--data", str(again), "--allow_shared_data")
     assert f"{first}/sft" in str(runs.ran[1]["card"]["known_notes"])
-    assert check(read_workspace(home), Ledger.of(read_workspace(home)))[1] == []
+    assert check(read_workspace(home), Ledger(read_workspace(home)))[1] == []
 
 
 def test_isolation_looks_into_columns_of_other_names(home, runs):
@@ -292,7 +292,7 @@ def test_what_was_placed_is_put_back_and_proved_before_others_train(home, runs, 
     assert len(runs.ran) == 4
     capsys.readouterr()
     step(home, "data_insight", "sft")
-    assert "adapters/data_insight was put back" in capsys.readouterr().out
+    assert "adapters/data_insight was restored" in capsys.readouterr().out
     assert command(["check", "--workspace", str(home)]) == 0
     assert len(runs.ran) == 4
 
@@ -304,7 +304,7 @@ def test_a_step_killed_between_placing_and_noting_is_noted(home, runs, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "note", killed)
+        patch.setattr(Ledger, "write_fingerprints", killed)
         with pytest.raises(KeyboardInterrupt):
             step(home, "writer", "sft")
     assert command(["check", "--workspace", str(home)]) == 1
@@ -316,7 +316,7 @@ def test_a_changed_chat_template_is_a_changed_base(home, runs, capsys):
     step(home, "data_insight", "sft")
     (home / "base" / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
     step(home, "data_insight", "sft", "--dry_run")
-    assert "the base changed" in capsys.readouterr().out
+    assert "base.chat_template.jinja changed" in capsys.readouterr().out
 
 
 def test_shared_rows_in_the_order_are_refused_before_the_first_step(home, runs):
@@ -346,12 +346,14 @@ def test_weights_of_others_that_change_meanwhile_stop_it(home, runs, victim):
 def test_the_ledger_proves_what_stayed(home, runs):
     train(home, "--all")
     workspace = read_workspace(home)
-    ledger = Ledger.of(workspace)
+    ledger = Ledger(workspace)
     good, wrong = check(workspace, ledger)
     assert wrong == []
-    assert "adapters/data_insight" in ledger.steps["writer/dpo"]["untouched"]
-    assert "adapters/writer" not in ledger.steps["writer/dpo"]["untouched"]
-    assert "adapters/writer" in ledger.steps["writer/reward"]["untouched"]
+    weights = "adapter_model.safetensors"
+    untouched = {key: entry["notes"]["untouched"] for key, entry in ledger.entries().items()}
+    assert f"adapters/data_insight/{weights}" in untouched["writer/dpo"]
+    assert f"adapters/writer/{weights}" not in untouched["writer/dpo"]
+    assert f"adapters/writer/{weights}" in untouched["writer/reward"]
     assert any(line.startswith("writer/reward: while it was trained, base") for line in good)
     assert "in use" in listing(workspace, ledger)
     assert not list(home.glob("runs/*/*/merged"))
@@ -393,7 +395,7 @@ def test_a_damaged_or_incomplete_ledger_is_told(home, runs):
         step(home, "data_insight", "sft")
     (home / "ledger.json").write_text("{")
     with pytest.raises(RunFolderError, match="cannot be read"):
-        Ledger.of(read_workspace(home))
+        Ledger(read_workspace(home))
 
 
 def test_a_base_that_is_gone_is_told(home):
@@ -405,10 +407,10 @@ def test_a_base_that_is_gone_is_told(home):
 def test_a_reward_adapter_without_its_head_is_refused(tmp_path, home, make_adapter):
     make_adapter(home / "base", tmp_path / "headless", "reward", 1, head=False)
     with pytest.raises(ModelError, match="without its head"):
-        training.check_made(tmp_path / "headless", "reward")
+        training.check_adapter(tmp_path / "headless", "reward")
     make_adapter(home / "base", tmp_path / "policy", "sft", 1)
     with pytest.raises(ModelError, match="no score head"):
-        training.check_made(tmp_path / "policy", "reward")
+        training.check_adapter(tmp_path / "policy", "reward")
 
 
 def test_another_launcher_is_a_command_of_the_workspace(home, monkeypatch):

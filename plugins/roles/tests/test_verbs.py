@@ -102,7 +102,7 @@ def test_changed_weights_are_not_pushed(home, runs, monkeypatch):
     path = next(home.glob("runs/*/*/adapter/adapter_model.safetensors"))
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     monkeypatch.setattr("hf_rlhf.hub.client.Hub.writable_repo", lambda hub, name: name)
-    with pytest.raises(PublishError, match="not as data_insight/sft left it"):
+    with pytest.raises(PublishError, match="is not as data_insight/sft left it"):
         command(["push", "--workspace", str(home), "--prefix", "a/b", "--base_model", "a/c"])
 
 

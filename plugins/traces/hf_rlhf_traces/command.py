@@ -16,14 +16,14 @@ def command(argv: Sequence[str]) -> int:
     try:
         return int(getattr(import_module(f"hf_rlhf_traces.{module}"), name)(argv[1:]))
     except KeyboardInterrupt as stopped:
-        if kept := KEPT.get(argv[0]):
+        if state := KEPT.get(argv[0]):
             again = f"hf-rlhf traces {shlex.join(argv)}"
-            stopped.add_note(f"{kept} The same command goes on:\n  {again}")
+            stopped.add_note(f"{state} The same command goes on:\n  {again}")
         raise
 
 
 def _parser() -> Parser:
-    lines = [f"  {verb:14} {said}" for verb, (_, _, said) in VERBS.items()]
+    lines = [f"  {verb:14} {text}" for verb, (_, _, text) in VERBS.items()]
     parser = Parser(
         prog="hf-rlhf traces",
         description="verbs:\n" + "\n".join(lines),
@@ -34,15 +34,11 @@ def _parser() -> Parser:
 
 
 VERBS: dict[str, tuple[str, str, str]] = {
-    "generate": ("world.generate", "main", "write synthetic traces of which the truth is known"),
+    "generate": ("synthetic", "main", "write synthetic traces of which the truth is known"),
     "read": ("read_command", "read_main", "raw files to typed traces, every row accounted for"),
     "multiturn": ("datasets_command", "multiturn_main", "build conversations, a sample each reply"),
     "steps": ("datasets_command", "steps_main", "build a sample for each result of a trace"),
-    "pipeline": (
-        "pipeline_command",
-        "pipeline_main",
-        "read and steps, as tasks on a cluster or this machine",
-    ),
+    "pipeline": ("datasets_command", "pipeline_main", "read and steps in one pass, without traces"),
     "summarize": (
         "summaries.command",
         "summarize_main",
@@ -68,7 +64,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
 _WHOLE = "Nothing is written by halves: what was there before stays."
 KEPT: dict[str, str] = {
     **dict.fromkeys(("read", "multiturn", "steps", "split_summary"), _WHOLE),
-    "pipeline": f"{_WHOLE} Of --tasks, the parts that are made are kept.",
+    "pipeline": f"{_WHOLE} Of --tasks, finished tasks are kept.",
     "summarize": "The summaries made so far are kept.",
     "eval": "The replies made so far are kept.",
     "run": "The steps that are done are kept.",

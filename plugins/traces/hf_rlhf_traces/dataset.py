@@ -4,7 +4,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,27 +14,30 @@ from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_traces.rows import DATASETS, FORMS, MADE_BY, Form, arrow_schema, conversation
+from hf_rlhf_traces.shards import shard_files, split_digest
 from hf_rlhf_traces.store import MANIFEST, Store
-from hf_rlhf_traces.tokens import Pair, lengths, rendered
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
+BATCH = 64
+"""Samples tokenized at once: the tokenizers library works on them in parallel."""
 _SPLITS = {"train": "train", "validation": "test"}
-_LOOKED_AT = 20
-_SHAPED = {"multiturn": ["messages"], "steps": ["answer"]}
-"""Dataset that is no prompt and completion yet -> the columns that these take the place of."""
+_CHECKED = 20
+"""Rows whose rendering by the chat template is compared with their text."""
+_RESHAPED = {"multiturn": ["messages"], "steps": ["answer"]}
+"""Dataset without prompt and completion -> the columns that these replace."""
 
 
 @dataclass(frozen=True)
-class _Found:
-    """Where rows are, and what is known of them."""
+class _Source:
+    """Where rows are, and what identifies their version."""
 
     name: str
     splits: Mapping[str, "Dataset"]
     commit: str | None = None
     sha256: str | None = None
-    """Of the files, of a folder."""
+    """Of the files, in a folder."""
 
 
 def traces(
@@ -57,8 +60,8 @@ def traces(
     Args:
         path: the folder that the verbs work in, its folder `datasets` or a copy of that, or the id
             of a dataset on the Hub that `hf-rlhf traces push` has pushed.
-        tokenizer: is given by the run.
-        rejected_rows: is given by the run: the file to which rows too long are written.
+        tokenizer: from the run.
+        rejected_rows: from the run: the file to which rows that are too long are written.
         form: which of the datasets; `summary_both` is `summary_prefix` and `summary_only`.
         max_tokens: longer samples, prompt and reply with the chat template, are left out.
         max_train_rows: at most so many; which, depends on their ids alone, and those of a smaller
@@ -73,40 +76,50 @@ def traces(
     Raises:
         DataError: there is no such dataset, or its columns are others; all rows are too long.
         RunFolderError: it is not built yet, or what it was built from has changed.
-        ModelError: the tokenizer has no chat template, or one that leaves out what was said.
+        ModelError: the tokenizer has no chat template, or one that drops text.
     """
     from datasets import DatasetDict
 
     most = {"train": max_train_rows, "test": max_test_rows}
-    _check(form, {"max_tokens": max_tokens, **{f"max_{n}_rows": one for n, one in most.items()}})
-    found = _found(path, form, revision)
-    made: dict[str, Dataset] = {}
-    dropped: dict[str, int] = {}
+    _check(
+        form, {"max_tokens": max_tokens, **{f"max_{n}_rows": value for n, value in most.items()}}
+    )
+    source = _source(path, form, revision)
+    splits: dict[str, Dataset] = {}
     too_long: list[dict[str, Any]] = []
-    special = 0
-    for split, rows in found.splits.items():
-        _check_columns(found.name, form, split, rows)
-        name = _SPLITS[split]
+    above, special = 0, 0
+    for split, rows in source.splits.items():
+        _check_columns(source.name, form, split, rows)
         shaped = as_prompt_completion(rows, form)
-        _check_template(found.name, shaped, form, tokenizer)
+        if form == "multiturn":
+            _check_template(source.name, shaped, tokenizer)
         special += _with_special_tokens(shaped, tokenizer)
-        fitting, long = _short_enough(shaped, tokenizer, max_tokens)
-        kept = _fewer(fitting, most[name])
-        too_long += [{"where": f"{found.name} {form} ({split})", **one} for one in long]
-        dropped["too_long"] = dropped.get("too_long", 0) + len(long)
-        dropped["above_max_rows"] = dropped.get("above_max_rows", 0) + len(fitting) - len(kept)
-        if len(kept):
-            made[name] = kept
-    if "train" not in made:
+        short, long = _short_enough(shaped, tokenizer, max_tokens)
+        too_long += [{"where": f"{source.name} {form} ({split})", **row} for row in long]
+        selected = _fewer(short, most[_SPLITS[split]])
+        above += len(short) - len(selected)
+        if len(selected):
+            splits[_SPLITS[split]] = selected
+    if "train" not in splits:
         raise DataError(
-            f"{found.name}: no row of {form} is left to train on ({len(too_long)} are longer than "
+            f"{source.name}: no row of {form} is left to train on ({len(too_long)} are longer than "
             f"max_tokens: {max_tokens}). Raise `max_tokens`."
         )
     _write_rejected(rejected_rows, too_long)
-    report = _report(found, form, made, dropped)
-    if special:
-        report["rows_with_special_tokens_in_text"] = special
-    return Loaded(DatasetDict(made), report)
+    dropped = {"too_long": len(too_long), "above_max_rows": above}
+    report = {
+        "source": source.name,
+        "commit": source.commit,
+        "sha256": source.sha256,
+        "form": form,
+        "rows_read": sum(map(len, source.splits.values())),
+        "kept": sum(map(len, splits.values())),
+        "dropped": {reason: count for reason, count in dropped.items() if count},
+        "splits": {name: len(rows) for name, rows in splits.items()},
+        "held_out": "validation questions, separated from all others when the traces were read",
+        **({"rows_with_special_tokens_in_text": special} if special else {}),
+    }
+    return Loaded(DatasetDict(splits), report)
 
 
 def _check(form: str, sizes: Mapping[str, int | None]) -> None:
@@ -119,92 +132,63 @@ def _check(form: str, sizes: Mapping[str, int | None]) -> None:
             raise DataError(f"`{name}` is {value}, expected at least 1.")
 
 
-def _found(path: str, form: str, revision: str | None) -> _Found:
-    """Return the rows of a form, those of one dataset behind those of another."""
+def _source(path: str, form: str, revision: str | None) -> _Source:
+    """Return the rows of a form, those of one dataset after those of another."""
     from datasets import concatenate_datasets
 
-    here = Path(path).expanduser()
-    parts = [
-        _here(here, name, revision) or _on_the_hub(path, name, revision) for name in FORMS[form]
-    ]
+    read = _in_folder if Path(path).expanduser().exists() else _on_the_hub
+    parts = [read(path, name, revision) for name in FORMS[form]]
     if len(parts) == 1:
         return parts[0]
     splits = {
-        split: concatenate_datasets([one.splits[split] for one in parts])
+        split: concatenate_datasets([part.splits[split] for part in parts])
         for split in parts[0].splits
     }
-    digests = " ".join(one.sha256 or "" for one in parts).strip()
+    digests = " ".join(part.sha256 or "" for part in parts).strip()
     sha256 = hashlib.sha256(digests.encode()).hexdigest() if digests else None
-    return _Found(path, splits, parts[0].commit, sha256)
+    return _Source(path, splits, parts[0].commit, sha256)
 
 
-def _here(path: Path, form: str, revision: str | None) -> _Found | None:
-    """Return what is in a folder; None if there is none of that name."""
+def _in_folder(name: str, form: str, revision: str | None) -> _Source:
     from datasets import Dataset
 
-    if not path.exists():
-        return None
+    path = Path(name).expanduser()
     if revision:
         raise DataError(f"{path}: `revision` is for a dataset on the Hub. Leave it out.")
-    store = next((one for one in (path, path.parent) if (one / MANIFEST).exists()), None)
+    store = next((folder for folder in (path, path.parent) if (folder / MANIFEST).exists()), None)
     if store is not None:
         Store.open(store).report(MADE_BY[form])
     folder = (path / "datasets" if store == path else path) / form
-    files = {split: folder / f"{split}.parquet" for split in _SPLITS}
-    if not files["train"].exists():
-        there = [one for one in DATASETS if (folder.parent / one / "train.parquet").exists()]
+    files = {split: [str(file) for file in shard_files(folder, split)] for split in _SPLITS}
+    if not any(files.values()):
+        others = [dataset for dataset in DATASETS if shard_files(folder.parent / dataset, "train")]
+        cure = f"First: hf-rlhf traces {MADE_BY[form]} DIR, and then `path: DIR`."
+        if shard_files(path, "train"):
+            cure = f"Name the folder above: `path: {path.parent}`."
         raise DataError(
-            f"{path}: holds no dataset {form!r} ({files['train']} is not there). It has: "
-            f"{', '.join(there) or 'none'}. {_hint(path, form)}"
+            f"{path}: holds no dataset {form!r} ({folder} has no shards). It has: "
+            f"{', '.join(others) or 'none'}. {cure}"
         )
     try:
-        splits = {
-            split: Dataset.from_parquet(str(file))
-            for split, file in files.items()
-            if file.exists() and _rows_in(file)
-        }
+        splits = {split: Dataset.from_parquet(some) for split, some in files.items() if some}
     except (OSError, ValueError) as error:
-        raise DataError(f"{folder}: cannot be read: {error}. Build it anew.") from error
-    return _Found(str(path), splits, sha256=_digest(files.values()))
+        raise DataError(f"{folder}: cannot be read: {error}. Build it again.") from error
+    return _Source(str(path), splits, sha256=split_digest(folder, *_SPLITS))
 
 
-def _digest(files: Iterable[Path]) -> str:
-    """Return a digest of files: rows built otherwise are other data, as many as they may be."""
-    digests = []
-    for file in files:
-        if file.exists():
-            with file.open("rb") as opened:
-                digests.append(hashlib.file_digest(opened, "sha256").hexdigest())
-    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
-
-
-def _rows_in(file: Path) -> int:
-    import pyarrow.parquet as pq
-
-    return int(pq.read_metadata(file).num_rows)
-
-
-def _hint(path: Path, form: str) -> str:
-    if (path / "train.parquet").exists():
-        return f"Name the folder above: `path: {path.parent}`."
-    return f"First: hf-rlhf traces {MADE_BY[form]} DIR, and then `path: DIR`."
-
-
-def _on_the_hub(path: str, form: str, revision: str | None) -> _Found:
+def _on_the_hub(path: str, form: str, revision: str | None) -> _Source:
     from datasets import load_dataset
 
     from hf_rlhf.data import read_rows
 
-    source = read_rows(path, revision=revision, subset=form)
-    loaded = load_dataset(path, form, revision=source.commit or revision)
-    return _Found(
-        path, {split: loaded[split] for split in _SPLITS if split in loaded}, source.commit
-    )
+    commit = read_rows(path, revision=revision, subset=form).commit
+    loaded = load_dataset(path, form, revision=commit or revision)
+    return _Source(path, {split: loaded[split] for split in _SPLITS if split in loaded}, commit)
 
 
 def _check_columns(name: str, form: str, split: str, rows: "Dataset") -> None:
     needed = arrow_schema(FORMS[form][0]).names
-    if missing := [one for one in needed if one not in rows.column_names]:
+    if missing := [column for column in needed if column not in rows.column_names]:
         raise DataError(
             f"{name}: {form} ({split}) lacks the columns {', '.join(missing)}; it has "
             f"{', '.join(rows.column_names)}. Build it by hf-rlhf traces {MADE_BY[FORMS[form][0]]}."
@@ -213,16 +197,16 @@ def _check_columns(name: str, form: str, split: str, rows: "Dataset") -> None:
 
 def as_prompt_completion(rows: "Dataset", form: str) -> "Dataset":
     """Return rows in columns `prompt` and `completion`, which those of summaries are already."""
-    if form not in _SHAPED:
+    if form not in _RESHAPED:
         return rows
     from datasets import Features
 
-    others = [one for one in rows.column_names if one not in ("prompt", *_SHAPED[form])]
+    others = [column for column in rows.column_names if column not in ("prompt", *_RESHAPED[form])]
     turns = Features.from_arrow_schema(arrow_schema("summary_prefix"))
-    both = {one: turns[one] for one in ("prompt", "completion")}
-    features = Features({**{one: rows.features[one] for one in others}, **both})
+    both = {column: turns[column] for column in ("prompt", "completion")}
+    features = Features({**{column: rows.features[column] for column in others}, **both})
     shape = partial(_reply_apart, form)
-    return rows.map(shape, remove_columns=_SHAPED[form], features=features)
+    return rows.map(shape, remove_columns=_RESHAPED[form], features=features)
 
 
 def _reply_apart(form: str, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -230,17 +214,15 @@ def _reply_apart(form: str, row: Mapping[str, Any]) -> dict[str, Any]:
     return {"prompt": prompt, "completion": completion}
 
 
-def _check_template(name: str, rows: "Dataset", form: str, tokenizer: Any) -> None:
-    """Refuse a chat template that drops what was said: Qwen3's drops earlier turns' <think>."""
-    if form != "multiturn":
-        return
-    for row in rows.select(range(min(len(rows), _LOOKED_AT))):
+def _check_template(name: str, rows: "Dataset", tokenizer: Any) -> None:
+    """Refuse a chat template that drops text: Qwen3's drops <think> in earlier turns."""
+    for row in rows.select(range(min(len(rows), _CHECKED))):
         turns = [*row["prompt"], *row["completion"]]
         text = rendered(tokenizer, turns)
-        lost = [one["content"] for one in turns if one["content"].strip() not in text]
+        lost = [turn["content"] for turn in turns if turn["content"].strip() not in text]
         if lost:
             raise ModelError(
-                f"{name}: the tokenizer's chat template changes what was said in {row['id']}: it "
+                f"{name}: the tokenizer's chat template changes the text of {row['id']}: it "
                 f"shows {lost[0][:80]!r} otherwise, or not at all. A template that drops earlier "
                 "reasoning knows it by its tag: build the dataset with another one, as in "
                 "--format.think thought, or change the template."
@@ -251,7 +233,7 @@ def _with_special_tokens(rows: "Dataset", tokenizer: Any) -> int:
     """Count rows whose text holds a special token: the model reads it as one, not as text."""
     import pyarrow.compute as pc
 
-    special = "|".join(re.escape(one) for one in tokenizer.all_special_tokens if one)
+    special = "|".join(re.escape(token) for token in tokenizer.all_special_tokens if token)
     if not special:
         return 0
     columns = ["prompt", "completion"]
@@ -261,8 +243,8 @@ def _with_special_tokens(rows: "Dataset", tokenizer: Any) -> int:
         hit: set[int] = set()
         for turns in (table[name].combine_chunks() for name in columns):
             content = pc.struct_field(pc.list_flatten(turns), "content")
-            found = pc.match_substring_regex(content, special)
-            hit.update(pc.list_parent_indices(turns).filter(found).to_pylist())
+            matches = pc.match_substring_regex(content, special)
+            hit.update(pc.list_parent_indices(turns).filter(matches).to_pylist())
         count += len(hit)
     return count
 
@@ -270,35 +252,57 @@ def _with_special_tokens(rows: "Dataset", tokenizer: Any) -> int:
 def _short_enough(
     rows: "Dataset", tokenizer: Any, most: int | None
 ) -> tuple["Dataset", list[dict[str, Any]]]:
-    """Return the rows that fit, and the others, as they are listed."""
+    """Return the rows of at most so many tokens, and the others as they are reported."""
     if most is None:
         return rows, []
-    kept: list[int] = []
+    short: list[int] = []
     long: list[dict[str, Any]] = []
-    for place, length in enumerate(lengths(tokenizer, _pairs(rows))):
-        if length.whole <= most:
-            kept.append(place)
+    for number, tokens in enumerate(_token_counts(rows, tokenizer)):
+        if tokens <= most:
+            short.append(number)
         else:
-            values = {"id": rows[place]["id"], "tokens": length.whole}
-            long.append({"row": place + 1, "reason": "too_long", "values": values})
-    return (rows.select(kept) if long else rows), long
+            values = {"id": rows[number]["id"], "tokens": tokens}
+            long.append({"row": number + 1, "reason": "too_long", "values": values})
+    return (rows.select(short) if long else rows), long
 
 
-def _pairs(rows: "Dataset") -> Iterator[Pair]:
-    columns = ["prompt", "completion"]
-    return (conversation("summary_only", row) for row in rows.select_columns(columns))
+def _token_counts(rows: "Dataset", tokenizer: Any) -> Iterator[int]:
+    """Yield the tokens of each row with the chat template."""
+    for batch in rows.select_columns(["prompt", "completion"]).iter(batch_size=BATCH):
+        pairs = zip(batch["prompt"], batch["completion"], strict=True)
+        texts = [rendered(tokenizer, [*prompt, *completion]) for prompt, completion in pairs]
+        # The template writes the special tokens.
+        yield from map(len, tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
+    """Return messages as the model sees them.
+
+    Raises ModelError for a tokenizer without a chat template, or one that refuses them.
+    """
+    from jinja2 import TemplateError
+
+    if not tokenizer.chat_template:
+        raise ModelError(
+            "The tokenizer has no chat template, and the rows are conversations. Use an "
+            "instruction-tuned model, or save a chat_template with the tokenizer."
+        )
+    try:
+        return str(tokenizer.apply_chat_template(list(messages), tokenize=False))
+    except (TemplateError, TypeError, ValueError) as error:
+        roles = ", ".join(turn["role"] for turn in messages)
+        raise ModelError(
+            f"The chat template refuses a conversation of {roles}: {error}. Use another model, or "
+            "change its template."
+        ) from error
 
 
 def _fewer(rows: "Dataset", most: int | None) -> "Dataset":
+    """Return at most so many rows: those whose ids have the lowest hashes."""
     if most is None or len(rows) <= most:
         return rows
-    ranked = sorted(range(len(rows)), key=_rank_of(rows["id"]))
-    return rows.select(sorted(ranked[:most]))
-
-
-def _rank_of(ids: Sequence[str]) -> Callable[[int], bytes]:
-    ranks = [hashlib.blake2b(one.encode(), digest_size=8).digest() for one in ids]
-    return ranks.__getitem__
+    ranks = [hashlib.blake2b(row_id.encode(), digest_size=8).digest() for row_id in rows["id"]]
+    return rows.select(sorted(sorted(range(len(rows)), key=ranks.__getitem__)[:most]))
 
 
 def _write_rejected(path: Path | None, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -308,20 +312,3 @@ def _write_rejected(path: Path | None, rows: Sequence[Mapping[str, Any]]) -> Non
         path.unlink(missing_ok=True)
         return
     atomic_write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-
-
-def _report(
-    found: _Found, form: str, made: Mapping[str, "Dataset"], dropped: Mapping[str, int]
-) -> dict[str, Any]:
-    kept = sum(map(len, made.values()))
-    return {
-        "source": found.name,
-        "commit": found.commit,
-        "sha256": found.sha256,
-        "form": form,
-        "rows_read": sum(map(len, found.splits.values())),
-        "kept": kept,
-        "dropped": {reason: count for reason, count in dropped.items() if count},
-        "splits": {name: len(rows) for name, rows in made.items()},
-        "held_out": "validation questions, parted from all others when the traces were read",
-    }

@@ -1,14 +1,13 @@
-"""The verbs `multiturn` and `steps`: datasets that follow from the traces alone."""
+"""The verbs `multiturn`, `steps` and `pipeline`: datasets that follow from the traces alone."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from hf_rlhf_traces.engine import add_workers_option
-from hf_rlhf_traces.format_options import add_format_options, asked_format, store_format
-from hf_rlhf_traces.layout import add_layout_options, asked_layout
-from hf_rlhf_traces.options import add_overwrite, seed, share, verb_parser
+from hf_rlhf_traces.blocks import add_workers_option
+from hf_rlhf_traces.format import Format, add_format_options, format_from_options, store_format
+from hf_rlhf_traces.options import Parser, add_overwrite, count, seed, share, verb_parser
 from hf_rlhf_traces.store import Store
 
 
@@ -43,86 +42,130 @@ def multiturn_main(argv: Sequence[str]) -> int:
 
     from hf_rlhf_traces.samples import multiturn_rows
 
-    return _built(chosen, drop, partial(multiturn_rows, **drop))
+    return _build("multiturn", chosen, drop, partial(multiturn_rows, **drop))
 
 
 def steps_main(argv: Sequence[str]) -> int:
     """Build the dataset `steps`."""
     parser = _parser(
         "steps",
-        "A sample for each result of a trace: what was asked, said and found up to it, and the "
-        "reply. Summaries are made of these.",
+        "A sample for each result of a trace: the question with all that the agent wrote and found "
+        "up to it, and the reply. Summaries are made of these.",
     )
     chosen = parser.parse_args(argv)
 
-    from hf_rlhf_traces.samples import growing_step_rows
+    from hf_rlhf_traces.samples import step_rows
 
-    return _built(chosen, {}, growing_step_rows)
+    return _build("steps", chosen, {}, step_rows)
 
 
-def _built(
-    chosen: argparse.Namespace, settings: Mapping[str, Any], make: Callable[..., Any]
+def _parser(dataset: str, description: str) -> Parser:
+    parser = verb_parser(dataset, description, folder="what `read` wrote")
+    add_overwrite(parser)
+    add_workers_option(parser)
+    add_format_options(parser)
+    return parser
+
+
+def _build(
+    dataset: str,
+    chosen: argparse.Namespace,
+    settings: Mapping[str, Any],
+    rows_of: Callable[..., Any],
 ) -> int:
-    from hf_rlhf_traces.building import Rows, build
-    from hf_rlhf_traces.dataset_card import write_card
+    from hf_rlhf_traces.building import RowBuilder, build
+    from hf_rlhf_traces.shards import shard_files
 
-    asked, name = asked_format(chosen), chosen.dataset
-    layout = asked_layout(chosen)
-    settings = {**settings, **layout.settings()}
+    wanted = format_from_options(chosen)
     store = Store.open(chosen.folder)
     store.report("read")
-    form = store_format(store, asked, overwrite=chosen.overwrite)
-    state = store.check(name, settings, overwrite=chosen.overwrite)
-    if state == "done" and (store.folder / "datasets" / name / "train.parquet").exists():
-        print(f"{name}: done already. {described(store.report(name))}")
-    else:
-        report = build(
-            store,
-            Rows(name, partial(make, form=form), layout),
-            settings,
-            workers=chosen.workers,
-        )
-        print(f"{name}: {described(report)}")
-    if chosen.tokenizer:
-        from rich.console import Console
+    form = store_format(store, wanted, overwrite=chosen.overwrite)
+    state = store.check(dataset, settings, overwrite=chosen.overwrite)
+    done = state == "done" and bool(shard_files(store.folder / "datasets" / dataset, "train"))
+    if not done:
+        builder = RowBuilder(dataset, partial(rows_of, form=form))
+        build(store, builder, settings, workers=chosen.workers)
+    return _finish(store, dataset, done=done)
 
-        from hf_rlhf_traces.token_table import measured, token_table
 
-        Console().print(token_table(measured(store, [name], chosen.tokenizer)))
-    print(f"{store.folder / 'datasets' / name}, and its card: {write_card(store)}")
+def _finish(store: Store, dataset: str, *, done: bool) -> int:
+    from hf_rlhf_traces.dataset_card import write_card
+
+    print(f"{dataset}: {'done already. ' * done}{dataset_summary(store.report(dataset))}")
+    print(f"{store.folder / 'datasets' / dataset}, and its card: {write_card(store)}")
     return 0
 
 
-def described(report: Mapping[str, Any]) -> str:
-    """Return what came of a dataset, in a sentence or two."""
+def pipeline_main(argv: Sequence[str]) -> int:
+    """Read files and build their steps in one pass, here or as datatrove tasks."""
+    from hf_rlhf_traces.pipeline import DATASET, run_pipeline
+    from hf_rlhf_traces.read_command import reading_from_options, show_read
+    from hf_rlhf_traces.shards import shard_files
+
+    chosen = _pipeline_parser().parse_args(argv)
+    reading, form = reading_from_options(chosen), format_from_options(chosen) or Format()
+    store = Store.make(chosen.out)
+    overwrite = chosen.overwrite
+    states = {
+        reading.is_done(store, reading.sources()),
+        store.check("format", form.settings(), overwrite=overwrite) == "done",
+        store.check(DATASET, {}, overwrite=overwrite) == "done",
+        bool(shard_files(chosen.out / "datasets" / DATASET, "train")),
+    }
+    if done := states == {True}:
+        return _finish(store, DATASET, done=done)
+    if chosen.tasks or chosen.slurm:
+        from hf_rlhf_traces.datatrove_tasks import run_tasks
+
+        submitted = run_tasks(reading, form, chosen.tasks, chosen.workers, chosen.slurm)
+        if submitted:
+            print(submitted)
+            return 0
+    else:
+        run_pipeline(reading, form, workers=chosen.workers)
+    store = Store.open(chosen.out)
+    show_read(store.report("read"), chosen.out)
+    return _finish(store, DATASET, done=False)
+
+
+def _pipeline_parser() -> Parser:
+    from hf_rlhf_traces.read_command import add_reading_options
+
+    parser = verb_parser(
+        "pipeline",
+        "Read agent traces and build their steps into DIR in one pass, without writing the traces: "
+        "on the cores of this machine, or by datatrove with --tasks or --slurm. The counts, split "
+        "and rows are those of `read` and `steps`.",
+    )
+    add_reading_options(parser)
+    add_workers_option(parser)
+    parser.add_argument("--tasks", type=count, metavar="N", help="datatrove tasks; default: none")
+    parser.add_argument(
+        "--slurm",
+        metavar="KEY=VALUE,...",
+        help="submit the tasks to Slurm, with arguments of datatrove's SlurmPipelineExecutor: "
+        "partition=cpu,time=02:00:00 and others, such as mem_per_cpu_gb=4",
+    )
+    add_format_options(parser)
+    return parser
+
+
+def dataset_summary(report: Mapping[str, Any]) -> str:
+    """Return the counts of a dataset in a sentence or two."""
     samples, traces = report["samples"], report["traces"]
-    told = (
+    left_out = [f"{number:,} {why}" for why, number in report["skipped"].items() if number]
+    if report.get("unknown_steps"):
+        left_out.append(f"{report['unknown_steps']:,} unknown steps not written")
+    text = (
         f"{sum(traces.values()):,} traces, {report['cuts']:,} cuts: "
         f"{sum(samples.values()):,} samples ({samples['train']:,} train, "
-        f"{samples['validation']:,} validation)"
+        f"{samples['validation']:,} validation); left out: {', '.join(left_out) or 'nothing'}."
     )
-    left = [f"{count:,} {why}" for why, count in report["skipped"].items() if count]
-    if report.get("unknown_steps"):
-        left.append(f"{report['unknown_steps']:,} unknown steps not written")
-    told += f"; left out: {', '.join(left) or 'nothing'}."
     if dropped := report.get("think_dropped"):
-        told += (
+        text += (
             f" {dropped:,} of {report['think_turns']:,} earlier turns have their thoughts without "
             "tags."
         )
     if dropped := report.get("reasoning_dropped"):
-        told += f" {dropped:,} samples are without reasoning, under an opening that asks for none."
-    return told
-
-
-def _parser(dataset: str, description: str) -> argparse.ArgumentParser:
-    parser = verb_parser(dataset, description, folder="what `read` wrote")
-    parser.set_defaults(dataset=dataset)
-    add_overwrite(parser)
-    add_layout_options(parser)
-    parser.add_argument(
-        "--tokenizer", metavar="MODEL", help="measure samples in tokens, for the card, too"
-    )
-    add_workers_option(parser)
-    add_format_options(parser)
-    return parser
+        text += f" {dropped:,} samples are without reasoning, under an opening that asks for none."
+    return text

@@ -52,14 +52,17 @@ class EvaluationSet:
 
     def match(self, trace: Trace) -> str | None:
         """Say by what a trace is given away, and by which evaluation row; None if it is not."""
-        if (place := self.questions.get(_key(trace.question))) is not None:
-            return f"the question is that of {place}"
+        if (where := self.questions.get(_key(trace.question))) is not None:
+            return f"the question is that of {where}"
         answers = [step.content for step in trace.steps if isinstance(step, Answer)]
-        for what, text in (("question", trace.question), *(("answer", one) for one in answers)):
+        for what, text in (
+            ("question", trace.question),
+            *(("answer", answer) for answer in answers),
+        ):
             for gram, words in _grams(text):
-                if (place := self.grams.get(gram)) is not None:
-                    shown = " ".join(words)[:_SHOWN]
-                    return f"{WORDS} words of the {what} stand in {place}: {shown!r}"
+                if (where := self.grams.get(gram)) is not None:
+                    quoted = " ".join(words)[:_SHOWN]
+                    return f"{WORDS} words of the {what} stand in {where}: {quoted!r}"
         return None
 
 
@@ -79,20 +82,20 @@ def evaluation_set(source: str) -> EvaluationSet:
             count += 1
             question = _question(row)
             questions.setdefault(_key(question), row.where)
-            found = {gram for text in (question, *_answers(row)) for gram, _ in _grams(text)}
-            shared.update(found)
-            for gram in found:
+            row_grams = {gram for text in (question, *_answers(row)) for gram, _ in _grams(text)}
+            shared.update(row_grams)
+            for gram in row_grams:
                 grams.setdefault(gram, row.where)
-    kept = {gram: place for gram, place in grams.items() if shared[gram] <= COMMON}
-    return EvaluationSet(source, count, questions, kept)
+    rare = {gram: where for gram, where in grams.items() if shared[gram] <= COMMON}
+    return EvaluationSet(source, count, questions, rare)
 
 
 def _question(row: Row) -> str:
     for name in QUESTIONS:
         value = row.values.get(name)
         if isinstance(value, list):
-            asked = [one.get("content") for one in value if _is_users(one)]
-            value = asked[-1] if asked else None
+            questions = [turn.get("content") for turn in value if _is_users(turn)]
+            value = questions[-1] if questions else None
         if isinstance(value, str) and value.strip():
             return value
     raise DataError(
@@ -109,7 +112,7 @@ def _answers(row: Row) -> Iterator[str]:
     for name in ANSWERS:
         value = row.values.get(name)
         many: Iterable[Any] = value if isinstance(value, list) else (value,)
-        yield from (one for one in many if isinstance(one, str))
+        yield from (text for text in many if isinstance(text, str))
 
 
 def _key(question: str) -> bytes:

@@ -7,13 +7,17 @@ a tag is escaped, so that contents which hold tags cannot end it, and unescaped 
 The tags are those of Search-R1 (Jin et al. 2025, https://arxiv.org/abs/2503.09516).
 """
 
+import argparse
 import html
 import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_traces.trace import (
     SEARCH_TOOL,
@@ -24,6 +28,9 @@ from hf_rlhf_traces.trace import (
     SearchResult,
     Step,
 )
+
+if TYPE_CHECKING:
+    from hf_rlhf_traces.store import Store
 
 TAGS = (
     *("think", "search", "information", "answer", "summary"),
@@ -88,7 +95,7 @@ class Format:
     @classmethod
     def of(cls, settings: Mapping[str, object], where: str = "format") -> "Format":
         """Return the format that `settings` or a file gave. Raises ConfigError, naming `where`."""
-        known = {one.name for one in fields(cls)}
+        known = {field.name for field in fields(cls)}
         problems = [
             Problem(f"{where}: {name}", "is no field of the format.", f"Known: {sorted(known)}.")
             if name not in known
@@ -150,7 +157,7 @@ class Format:
 
         Without `think_tags`, thoughts stand there as plain text.
         """
-        return "\n".join(filter(None, (self._step(one, think_tags) for one in steps)))
+        return "\n".join(filter(None, (self._step(step, think_tags) for step in steps)))
 
     def _step(self, step: Step, think_tags: bool) -> str:
         if isinstance(step, Reasoning):
@@ -158,27 +165,27 @@ class Format:
                 return self.escape(step.content)
             return f"<{self.think}>{self.escape(step.content)}</{self.think}>"
         if isinstance(step, Search):
-            named = "" if step.tool == SEARCH_TOOL else f' tool="{html.escape(step.tool)}"'
-            return f"<{self.search}{named}>{self.escape(step.query)}</{self.search}>"
+            tool_attribute = "" if step.tool == SEARCH_TOOL else f' tool="{html.escape(step.tool)}"'
+            return f"<{self.search}{tool_attribute}>{self.escape(step.query)}</{self.search}>"
         if isinstance(step, Answer):
             return f"<{self.answer}>{self.escape(step.content)}</{self.answer}>"
         return ""
 
     def found(self, results: Sequence[SearchResult]) -> str:
         """Return results as `<information>` blocks, one for each."""
-        return "\n".join(self._information(one.documents) for one in results)
+        return "\n".join(self._information(step.documents) for step in results)
 
     def _information(self, documents: Sequence[Document]) -> str:
         numbered = enumerate(documents, start=1)
         if usual := self._percent:
-            shown = [usual % (number, one.title, one.content) for number, one in numbered]
+            texts = [usual % (number, step.title, step.content) for number, step in numbered]
         else:
             template = self.document
-            shown = [
-                template.format(number=number, title=one.title, content=one.content)
-                for number, one in numbered
+            texts = [
+                template.format(number=number, title=step.title, content=step.content)
+                for number, step in numbered
             ]
-        inside = self.escape("\n".join(shown))
+        inside = self.escape("\n".join(texts))
         return f"<{self.information}>{inside}</{self.information}>"
 
     def read(self, text: str) -> list[tuple[str, str]]:
@@ -187,16 +194,16 @@ class Format:
 
     def steps(self, text: str) -> list[Step]:
         """Return the reasoning, searches and answers that a model wrote, in order."""
-        made: list[Step] = []
+        steps: list[Step] = []
         for block in self._block.finditer(text):
             tag, tool, content = block[1], block[2], self.unescape(block[3])
             if tag == self.think:
-                made.append(Reasoning(content))
+                steps.append(Reasoning(content))
             elif tag == self.search:
-                made.append(Search(content, SEARCH_TOOL if tool is None else html.unescape(tool)))
+                steps.append(Search(content, SEARCH_TOOL if tool is None else html.unescape(tool)))
             elif tag == self.answer:
-                made.append(Answer(content))
-        return made
+                steps.append(Answer(content))
+        return steps
 
     def asked(self, text: str) -> str:
         """Return a question in its tag, as the prompts of `steps` begin."""
@@ -256,11 +263,73 @@ def _bad_templates(form: Format) -> Iterable[Problem]:
             if name not in (None, *known) or spec or how
         ]
         if odd:
-            shown = ", ".join(f"{{{name}}}" for name in known)
+            placeholders = ", ".join(f"{{{name}}}" for name in known)
             yield Problem(
                 f"format: {field}",
                 f"it has {', '.join(odd)}.",
-                f"Use {shown} only; write a brace as {{{{ or }}}}.",
+                f"Use {placeholders} only; write a brace as {{{{ or }}}}.",
             )
         elif needed and needed not in used:
             yield Problem(f"format: {field}", f"it lacks {{{needed}}}.", "Say where that goes.")
+
+
+_PREFIX = "format."
+
+
+def add_format_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--format FILE` and an option for each field: `--format.think reasoning`."""
+    group = parser.add_argument_group(
+        "format",
+        "Tags and templates; a folder has one format for all that is made in it. Fields, as in the "
+        "file: "
+        + ", ".join(field.name for field in fields(Format))
+        + ". Each is an option, too, as "
+        "--format.think TEXT.",
+    )
+    group.add_argument("--format", type=Path, metavar="FILE.yaml", help="fields that differ")
+    for field in fields(Format):
+        group.add_argument(f"--{_PREFIX}{field.name}", metavar="TEXT", help=argparse.SUPPRESS)
+
+
+def format_from_options(chosen: argparse.Namespace) -> Format | None:
+    """Return the format that is asked for, or None if nothing is said of it.
+
+    Raises ConfigError, with every field that is wrong.
+    """
+    options = {
+        name.removeprefix(_PREFIX): value
+        for name, value in vars(chosen).items()
+        if name.startswith(_PREFIX) and value is not None
+    }
+    if chosen.format is None and not options:
+        return None
+    return Format.of({**_in_file(chosen.format), **options}, str(chosen.format or "options"))
+
+
+def _in_file(path: Path | None) -> dict[str, object]:
+    if path is None:
+        return {}
+    document = plain_yaml.load(plain_yaml.read(path), str(path))
+    if document.problems:
+        raise ConfigError(document.problems)
+    if not isinstance(document.value, dict):
+        fix = "Write fields of the format: `think: reasoning`."
+        raise ConfigError([Problem(str(path), "holds no fields.", fix)])
+    return document.value
+
+
+def store_format(
+    store: "Store", wanted: Format | None = None, *, overwrite: bool = False
+) -> Format:
+    """Return the format of a store: `wanted`, or the default, where it has none yet.
+
+    A folder has one format for all that is made in it, which is a step of the store. Raises
+    RunFolderError, with the differences, when it has another one than `wanted` and `overwrite` is
+    not set. With it, all that was made in the other format is stale.
+    """
+    if wanted is None:
+        wanted = Format.of(store.settings("format"), f"{store.folder}: format")
+    if store.check("format", wanted.settings(), overwrite=overwrite) != "done":
+        with store.recording("format", wanted.settings()):
+            pass
+    return wanted

@@ -46,10 +46,10 @@ def verb_parser(
 
 
 def add_overwrite(
-    parser: argparse.ArgumentParser, said: str = "make anew what was made with other settings"
+    parser: argparse.ArgumentParser, text: str = "make anew what was made with other settings"
 ) -> None:
     """Add `--overwrite`."""
-    parser.add_argument("--overwrite", action="store_true", help=said)
+    parser.add_argument("--overwrite", action="store_true", help=text)
 
 
 def add_model_repo(parser: argparse.ArgumentParser) -> None:

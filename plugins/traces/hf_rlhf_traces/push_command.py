@@ -1,15 +1,13 @@
 """`hf-rlhf traces push DIR --repo_id YOU/NAME`: the datasets of a store as a Hub dataset.
 
 One commit of Parquet files, the card, and a list of both with their hashes, by which a later push
-knows its own. JSON Lines have the same rows, and stay.
+recognises its own files.
 """
 
 import argparse
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,12 +28,12 @@ from hf_rlhf.storage import find_secrets, scrub
 from hf_rlhf_traces.dataset_card import CARD, check_card, present, render, write_card
 from hf_rlhf_traces.options import add_overwrite, verb_parser
 from hf_rlhf_traces.rows import DATASETS, MADE_BY
+from hf_rlhf_traces.shards import SPLITS, shard_files
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.terminal import bars
-from hf_rlhf_traces.writing import SPLITS
 
 LIST = "traces_dataset.json"
-_TOLD = ("license", "license_name", "license_link", "language", "pretty_name", "source")
+_FACTS = ("license", "license_name", "license_link", "language", "pretty_name", "source")
 _BATCH, _SHOWN = 64, 3
 
 
@@ -44,11 +42,11 @@ def push_main(argv: Sequence[str]) -> int:
     chosen = _parser().parse_args(argv)
     store = Store.open(chosen.folder)
     names = wanted(store, chosen.dataset)
-    told = {name: getattr(chosen, name) for name in _TOLD}
-    told["redacted"] = chosen.redact
+    facts = {name: getattr(chosen, name) for name in _FACTS}
+    facts["redacted"] = chosen.redact
     if chosen.dry_run:
-        said = {name: one for name, one in told.items() if one is not None}
-        card = render(store, names, {**store.settings("card"), **said, "repo_id": chosen.repo_id})
+        new = {name: value for name, value in facts.items() if value is not None}
+        card = render(store, names, {**store.settings("card"), **new, "repo_id": chosen.repo_id})
         check_card(card)
         print(card)
         return 0
@@ -56,7 +54,7 @@ def push_main(argv: Sequence[str]) -> int:
     again = f"hf-rlhf traces push {shlex.join(argv)}"
     with or_finish(hub, chosen.repo_id, again):
         repo_id = hub.writable_repo(chosen.repo_id)
-    write_card(store, {**told, "repo_id": repo_id})
+    write_card(store, {**facts, "repo_id": repo_id})
     card = render(store, names, store.settings("card"))
     with TemporaryDirectory() as scratch:
         bundle = bundle_of(store, names, card, hub, Path(scratch) if chosen.redact else None)
@@ -101,12 +99,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def wanted(store: Store, asked: Sequence[str] | None) -> list[str]:
+def wanted(store: Store, requested: Sequence[str] | None) -> list[str]:
     """Return the datasets to push. Raises PublishError for one that is not there, or is stale."""
     there = present(store)
     folder = store.folder / "datasets"
-    built = [name for name in DATASETS if (folder / name / "train.parquet").exists()]
-    names = [name for name in DATASETS if name in (asked or built)]
+    built = [name for name in DATASETS if shard_files(folder / name, "train")]
+    names = [name for name in DATASETS if name in (requested or built)]
     if not names:
         raise PublishError(
             f"{store.folder} has no dataset yet. First: hf-rlhf traces multiturn {store.folder}"
@@ -128,8 +126,12 @@ def bundle_of(
     Raises PublishError for a secret in the card, or in rows that are not redacted, or cannot be.
     """
     folder = store.folder / "datasets"
-    paths = [f"{name}/{split}.parquet" for name in names for split in SPLITS]
-    files = {path: folder / path for path in paths}
+    files = {
+        f"{name}/{path.name}": path
+        for name in names
+        for split in SPLITS
+        for path in shard_files(folder / name, split)
+    }
     secrets = secrets_in_use(hub)
     bundle = Bundle(folder if scratch is None else scratch)
     bundle.add_text(CARD, card)
@@ -145,37 +147,29 @@ def bundle_of(
     return bundle
 
 
-@contextmanager
-def _batches(files: Mapping[str, Path], doing: str) -> Iterator[Callable[[Path], Iterator[Any]]]:
-    """Give what reads a file batch by batch, and shows how much of all files is read."""
-    import pyarrow.parquet as pq
-
-    with bars() as progress:
-        total = sum(pq.read_metadata(file).num_rows for file in files.values())
-        advance = partial(progress.advance, progress.add_task(doing, total=total))
-
-        def read(file: Path) -> Iterator[Any]:
-            for batch in pq.ParquetFile(file).iter_batches(batch_size=_BATCH):
-                yield batch
-                advance(len(batch))
-
-        yield read
-
-
 def _check_rows(files: Mapping[str, Path], secrets: Mapping[str, str]) -> None:
-    found: list[str] = []
-    with _batches(files, "looking for secrets") as read:
-        for path, file in files.items():
-            for batch in read(file):
-                found += (f"{path}: {line}" for line in _secrets_of(batch.to_pylist(), secrets))
-    if found:
-        shown = "".join(f"\n  - {line}" for line in found[:_SHOWN])
-        more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    problems: list[str] = []
+    for path, file in files.items():
+        for batch in _batches(file, f"looking for secrets in {path}"):
+            problems += (f"{path}: {line}" for line in _secrets_of(batch.to_pylist(), secrets))
+    if problems:
+        first = "".join(f"\n  - {line}" for line in problems[:_SHOWN])
+        more = f"\n  and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise PublishError(
-            f"{len(found)} samples hold what looks like a secret:{shown}{more}\n"
-            "Nothing was pushed. Take it out of the source, or say --redact; and replace what is a "
+            f"{len(problems)} samples hold what looks like a secret:{first}{more}\n"
+            "Nothing was pushed. Remove it from the source, or add --redact; and replace what is a "
             "secret of yours."
         )
+
+
+def _batches(file: Path, title: str) -> Iterator[Any]:
+    import pyarrow.parquet as pq
+
+    with bars() as progress, pq.ParquetFile(file) as opened:
+        task = progress.add_task(title, total=opened.metadata.num_rows)
+        for batch in opened.iter_batches(batch_size=_BATCH):
+            yield batch
+            progress.advance(task, len(batch))
 
 
 def _secrets_of(rows: Sequence[Mapping[str, Any]], secrets: Mapping[str, str]) -> Iterator[str]:
@@ -193,14 +187,13 @@ def _redacted(files: Mapping[str, Path], scratch: Path) -> dict[str, Path]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with _batches(files, "taking secrets out") as read:
-        for path, file in files.items():
-            (scratch / path).parent.mkdir(parents=True, exist_ok=True)
-            schema = pq.read_schema(file)
-            with pq.ParquetWriter(scratch / path, schema, compression="zstd") as writer:
-                for batch in read(file):
-                    clean = [scrub(row) for row in batch.to_pylist()]
-                    writer.write_batch(pa.RecordBatch.from_pylist(clean, schema))
+    for path, file in files.items():
+        (scratch / path).parent.mkdir(parents=True, exist_ok=True)
+        schema = pq.read_schema(file)
+        with pq.ParquetWriter(scratch / path, schema, compression="zstd") as writer:
+            for batch in _batches(file, f"removing secrets from {path}"):
+                clean = [scrub(row) for row in batch.to_pylist()]
+                writer.write_batch(pa.RecordBatch.from_pylist(clean, schema))
     return {path: scratch / path for path in files}
 
 
@@ -212,12 +205,12 @@ def push_bundle(
     Raises PublishError for a repository that has other content, unless `overwrite`.
     """
     hub.prepare_repo(repo_id, "main", private=private, gated=None)
-    found = hub.state(repo_id, "main")
-    if found is None:
+    state = hub.state(repo_id, "main")
+    if state is None:
         raise PublishError(f"{repo_id} has no branch main.")
-    mine = _pushed_before(hub, repo_id, found)
-    others = set() if LIST in found.files else set(found.files) - set(NOT_CONTENT)
-    changed = set(found.lacks(bundle)) & set(found.files) - mine
+    mine = _pushed_before(hub, repo_id, state)
+    others = set() if LIST in state.files else set(state.files) - set(NOT_CONTENT)
+    changed = set(state.lacks(bundle)) & set(state.files) - mine
     if (foreign := others | changed) and not overwrite:
         raise PublishError(
             f"{repo_id} has content that was not pushed from here, or was changed since: "
@@ -226,20 +219,20 @@ def push_bundle(
         )
     gone = mine - set(bundle.files)
     message = "Datasets of agent search traces"
-    after = push(hub, repo_id, "main", bundle, found=found, delete=gone, message=message)
-    return found.commit, after
+    after = push(hub, repo_id, "main", bundle, found=state, delete=gone, message=message)
+    return state.commit, after
 
 
-def _pushed_before(hub: Hub, repo_id: str, found: RemoteState) -> set[str]:
+def _pushed_before(hub: Hub, repo_id: str, state: RemoteState) -> set[str]:
     """Return the files that an earlier push listed, and that are as it left them."""
-    if LIST not in found.files:
+    if LIST not in state.files:
         return set()
     try:
-        listed = dict(json.loads(hub.read(repo_id, LIST, found))["files"])
+        listed = dict(json.loads(hub.read(repo_id, LIST, state))["files"])
         return {LIST} | {
             path
-            for path, one in listed.items()
-            if path in found.files and found.files[path].holds(one["sha256"], one["git"])
+            for path, file in listed.items()
+            if path in state.files and state.files[path].holds(file["sha256"], file["git"])
         }
     except (ValueError, KeyError, TypeError):
         return set()

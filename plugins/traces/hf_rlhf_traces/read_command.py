@@ -1,32 +1,22 @@
 """`hf-rlhf traces read FILE... --out DIR`: raw files to typed traces, every row accounted for."""
 
 import argparse
-import os
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.data import dataset_commit
-from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf_traces.decontamination import evaluation_set
-from hf_rlhf_traces.engine import add_workers_option, in_order
-from hf_rlhf_traces.gathering import EachFound, Settled, gather, written
+from hf_rlhf.data import near
+from hf_rlhf.errors import ConfigError
+from hf_rlhf_traces.blocks import add_workers_option
 from hf_rlhf_traces.options import add_overwrite, count, verb_parser
 from hf_rlhf_traces.options import seed as a_seed
-from hf_rlhf_traces.read_table import show_read
+from hf_rlhf_traces.outcomes import NOTED, REJECTED
+from hf_rlhf_traces.read_files import Reading, read
 from hf_rlhf_traces.readers import FORMS
+from hf_rlhf_traces.readers.search import KNOWN
 from hf_rlhf_traces.reading import Options
 from hf_rlhf_traces.selection import ANSWERS, condition
-from hf_rlhf_traces.sources import files_of
-from hf_rlhf_traces.split import check_ratio
-from hf_rlhf_traces.store import REJECTS, TRACES, Store
-from hf_rlhf_traces.tally import Tally
-
-EARLY = 1_000
-"""Rows after which a file without a single trace is given up."""
+from hf_rlhf_traces.store import REJECTS
 
 
 def read_main(argv: Sequence[str]) -> int:
@@ -38,31 +28,32 @@ def read_main(argv: Sequence[str]) -> int:
     add_reading_options(parser)
     add_workers_option(parser)
     chosen = parser.parse_args(argv)
-    show_read(read(**asked_reading(chosen), workers=chosen.workers), chosen.out)
+    show_read(read(reading_from_options(chosen), chosen.workers), chosen.out)
     return 0
 
 
-def asked_reading(chosen: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `read` that `add_reading_options` asks for."""
-    return {
-        "sources": chosen.files,
-        "out": chosen.out,
-        "options": Options(
-            form=chosen.form,
-            unknown=chosen.unknown,
-            max_document_chars=chosen.max_document_chars,
-            max_row_mb=chosen.max_row_mb,
-            decontaminate=chosen.decontaminate,
-            subset=chosen.subset,
-            revision=chosen.revision,
-            where=tuple(chosen.where),
-            answers=chosen.answers,
-        ),
-        "validation_ratio": chosen.validation_ratio,
-        "seed": chosen.seed,
-        "max_rejected_share": chosen.max_rejected_share,
-        "overwrite": chosen.overwrite,
-    }
+def reading_from_options(chosen: argparse.Namespace) -> Reading:
+    """Return the reading that `add_reading_options` describes. Raises as `Reading.of` does."""
+    options = Options(
+        form=chosen.form,
+        unknown=chosen.unknown,
+        max_document_chars=chosen.max_document_chars,
+        max_row_mb=chosen.max_row_mb,
+        decontaminate=chosen.decontaminate,
+        subset=chosen.subset,
+        revision=chosen.revision,
+        where=tuple(chosen.where),
+        answers=chosen.answers,
+    )
+    return Reading.of(
+        chosen.files,
+        chosen.out,
+        options,
+        validation_ratio=chosen.validation_ratio,
+        seed=chosen.seed,
+        max_rejected_share=chosen.max_rejected_share,
+        overwrite=chosen.overwrite,
+    )
 
 
 def add_reading_options(parser: argparse.ArgumentParser) -> None:
@@ -154,128 +145,49 @@ def _where(text: str) -> str:
         ) from error
 
 
-def read(
-    sources: Sequence[str],
-    out: Path,
-    options: Options,
-    *,
-    validation_ratio: float = 0.1,
-    seed: int = 42,
-    max_rejected_share: float = 0.05,
-    overwrite: bool = False,
-    workers: int | None = None,
-    each: EachFound | None = None,
-    settled: Settled | None = None,
-) -> Mapping[str, Any]:
-    """Read files into the store at `out`, and return the report.
+def show_read(report: Mapping[str, Any], out: Path) -> None:
+    """Print the report of `read` as a table."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
 
-    What was read with the same settings from the same files is not read again. `workers` (None:
-    one for each core) changes nothing of what is written; `each` has blocks read in another way
-    than by workers of this process, and `settled` is told what became of each. Raises DataError
-    when too many rows are rejected (rejects.refused.jsonl has them), RunFolderError when the folder
-    holds something else, and ConfigError for a ratio that leaves a side empty.
-    """
-    files = files_of(sources, out, options)
-    settings = _settings(files, options, validation_ratio, seed, max_rejected_share)
-    found = _sources(files, options)
-    store = Store.make(out)
-    if _read_before(store, settings, found, overwrite):
-        return {**store.report("read"), "done_before": True}
-    with store.making("read", settings, replacing=True) as report:
-        began = time.monotonic()
-        if options.decontaminate:
-            evaluation_set.cache_clear()
-            evaluation_set(options.decontaminate)  # what is wrong with it is said at once
-        tally = Tally(options, seed, out, files)
-        each = each or partial(in_order, workers=workers)
-        with written(out) as places:
-            gather(files, tally, places, each, settled)
-            tally.refuse_if_more(max_rejected_share)
-        report.update(tally.report(validation_ratio))
-        if options.decontaminate:
-            report["decontaminated"] = evaluation_set(options.decontaminate).report()
-        report["sources"] = found
-        report["bytes"] = (out / TRACES).stat().st_size
-        report["content"] = tally.content
-        report["seconds"] = round(time.monotonic() - began, 3)
-    return store.report("read")
+    table = Table(title=f"Read into {escape(str(out))}", title_justify="left")
+    table.add_column("what")
+    table.add_column("count", justify="right")
+    table.add_column("meaning", overflow="fold")
+    for what, number, meaning in _lines(report):
+        table.add_row(escape(what), f"{number:,}", escape(meaning))
+    console = Console()
+    console.print(table)
+    notes = [
+        f"Part of the input is lost: {row}" for row in report["places"].get("file_damaged", [])
+    ]
+    if report["rejected"]:
+        notes.append(f"Rejected rows, with places and reasons: {out / REJECTS}")
+    notes += [
+        f"{source['path']}: the Hub could not be reached; the copy in the cache was read."
+        for source in report["sources"]
+        if source.get("commit", "") is None
+    ]
+    if report.get("done_before"):
+        notes.append("Read before, with the same settings, from the same files: nothing to do.")
+    for note in notes:
+        console.print(note, soft_wrap=True, markup=False)
 
 
-def is_read(
-    sources: Sequence[str],
-    out: Path,
-    options: Options,
-    *,
-    validation_ratio: float,
-    seed: int,
-    max_rejected_share: float,
-    overwrite: bool,
-) -> bool:
-    """Whether `read` would find all done. Raises as it does, before anything is read."""
-    files = files_of(sources, out, options)
-    settings = _settings(files, options, validation_ratio, seed, max_rejected_share)
-    found = _sources(files, options)
-    return _read_before(Store.make(out), settings, found, overwrite)
-
-
-def _settings(
-    files: Sequence[str],
-    options: Options,
-    validation_ratio: float,
-    seed: int,
-    max_rejected_share: float,
-) -> dict[str, Any]:
-    check_ratio(validation_ratio)
-    _check_share(max_rejected_share)
-    return {
-        "files": [_named(file) for file in files],
-        **asdict(options),
-        "decontaminate": options.decontaminate and _named(options.decontaminate),
-        "validation_ratio": validation_ratio,
-        "seed": seed,
-        "max_rejected_share": max_rejected_share,
-    }
-
-
-def _read_before(
-    store: Store, settings: Mapping[str, Any], found: Sequence[Mapping[str, Any]], overwrite: bool
-) -> bool:
-    state = store.check("read", settings, overwrite=overwrite)
-    return state == "done" and _is_there(store.report("read"), store.folder, found)
-
-
-def _check_share(share: float) -> None:
-    if not 0 <= share <= 1:
-        fix = "Give a share between 0 and 1, such as 0.05."
-        raise ConfigError([Problem("--max_rejected_share", f"is {share:g}.", fix)])
-
-
-def _is_there(report: Mapping[str, Any], out: Path, found: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether what a report tells of was made of these files, and still lies there."""
-    traces = out / TRACES
-    there = traces.is_file() and traces.stat().st_size == report["bytes"]
-    same = len(found) == len(report["sources"]) and all(
-        # Where the Hub cannot be asked, what was read of it stands.
-        was.get(key) == value
-        for was, now in zip(report["sources"], found, strict=True)
-        for key, value in now.items()
-        if key != "commit" or value
-    )
-    return there and (out / REJECTS).is_file() and same
-
-
-def _named(file: str) -> str:
-    return os.path.abspath(file) if os.path.exists(file) else file
-
-
-def _sources(files: Sequence[str], options: Options) -> list[dict[str, Any]]:
-    beside = [options.decontaminate] if options.decontaminate else []
-    return [_seen(file, options.revision) for file in (*files, *beside)]
-
-
-def _seen(file: str, revision: str | None) -> dict[str, Any]:
-    """What tells that a file is still the one that was read."""
-    if not os.path.exists(file):
-        return {"path": file, "commit": dataset_commit(file, revision)}
-    stat = os.stat(file)
-    return {"path": os.path.abspath(file), "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns}
+def _lines(report: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
+    sides = report["questions"]
+    yield "rows", report["rows"], "= traces + rejected"
+    shares = f"of {sides['train']:,} training and {sides['validation']:,} validation questions"
+    yield "traces", report["traces"], shares
+    for reason, number in report["rejected"].items():
+        yield f"rejected: {reason}", number, REJECTED[reason]
+    for heading, name in (("form", "forms"), ("steps", "steps")):
+        for kind, number in report[name].items():
+            yield f"{heading}: {kind}", number, ""
+    for kind, number in report["answers"].items():
+        yield f"answers: {kind}", number, "types in the source"
+    for kind, number in report["unknown"].items():
+        yield f"unknown: {kind}", number, f"steps of a type that is not read{near(kind, KNOWN)}"
+    for note, number in report["noted"].items():
+        yield note, number, NOTED.get(note.split(".")[0], "")

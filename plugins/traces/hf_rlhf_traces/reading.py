@@ -3,13 +3,13 @@
     read_line(raw, where, options) -> Read | Rejected      a line of JSON Lines, as bytes
     read_values(values, where, options) -> Read | Rejected a row already parsed
 
-A `Read` holds the trace as it is written to traces.jsonl. Ids that were given before are settled
-by `hf_rlhf_traces.tally.Tally.add`, in the order of the input.
+A `Read` holds the trace as it is written to traces.jsonl. Repeated rows and ids are resolved by
+`hf_rlhf_traces.tally.Tally.add`, in the order of the input.
 """
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,37 +18,34 @@ from msgspec import Struct
 from msgspec.structs import replace
 from xxhash import xxh3_128_hexdigest
 
-from hf_rlhf.data import repeated_key
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.decontamination import evaluation_set
+from hf_rlhf_traces.normalize import normalize_steps
 from hf_rlhf_traces.readers import FORMS, form_of, without_question
 from hf_rlhf_traces.readers.clean import clean, json_in
-from hf_rlhf_traces.readers.messages import MESSAGES
-from hf_rlhf_traces.readers.rough import QUESTION_KEYS, BadRow, Noted, kind_of
-from hf_rlhf_traces.readers.search import TRACE_KEYS
-from hf_rlhf_traces.selection import EXPECTED, Answers, condition, selected
-from hf_rlhf_traces.settle import settle
+from hf_rlhf_traces.readers.rough import BadRow, Noted, kind_of
+from hf_rlhf_traces.selection import Answers, condition, selected
 from hf_rlhf_traces.trace import (
     Answer,
     Reasoning,
     Search,
     SearchResult,
-    Step,
     Trace,
     Unknown,
     body_of,
-    decoded,
 )
 
 SHOWN = 2_000
 """Characters of a rejected row that are kept."""
-_KINDS = {Reasoning: "reasoning", Search: "searches", SearchResult: "results"}
+_KINDS = {
+    **{Reasoning: "reasoning", Search: "searches", SearchResult: "results"},
+    **{Answer: "answers", Unknown: "unknown"},
+}
 PACKED = (
     *("trace", "steps", "trajectory", "messages", "conversation", "input", "output", "response"),
     *("responses_create_params", "full_traces", "fields", "conversations"),
 )
 """Columns that may hold JSON as text."""
-_READ = {*QUESTION_KEYS, *TRACE_KEYS, *MESSAGES, "response", "responses_create_params", EXPECTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +69,7 @@ class Options:
     """Which answers are learned from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Struct, frozen=True, tag=True):
     """A row that is no trace, and why."""
 
     where: str
@@ -81,12 +77,12 @@ class Rejected:
     """A key of `hf_rlhf_traces.outcomes.REJECTED`."""
     detail: str
     row: str = ""
-    """What stands there, as text, cut to `SHOWN` characters."""
+    """The row as text, cut to `SHOWN` characters."""
     cut: bool = False
 
 
-class Read(Struct, frozen=True, gc=False):
-    """A trace as it is written, and what is to be told of it. Small, to be sent by a worker."""
+class Read(Struct, gc=False, tag=True):
+    """A row that is a trace: the trace, and what is counted of it."""
 
     id: str
     """The row's own, or its digest."""
@@ -94,33 +90,23 @@ class Read(Struct, frozen=True, gc=False):
     form: str
     key: str
     """The question's key."""
-    body: bytes
-    """Question, steps and fields as JSON, without braces. Sent with those of its block."""
     digest: str
     """Of `body`: 32 hex digits, the same for the same row wherever it stands."""
-    steps: dict[tuple[str, str], int]
-    """Steps by kind (`reasoning`, `searches`, `results`, `answers`, `unknown`) and type."""
+    steps: dict[str, int]
+    """Steps by kind: `reasoning`, `searches`, `results`, `answers`, `unknown`."""
+    types: list[tuple[str, str]]
+    """Kind and type of each answer and each unknown step."""
     noted: dict[str, int]
-    typed: Trace | None = None
-    """What `body` says, in the process that has read it."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Send all but what is sent for the block, and the typed trace."""
-        told = (self.id, self.where, self.form, self.key, b"", self.digest)
-        return Read, (*told, self.steps, self.noted)
+    body: bytes = b""
+    """Question, steps and fields as JSON, without braces."""
+    trace: Trace | None = None
+    """None in what a worker sends back."""
 
     @property
     def line(self) -> bytes:
         """The line of traces.jsonl."""
         name, where = orjson.dumps(self.id), orjson.dumps(self.where)
         return b'{"id":%b,%b,"where":%b}\n' % (name, self.body, where)
-
-    @property
-    def trace(self) -> Trace:
-        """The typed trace."""
-        if self.typed is None:
-            return decoded(self.line)
-        return replace(self.typed, id=self.id, where=self.where)
 
 
 def read_line(raw: bytes, where: str, options: Options) -> Read | Rejected:
@@ -130,7 +116,6 @@ def read_line(raw: bytes, where: str, options: Options) -> Read | Rejected:
         values, suspect = _parsed(raw)
         if not isinstance(values, dict):
             raise BadRow("not_object", f"the row is {kind_of(values)}, expected an object")
-        _refuse_repeated(values, raw, options)
         if suspect:
             values = clean(values, noted)
         return _read(values, where, options, noted)
@@ -146,8 +131,8 @@ def read_values(values: Mapping[str, Any], where: str, options: Options) -> Read
     try:
         return _read(clean(dict(values), noted), where, options, noted)
     except BadRow as error:
-        shown = json.dumps(values, default=str, ensure_ascii=False)[: SHOWN + 1]
-        return rejected(where, error.reason, error.detail, shown.encode("utf-8", "replace"))
+        text = json.dumps(values, default=str, ensure_ascii=False)[: SHOWN + 1]
+        return rejected(where, error.reason, error.detail, text.encode("utf-8", "replace"))
     except RecursionError:
         return rejected(where, "malformed", "it is nested too deep")
 
@@ -173,26 +158,10 @@ def _parsed(raw: bytes) -> tuple[Any, bool]:
         raise BadRow("not_utf8", at) from error
     except json.JSONDecodeError as error:
         cut = "" if raw.endswith(b"\n") else ". The line has no end: was the file cut off?"
-        said = f"{error.msg.removesuffix(' at')} at character {error.pos + 1}{cut}"
-        raise BadRow("not_json", said) from error
+        problem = f"{error.msg.removesuffix(' at')} at character {error.pos + 1}{cut}"
+        raise BadRow("not_json", problem) from error
     except (ValueError, RecursionError) as error:
         raise BadRow("not_json", str(error)) from error
-
-
-def _refuse_repeated(values: Mapping[str, Any], raw: bytes, options: Options) -> None:
-    """Refuse a row in which a column that is read stands twice: orjson keeps the last one.
-
-    The whole row is only looked through where the name stands there twice, which is rare.
-    """
-    chosen = {condition(text).field.partition(".")[0] for text in options.where}
-    held = [key for key in _READ | chosen if key in values]
-    if any(raw.count(b'"%b"' % key.encode()) > 1 for key in held):
-        try:
-            again = repeated_key(raw.decode("utf-8"))
-        except (ValueError, RecursionError):  # it was parsed leniently
-            return
-        if again is not None:
-            raise BadRow("malformed", f"the key {again!r} stands twice in one object")
 
 
 def _suspect(raw: bytes) -> bool:
@@ -219,7 +188,7 @@ def _read(values: Mapping[str, Any], where: str, options: Options, noted: Noted)
         raise BadRow("malformed", str(error)) from error
     if not rough.question.strip():
         raise without_question(values, name)
-    steps = settle(rough, noted, max_document_chars=options.max_document_chars)
+    steps = normalize_steps(rough, noted, max_document_chars=options.max_document_chars)
     unknown = {step.kind for step in steps if isinstance(step, Unknown)}
     if unknown and options.unknown == "drop_row":
         raise BadRow("unknown_step", ", ".join(sorted(unknown)))
@@ -235,9 +204,15 @@ def _read(values: Mapping[str, Any], where: str, options: Options, noted: Noted)
     except (TypeError, UnicodeEncodeError) as error:
         raise BadRow("malformed", f"cannot be written as JSON: {error}") from error
     digest = xxh3_128_hexdigest(body)
-    told = (rough.id or digest, where, name, trace.key, body, digest)
-    typed = None if unknown else trace  # unknown steps may hold what JSON does not
-    return Read(*told, _counts(steps), +noted, typed)
+    types = [
+        ("answers" if isinstance(step, Answer) else "unknown", step.kind)
+        for step in steps
+        if isinstance(step, (Answer, Unknown))
+    ]
+    counts = Counter(map(type, steps))
+    kinds = {name: counts[kind] for kind, name in _KINDS.items() if kind in counts}
+    trace = replace(trace, id=rough.id or digest, where=where)
+    return Read(trace.id, where, name, trace.key, digest, kinds, types, +noted, body, trace)
 
 
 def _as_json(fields: Mapping[str, Any]) -> Any:
@@ -245,16 +220,6 @@ def _as_json(fields: Mapping[str, Any]) -> Any:
         return orjson.loads(orjson.dumps(fields, default=str)) if fields else {}
     except orjson.JSONEncodeError as error:
         raise BadRow("malformed", f"cannot be written as JSON: {error}") from error
-
-
-def _counts(steps: Sequence[Step]) -> dict[tuple[str, str], int]:
-    types = Counter(map(type, steps))
-    counts = {(name, ""): types[kind] for kind, name in _KINDS.items() if kind in types}
-    for step in steps:
-        if isinstance(step, (Answer, Unknown)):
-            named = ("answers" if isinstance(step, Answer) else "unknown", step.kind)
-            counts[named] = counts.get(named, 0) + 1
-    return counts
 
 
 def _unpacked(values: Mapping[str, Any], noted: Noted) -> Mapping[str, Any]:

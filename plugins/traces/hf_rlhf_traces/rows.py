@@ -7,7 +7,6 @@ docs/reference/traces-data.md follow from these types.
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 
 if TYPE_CHECKING:
@@ -63,26 +62,6 @@ class Step(Origin):
     final: Annotated[bool, "whether the reply ends the trace"]
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """A text that is not joined yet: the first `count` of some lines, which may grow."""
-
-    all: list[str]
-    count: int
-
-    def __str__(self) -> str:
-        """Return the text."""
-        return "\n".join(self.all[: self.count])
-
-
-class GrowingStep(Origin):
-    """A `Step` whose prompt is not joined yet."""
-
-    prompt: Lines
-    answer: str
-    final: bool
-
-
 class Summarised(Origin):
     """`summary_prefix`: context to summary and reply; `summary_only`: summary to reply."""
 
@@ -127,16 +106,18 @@ def _arrow(hint: Any) -> "pa.DataType":
         inner = pa.field("element", _arrow(typing.get_args(hint)[0]), nullable=False)
         return pa.list_(inner)
     inside = typing.get_type_hints(hint).items()
-    return pa.struct([pa.field(name, _arrow(one), nullable=False) for name, one in inside])
+    return pa.struct([pa.field(name, _arrow(inner), nullable=False) for name, inner in inside])
 
 
 def fields_of(dataset: str) -> list[tuple[str, str, str]]:
     """Return each field of a dataset's rows: its name, its type, and what it is."""
     hints = typing.get_type_hints(ROWS[dataset], include_extras=True)
-    return [(name, _shown(hint.__origin__), hint.__metadata__[0]) for name, hint in hints.items()]
+    return [
+        (name, _type_name(hint.__origin__), hint.__metadata__[0]) for name, hint in hints.items()
+    ]
 
 
-def _shown(hint: Any) -> str:
+def _type_name(hint: Any) -> str:
     if typing.get_origin(hint) is list:
         inside = typing.get_type_hints(typing.get_args(hint)[0])
         return "list of {" + ", ".join(inside) + "}"

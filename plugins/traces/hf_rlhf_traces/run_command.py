@@ -10,23 +10,14 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from hf_rlhf.data import near
 from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, Problem
-from hf_rlhf.storage import atomic_write_text, load_record
+from hf_rlhf.storage import load_record
 from hf_rlhf_traces.options import Parser, add_model_repo, add_overwrite, real, seed, verb_parser
-from hf_rlhf_traces.reconciliation import (
-    Line,
-    as_markdown,
-    check,
-    of_evaluation,
-    of_training,
-    reconciliation,
-)
+from hf_rlhf_traces.reconciliation import accounts
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.terminal import no_bars_of_datasets
 from hf_rlhf_traces.train_command import check_overrides, train_parser
@@ -36,42 +27,34 @@ STEPS = (
     *("train", "eval", "analyze", "publish"),
 )
 """In this order; `publish` only where a repository is named."""
-TABLE = "reconciliation.md"
 BASE = "base"
 """The label of the model that training began with."""
 _ratio = real("a share above 0 and below 1", lambda number: 0 < number < 1)
 
 
-@dataclass(frozen=True)
-class Made:
-    """A step that has ended."""
-
-    step: str
-    seconds: float
-
-
 def main(argv: Sequence[str]) -> int:
-    """Do every step, and say what came of them."""
+    """Do every step, and print what came of them."""
     chosen, others = _parser().parse_known_args(argv)
     options = step_options(others)
     _check_options(options, chosen.out)
     no_bars_of_datasets()
-    made: list[Made] = []
+    seconds: dict[str, float] = {}
     steps = STEPS if chosen.repo_id else STEPS[:-1]
     for number, step in enumerate(steps, start=1):
         started = time.perf_counter()
         try:
-            command = [*_arguments(step, chosen, options), *options.get(step, [])]
-            _head(f"{number}/{len(steps)}", step, command)
-            code = _verb(step, command)
+            words = [*_arguments(step, chosen, options), *options.get(step, [])]
+            verb = step if step == "publish" else f"traces {step}"
+            print(f"\n[{number}/{len(steps)}] hf-rlhf {verb} {shlex.join(words)}", flush=True)
+            code = _run_verb(step, words)
         except HfRlhfError:
-            _stopped(step, argv)
+            _report_stop(step, argv)
             raise
         if code:
-            _stopped(step, argv)
+            _report_stop(step, argv)
             return code
-        made.append(Made(step, time.perf_counter() - started))
-    _end(chosen, made, _run_folder(chosen.out, options))
+        seconds[step] = time.perf_counter() - started
+    _show_results(chosen, seconds, _run_folder(chosen.out, options))
     return 0
 
 
@@ -80,38 +63,39 @@ def step_options(others: Sequence[str]) -> dict[str, list[str]]:
 
     Raises ConfigError, with every word that is none.
     """
-    found: dict[str, list[str]] = {}
+    parsed: dict[str, list[str]] = {}
     problems, step, known = [], "", True
     for word in others:
         if word.startswith("--"):
             step, dot, option = word.removeprefix("--").partition(".")
             known = bool(dot) and step in STEPS
             if known:
-                found.setdefault(step, []).append(f"--{option}")
+                parsed.setdefault(step, []).append(f"--{option}")
                 continue
         elif step:
             if known:
-                found[step].append(word)
+                parsed[step].append(word)
             continue
-        what = f"is no option of `hf-rlhf traces run`{_meant(word)}."
+        what = f"is no option of `hf-rlhf traces run`{_suggestion(word)}."
         fix = f"Options of a step are written --STEP.OPTION; steps are {', '.join(STEPS)}."
         problems.append(Problem(word, what, fix))
     if problems:
         raise ConfigError(problems)
-    return found
+    return parsed
 
 
-def _meant(word: str) -> str:
-    """Return what may have been meant by a word that is no option of a step, or nothing."""
-    step, dot, option = word.removeprefix("--").partition("=")[0].partition(".")
-    if dot:
+def _suggestion(word: str) -> str:
+    """Return which option of a step may have been meant, or ""."""
+    name = word.removeprefix("--").partition("=")[0]
+    known = [
+        f"{step}.{option.removeprefix('--')}"
+        for step, parser in _late_parsers().items()
+        for option in parser.options()
+    ]
+    if "." in name:
+        step, _, option = name.partition(".")
         return near(step, STEPS).replace("'?", f".{option}'?").replace("mean '", "mean '--")
-    names = {
-        f"--{one}.{name.removeprefix('--')}"
-        for one, parser in _late_parsers().items()
-        for name in parser.options()
-    }
-    same = sorted(one for one in names if one.endswith(f".{step}"))
+    same = sorted(f"--{option_name}" for option_name in known if option_name.endswith(f".{name}"))
     return f" (did you mean {' or '.join(map(repr, same))}?)" if same else ""
 
 
@@ -134,9 +118,9 @@ def _check_options(options: Mapping[str, Sequence[str]], out: Path) -> None:
 
     Raises ConfigError, or ends as argparse does.
     """
-    from hf_rlhf_traces.summaries.command import asked_summaries
+    from hf_rlhf_traces.summaries.command import summarize_options
 
-    asked_summaries(["DIR", *options.get("summarize", [])])
+    summarize_options(["DIR", *options.get("summarize", [])])
     for step, parser in _late_parsers().items():
         words = [str(out), *options.get(step, [])]
         if step != "train":
@@ -159,15 +143,14 @@ def _arguments(
         case "multiturn":
             return [folder, "--seed", str(chosen.seed), *anew]
         case "train":
-            _refuse_unmeasurable(chosen.out, options.get("eval", []))
-            unmeasured = _unmeasured(chosen.out, options.get("train", []))
+            unmeasured = _without_held_out(chosen.out, options.get("eval", []))
             return [folder, "--seed", str(chosen.seed), *unmeasured, *anew]
         case "eval":
-            return [folder, "--record", *_measured(chosen.out, options.get("eval", []), options)]
+            return [folder, "--record", *_eval_words(chosen.out, options)]
         case "analyze":
             return [folder]
         case "publish":
-            return _published(_run_folder(chosen.out, options), chosen.repo_id)
+            return _publish_words(_run_folder(chosen.out, options), chosen.repo_id)
         case _:
             return [folder, *anew]
 
@@ -178,35 +161,37 @@ def _run_folder(folder: Path, options: Mapping[str, Sequence[str]]) -> Path:
     return folder / "runs" / str(chosen.strategy)
 
 
-def _measured(
-    folder: Path, asked: Sequence[str], options: Mapping[str, Sequence[str]]
-) -> list[str]:
+def _eval_words(folder: Path, options: Mapping[str, Sequence[str]]) -> list[str]:
     """Return which models are measured by default: the base, and what became of it."""
-    if "--model" in _names(asked):
+    if _has_option(options.get("eval", []), "--model"):
         return []
     run = _run_folder(folder, options)
     models = (f"{BASE}={_base(run)}", f"{run.name}={run}")
-    return [word for one in models for word in ("--model", one)]
+    return [word for model in models for word in ("--model", model)]
 
 
 def _base(run: Path) -> str:
     """Return the model that a run began with."""
     config = load_record(run)["config"]
     revision = config.get("model_revision")
-    named = str(config["model_name_or_path"])
-    return f"{named}@{revision}" if revision and not Path(named).exists() else named
+    model = str(config["model_name_or_path"])
+    return f"{model}@{revision}" if revision and not Path(model).exists() else model
 
 
-def _names(options: Sequence[str]) -> set[str]:
-    """Return the names of options, given as `--NAME VALUE` or `--NAME=VALUE`."""
-    return {word.partition("=")[0] for word in options}
+def _has_option(words: Sequence[str], name: str) -> bool:
+    return any(word.partition("=")[0] == name for word in words)
 
 
-def _refuse_unmeasurable(folder: Path, options: Sequence[str]) -> None:
-    """Raise DataError, before anything is trained, where no sample is there to be measured."""
+def _without_held_out(folder: Path, eval_words: Sequence[str]) -> list[str]:
+    """Return what trains without measuring where no sample is held out.
+
+    Raises DataError, before anything is trained, unless the evaluation is of another split.
+    """
     store = Store.open(folder)
-    if store.report("split_summary")["samples"]["validation"] or "--split" in _names(options):
-        return
+    if store.report("split_summary")["samples"]["validation"]:
+        return []
+    if _has_option(eval_words, "--split"):
+        return ["--evaluation", "null"]
     sides = store.report("read")["questions"]
     raise DataError(
         f"{folder}: no sample is held out (questions: {sides['train']:,} for training, "
@@ -216,102 +201,68 @@ def _refuse_unmeasurable(folder: Path, options: Sequence[str]) -> None:
     )
 
 
-def _unmeasured(folder: Path, options: Sequence[str]) -> list[str]:
-    """Leave out the held-out measures of training where a phase has no sample for them."""
-    from hf_rlhf_traces.fitting import without_held_out
-
-    if any(word.startswith("--evaluation") for word in options):
-        return []
-    if not (lacking := without_held_out(Store.open(folder), options)):
-        return []
-    print(
-        f"\nNo validation sample of {', '.join(lacking)} is short enough, so nothing is measured "
-        "during training (--evaluation null). Longer ones: --train.max_length N."
-    )
-    return ["--evaluation", "null"]
-
-
-def _published(run: Path, repo_id: str) -> list[str]:
-    """Return how a run is published; a base that is not on the Hub goes there, too."""
+def _publish_words(run: Path, repo_id: str) -> list[str]:
+    """Return how a run is published; a base model that is not on the Hub is pushed, too."""
     base = str(load_record(run)["config"]["model_name_or_path"])
     local = base.startswith("package://") or Path(base).exists()
     pushed = ["--base_model", f"{repo_id}-base", "--push_base"] if local else []
     return [str(run), "--repo_id", repo_id, *pushed]
 
 
-def _verb(step: str, command: Sequence[str]) -> int:
+def _run_verb(step: str, words: Sequence[str]) -> int:
     from hf_rlhf_traces.command import VERBS
 
     if step == "publish":
         from hf_rlhf.cli import publish_main
 
-        return publish_main(command)
+        return publish_main(words)
     module, name, _ = VERBS[step]
-    return int(getattr(import_module(f"hf_rlhf_traces.{module}"), name)(command))
+    return int(getattr(import_module(f"hf_rlhf_traces.{module}"), name)(words))
 
 
-def _head(place: str, step: str, command: Sequence[str]) -> None:
-    verb = step if step == "publish" else f"traces {step}"
-    print(f"\n[{place}] hf-rlhf {verb} {shlex.join(command)}", flush=True)
-
-
-def _stopped(step: str, argv: Sequence[str]) -> None:
+def _report_stop(step: str, argv: Sequence[str]) -> None:
     print(
-        f"\nStopped in {step}. What is made stays; mend what is said below, and the same command "
-        f"goes on there: hf-rlhf traces run {shlex.join(argv)}",
+        f"\nStopped in {step}. Finished steps are kept: after the problem below is solved, the "
+        f"same command continues with this one: hf-rlhf traces run {shlex.join(argv)}",
         file=sys.stderr,
         flush=True,
     )
 
 
-def _end(chosen: argparse.Namespace, made: Sequence[Made], run: Path) -> None:
-    """Show how long each step took, what became of what it was given, and what was learned."""
+def _show_results(chosen: argparse.Namespace, seconds: Mapping[str, float], run: Path) -> None:
+    """Print how long each step took, what became of its input, and the verdict."""
+    from rich.table import Table
+
+    from hf_rlhf.training import clock
     from hf_rlhf_traces.evaluation.tables import verdict_lines
     from hf_rlhf_traces.terminal import console
 
     store = Store.open(chosen.out)
-    lines = [*reconciliation(store), *of_training(run), *of_evaluation(store)]
-    atomic_write_text(store.folder / TABLE, as_markdown(lines))
-    shown = console()
+    counts = {account.step: account for account in accounts(store)}
+    table = Table(title="Steps", title_justify="left")
+    for name in ("step", "time", "in", "kept", "left out"):
+        table.add_column(name, justify="left" if name in ("step", "left out") else "right")
+    for step, time_s in seconds.items():
+        account = counts.get(step)
+        cells = (
+            (f"{account.taken:,} {account.unit}", f"{account.kept:,}", account.reasons)
+            if account
+            else ()
+        )
+        table.add_row(step, clock(time_s), *cells)
     print()
-    shown.print(_times(made))
-    shown.print(_accounts(lines))
-    check(lines)
-    print(f"accounts: {store.folder / TABLE}")
+    console().print(table)
     for plot in sorted((store.folder / "analysis").glob("*.png")):
         print(f"plot: {plot}")
     print(f"model: {run} (card: README.md, weights: merged)")
     if chosen.repo_id:
         print(f"published: {load_record(run)['publish']['url']}")
     else:
-        print(f"publish it: hf-rlhf publish {shlex.join(_published(run, 'YOU/NAME'))}")
+        words = shlex.join(_publish_words(run, "YOU/NAME"))
+        print(f"publish it: hf-rlhf publish {words}")
     results = json.loads((store.folder / "eval" / "results.json").read_text(encoding="utf-8"))
     for line in verdict_lines(results, run.name, BASE):
         print(line)
-
-
-def _times(made: Sequence[Made]) -> Any:
-    from rich.table import Table
-
-    from hf_rlhf.training import clock
-
-    table = Table(title="Steps", title_justify="left")
-    table.add_column("step")
-    table.add_column("time", justify="right")
-    for one in made:
-        table.add_row(one.step, clock(one.seconds))
-    return table
-
-
-def _accounts(lines: Sequence[Line]) -> Any:
-    from rich.table import Table
-
-    table = Table(title="What became of everything", title_justify="left")
-    for name in ("step", "in", "kept", "left out"):
-        table.add_column(name, justify="right" if name in ("in", "kept") else "left")
-    for line in lines:
-        table.add_row(line.step, f"{line.given:,} {line.what}", f"{line.kept:,}", line.told)
-    return table
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -44,23 +44,23 @@ class Condition:
 
     def check(self, fields: Mapping[str, Any]) -> None:
         """Raise BadRow for a row of which it does not hold, or whose field cannot be compared."""
-        found: Any = fields
+        value: Any = fields
         for part in [self.field] if self.field in fields else self.field.split("."):
-            if not isinstance(found, Mapping) or found.get(part) is None:
-                known = list(found) if isinstance(found, Mapping) else []
-                shown = ", ".join(map(str, known[:12])) or "none"
-                told = f"there is no field {self.field!r}{near(part, known)}; fields: {shown}"
-                raise BadRow("field_missing", told)
-            found = found[part]
-        one: float | str | None = _number(found)
+            if not isinstance(value, Mapping) or value.get(part) is None:
+                known = list(value) if isinstance(value, Mapping) else []
+                names = ", ".join(map(str, known[:12])) or "none"
+                detail = f"there is no field {self.field!r}{near(part, known)}; fields: {names}"
+                raise BadRow("field_missing", detail)
+            value = value[part]
+        left: float | str | None = _number(value)
         other: float | str | None = _number(self.value)
-        if one is None or other is None:
-            if self.sign not in ("==", "=", "!=") or not isinstance(found, (str, int, float)):
-                told = f"{self.field} is {found!r}, which is not comparable by {self.text!r}"
-                raise BadRow("field_missing", told[:200])
-            one, other = str(found), self.value
-        if not _OPERATORS[self.sign](one, other):
-            raise BadRow("filtered", f"{self.field} is {found!r}"[:200])
+        if left is None or other is None:
+            if self.sign not in ("==", "=", "!=") or not isinstance(value, (str, int, float)):
+                detail = f"{self.field} is {value!r}, which is not comparable by {self.text!r}"
+                raise BadRow("field_missing", detail[:200])
+            left, other = str(value), self.value
+        if not _OPERATORS[self.sign](left, other):
+            raise BadRow("filtered", f"{self.field} is {value!r}"[:200])
 
 
 @lru_cache(64)
@@ -104,7 +104,7 @@ def selected(
 
     Raises BadRow for a trace that is left out.
     """
-    answer = next((one for one in steps if isinstance(one, Answer)), None)
+    answer = next((step for step in steps if isinstance(step, Answer)), None)
     if answers == "all" or (answers == "not_wrong" and (answer is None or not _is_wrong(answer))):
         return steps
     if answers == "not_wrong":
@@ -124,12 +124,12 @@ def _plain(kind: str) -> str:
 
 def _without_answer(steps: Sequence[Step], noted: Noted) -> tuple[Step, ...]:
     """Leave out the answer of a trace, and the reasoning since the last search or result."""
-    acts = [at for at, one in enumerate(steps) if isinstance(one, (Search, SearchResult))]
+    acts = [at for at, step in enumerate(steps) if isinstance(step, (Search, SearchResult))]
     if not acts:
         raise BadRow("answer_wrong", "the source calls the answer wrong, and there is no search")
     noted["answers_wrong"] += 1
     ended = steps[acts[-1] + 1 :]
-    rest = (one for one in ended if not isinstance(one, (Answer, Reasoning)))
+    rest = (step for step in ended if not isinstance(step, (Answer, Reasoning)))
     return (*steps[: acts[-1] + 1], *rest)
 
 
@@ -142,13 +142,13 @@ def _check_correct(answer: Answer | None, expected: Any, *, typed: bool) -> None
     if typed and _RIGHT.match(kind):
         return
     known = [
-        one
-        for one in (expected if isinstance(expected, list) else [expected])
-        if one not in (None, "")
+        answer_text
+        for answer_text in (expected if isinstance(expected, list) else [expected])
+        if answer_text not in (None, "")
     ]
     if not known:
-        told = f"nothing says whether the answer is right: no field {EXPECTED!r}, no such type"
-        raise BadRow("answer_unjudged", told)
-    if not any(exact_match(answer.content, str(one)) for one in known):
-        told = f"{answer.content[:60]!r} is not {EXPECTED} {str(known[0])[:60]!r}"
-        raise BadRow("answer_wrong", told)
+        detail = f"nothing says whether the answer is right: no field {EXPECTED!r}, no such type"
+        raise BadRow("answer_unjudged", detail)
+    if not any(exact_match(answer.content, str(answer_text)) for answer_text in known):
+        detail = f"{answer.content[:60]!r} is not {EXPECTED} {str(known[0])[:60]!r}"
+        raise BadRow("answer_wrong", detail)

@@ -7,13 +7,13 @@ a fault: what is left of them is one rejection that says so.
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from hf_rlhf.data import FOREIGN, READERS, read_rows
 from hf_rlhf.errors import DataError
-from hf_rlhf_traces.engine import Block, unreadable
+from hf_rlhf_traces.blocks import Block, blocks, unreadable
 from hf_rlhf_traces.reading import Options, Rejected, rejected
 
 Item = bytes | Mapping[str, Any] | Rejected
@@ -28,7 +28,7 @@ def files_of(sources: Sequence[str], out: Path, options: Options) -> list[str]:
     What is no path stays as it is, for the Hub. Raises DataError where nothing is to be read, and
     where the next reading would read what this one writes to `out`.
     """
-    found: list[str] = []
+    files: list[str] = []
     for source in sources:
         path = Path(source).expanduser()
         if path.is_dir():
@@ -39,7 +39,7 @@ def files_of(sources: Sequence[str], out: Path, options: Options) -> list[str]:
                 raise DataError(
                     f"{source}: this folder holds no data files ({', '.join(READERS)})."
                 )
-            found += map(str, inside)
+            files += map(str, inside)
         elif path.exists() and _suffix(path) not in READERS:
             raise DataError(
                 f"{source}: {_suffix(path) or 'a name without suffix'} is not read here. Expected "
@@ -47,13 +47,13 @@ def files_of(sources: Sequence[str], out: Path, options: Options) -> list[str]:
                 f"{FOREIGN.get(_suffix(path), '')}"
             )
         elif path.exists():
-            found.append(str(path))
+            files.append(str(path))
         else:
             # No file: a dataset of the Hub, or an error with near names.
             read_rows(source, revision=options.revision, subset=options.subset)
-            found.append(source)
-    _check(found, options)
-    return found
+            files.append(source)
+    _check(files, options)
+    return files
 
 
 def _check(files: Sequence[str], options: Options) -> None:
@@ -79,46 +79,54 @@ def _suffix(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
-def rows_of(file: str, options: Options, tick: Callable[[int], None]) -> Iterator[tuple[str, Item]]:
-    """Yield place and row of one of `files_of`. `tick` is told how many bytes of the file are done.
+def blocks_of(file: str, size: int | None = None) -> Iterator[Block]:
+    """Yield the blocks of one of `files_of`: one of size 0 for a file without lines to seek to."""
+    if is_seekable(file):
+        yield from blocks(Path(file), size)
+    else:
+        yield Block(file, 0, 0, 1)
 
-    A blank line comes as b"". Raises DataError for a source that cannot be opened.
+
+def is_seekable(file: str) -> bool:
+    """Return whether a file can be read from the middle: JSON Lines that are not compressed."""
+    path = Path(file)
+    return path.suffix.lower() != ".gz" and path.is_file() and _holds_lines(path)
+
+
+def rows_in(block: Block, options: Options) -> Iterator[tuple[Block, str, Item]]:
+    """Yield the rows of a block: where to seek to for the row, its place for messages, its content.
+
+    A blank line is b"". Where a file cannot be read from the middle, the block is `block`. Raises
+    DataError for a source that cannot be opened.
     """
-    path, max_bytes = Path(file), int(options.max_row_mb * 1e6)
-    if not path.exists():
-        found = read_rows(file, revision=options.revision, subset=options.subset)
-        for rows in found.splits.values():
-            for row in rows:
-                yield row.where, row.values
-        return
+    max_bytes = int(options.max_row_mb * 1e6)
     try:
-        if _holds_lines(path):
-            with _binary(path) as opened:
-                yield from _lines(opened, path, max_bytes, tick)
-        elif _suffix(path) == ".json" and _begin(path)[:1] == b"{":
-            yield f"{path}:1", _whole(path, max_bytes)
+        if block.size:
+            with Path(block.path).open("rb", buffering=_PIECE) as file:
+                file.seek(block.start)
+                for line, item in _lines(file, block, max_bytes):
+                    yield line, line.where, item
         else:
-            yield from _parsed(path)
-        tick(path.stat().st_size)
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error}") from error
-
-
-def lines_of(block: Block, max_bytes: int) -> Iterator[tuple[str, Item]]:
-    """Yield place and row of a block of a file in `in_blocks`, as `rows_of` does of all of it."""
-    try:
-        with block.path.open("rb", buffering=_PIECE) as file:
-            file.seek(block.start)
-            end = block.start + block.size
-            yield from _lines(file, block.path, max_bytes, first=block.first, end=end)
+            for where, item in _whole_file(block.path, options, max_bytes):
+                yield block, where, item
     except OSError as error:
         raise unreadable(block.path, error) from error
 
 
-def in_blocks(file: str) -> bool:
-    """Whether a file can be read from the middle: JSON Lines that are not compressed."""
+def _whole_file(file: str, options: Options, max_bytes: int) -> Iterator[tuple[str, Item]]:
     path = Path(file)
-    return path.suffix.lower() != ".gz" and path.is_file() and _holds_lines(path)
+    if not path.exists():
+        source = read_rows(file, revision=options.revision, subset=options.subset)
+        for rows in source.splits.values():
+            yield from ((row.where, row.values) for row in rows)
+    elif _holds_lines(path):
+        with _binary(path) as opened:
+            for line, item in _lines(opened, Block(file, 0, 0, 1), max_bytes):
+                yield line.where, item
+    elif _suffix(path) == ".json" and _begin(path)[:1] == b"{":
+        yield f"{path}:1", _one_object(path, max_bytes)
+    else:
+        yield from _parsed(path)
 
 
 def _holds_lines(path: Path) -> bool:
@@ -140,7 +148,7 @@ def _begin(path: Path) -> bytes:
             return b""
 
 
-def _whole(path: Path, max_bytes: int) -> bytes | Rejected:
+def _one_object(path: Path, max_bytes: int) -> bytes | Rejected:
     """Return the one object that a file is."""
     try:
         with _binary(path) as file:
@@ -158,32 +166,25 @@ def _binary(path: Path) -> IO[bytes] | gzip.GzipFile:
 
 
 def _lines(
-    file: IO[bytes] | gzip.GzipFile,
-    path: Path,
-    max_bytes: int,
-    tick: Callable[[int], None] = lambda _: None,
-    *,
-    first: int = 1,
-    end: int | None = None,
-) -> Iterator[tuple[str, Item]]:
-    number = first - 1
+    file: IO[bytes] | gzip.GzipFile, block: Block, max_bytes: int
+) -> Iterator[tuple[Block, Item]]:
+    """Yield the lines from where a file stands to the end of the block, each as its own block."""
+    line = Block(block.path, block.start, 0, block.line)
+    item: Item
+    end = block.start + block.size if block.size else None
     try:
-        # Of a gzipped file, how much of what is on disk was read.
-        place = getattr(file, "fileobj", None) or file
-        while (end is None or file.tell() < end) and (line := file.readline(max_bytes + 1)):
-            number += 1
-            where = f"{path}:{number}"
-            if len(line) > max_bytes and not line.endswith(b"\n"):
-                yield where, _too_large(file, line, where, max_bytes)
-            elif number == 1:
-                yield where, _first(line, where)
+        while (end is None or line.start < end) and (content := file.readline(max_bytes + 1)):
+            if len(content) > max_bytes and not content.endswith(b"\n"):
+                size, item = _too_large(file, content, line.where, max_bytes)
+            elif line.line == 1:
+                size, item = len(content), _first(content, line.where)
             else:
-                yield where, b"" if line.isspace() else line
-            tick(place.tell())
+                size, item = len(content), b"" if content.isspace() else content
+            yield Block(block.path, line.start, size, line.line), item
+            line = Block(block.path, line.start + size, 0, line.line + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        where = f"{path}:{number + 1}"
         detail = f"the gzip data breaks off or is damaged ({error}); what follows is lost"
-        yield where, rejected(where, "file_damaged", detail)
+        yield line, rejected(line.where, "file_damaged", detail)
 
 
 def _first(line: bytes, where: str) -> bytes:
@@ -200,7 +201,7 @@ def _first(line: bytes, where: str) -> bytes:
 
 def _too_large(
     file: IO[bytes] | gzip.GzipFile, line: bytes, where: str, max_bytes: int
-) -> Rejected:
+) -> tuple[int, Rejected]:
     size = len(line)
     begin = line[:_PIECE]
     del line
@@ -209,7 +210,7 @@ def _too_large(
         if piece.endswith(b"\n"):
             break
     detail = f"{size / 1e6:.1f} MB, more than --max_row_mb {max_bytes / 1e6:g}"
-    return rejected(where, "too_large", detail, begin)
+    return size, rejected(where, "too_large", detail, begin)
 
 
 def _parsed(path: Path) -> Iterator[tuple[str, Item]]:

@@ -1,7 +1,7 @@
 """What was read, counted, so that every row of the input is accounted for.
 
-Memory grows by 40 to 72 bytes a trace, for its id and the rank of its question (and 16 more while
-the split is chosen), whatever the size of the rows.
+Memory grows by some 200 bytes a trace, for its id and the rank of its question, whatever the size
+of the rows.
 """
 
 from array import array
@@ -18,7 +18,6 @@ from hf_rlhf.errors import DataError
 from hf_rlhf_traces.outcomes import BY_CHOICE, REJECTED
 from hf_rlhf_traces.readers.search import KNOWN
 from hf_rlhf_traces.reading import Options, Read, Rejected, rejected
-from hf_rlhf_traces.seen import Seen
 from hf_rlhf_traces.split import Split, rank
 from hf_rlhf_traces.store import REFUSED
 
@@ -26,6 +25,8 @@ NAMES = 60
 """Names of unknown types and of fields that are told apart in a report."""
 PLACES = 3
 """Places that are shown for each reason."""
+EARLY = 1_000
+"""Rows after which a file without a single trace is given up."""
 
 
 class Tally:
@@ -47,55 +48,58 @@ class Tally:
         self.steps: Counter[str] = Counter()
         self.ranks = array("Q")
         self._content = sha256()
-        self._seen = Seen()
+        self._digests: dict[int, int] = {}
+        """Hash of an id -> beginning of the digest of its row."""
 
-    def add(self, found: Read | Rejected) -> Read | Rejected:
+    def add(self, row: Read | Rejected) -> Read | Rejected:
         """Count a row. Return it as it is to be written: a repeated one comes back rejected.
 
-        Raises DataError at a step of unknown type where those are refused.
+        Raises DataError at a step of unknown type where those are refused, and when the first
+        `EARLY` rows are all rejected.
         """
         self.rows += 1
-        if isinstance(found, Read):
-            found = self._once(found)
-        if isinstance(found, Rejected):
-            self.rejected[found.reason] += 1
-            places = self.places.setdefault(found.reason, [])
+        if isinstance(row, Read):
+            row = self._resolve_repeats(row)
+        if isinstance(row, Rejected):
+            self.rejected[row.reason] += 1
+            places = self.places.setdefault(row.reason, [])
             if len(places) < PLACES:
-                places.append(f"{found.where}: {found.detail}")
+                places.append(f"{row.where}: {row.detail}")
         else:
-            self._count(found)
-        return found
+            self._count(row)
+        if self.rows == EARLY == self.bad:
+            self.refuse_if_more(0)
+        return row
 
-    def _once(self, found: Read) -> Read | Rejected:
-        """Leave out what was read before, and tell apart what only shares its id."""
-        name, digest = _hash(found.id), int(found.digest[:16], 16)
-        before = self._seen.get(name)
+    def _resolve_repeats(self, read: Read) -> Read | Rejected:
+        """Reject a row that was read before, and rename one that only has the id of another."""
+        name, digest = _hash(read.id), int(read.digest[:16], 16)
+        before = self._digests.get(name)
         if before is None:
-            self._seen.put(name, digest)
-            return found
-        renamed = f"{found.id}~{found.digest[:8]}"
-        if before == digest or self._seen.get(_hash(renamed)) is not None:
-            detail = f"the same row, id {found.id!r}, was read before"
-            return rejected(found.where, "duplicate", detail, b"{%b}" % found.body)
-        self._seen.put(_hash(renamed), digest)
+            self._digests[name] = digest
+            return read
+        renamed = f"{read.id}~{read.digest[:8]}"
+        if before == digest or _hash(renamed) in self._digests:
+            detail = f"the same row, id {read.id!r}, was read before"
+            return rejected(read.where, "duplicate", detail)
+        self._digests[_hash(renamed)] = digest
         self.noted["renamed"] += 1
-        return replace(found, id=renamed)
+        return replace(read, id=renamed)
 
-    def _count(self, found: Read) -> None:
-        for (kind, name), count in found.steps.items():
+    def _count(self, read: Read) -> None:
+        for kind, name in read.types:
             if kind == "unknown" and self.options.unknown == "refuse":
                 raise DataError(
-                    f"{found.where}: a step of type {name!r}{near(name, KNOWN)}, which is not "
-                    "known. Mend it, or keep such steps, untrained: --unknown keep."
+                    f"{read.where}: a step of type {name!r}{near(name, KNOWN)}, which is not "
+                    "known. Correct it, or keep such steps, untrained: --unknown keep."
                 )
-            self.steps[kind] += count
-            if kind in self.types:
-                self.types[kind][name] += count
+            self.types[kind][name] += 1
+        self.steps.update(read.steps)
         self.traces += 1
-        self._content.update(f"{found.id}\0{found.where}\0{found.digest}\n".encode())
-        self.forms[found.form] += 1
-        self.noted.update(found.noted)
-        self.ranks.append(rank(found.key, self.seed))
+        self._content.update(f"{read.id}\0{read.where}\0{read.digest}\n".encode())
+        self.forms[read.form] += 1
+        self.noted.update(read.noted)
+        self.ranks.append(rank(read.key, self.seed))
 
     @property
     def bad(self) -> int:
@@ -120,15 +124,15 @@ class Tally:
             return
         lines = [
             f"  {count:,} {reason} ({REJECTED[reason]})"
-            + "".join(f"\n    {place}" for place in self.places[reason])
+            + "".join(f"\n    {where}" for where in self.places[reason])
             for reason, count in self.rejected.most_common()
         ]
         allowed = f", more than --max_rejected_share {share:g}" if self.traces else ""
-        said = f"{bad:,} of {self.rows:,} rows are no traces{allowed}"
+        text = f"{bad:,} of {self.rows:,} rows are no traces{allowed}"
         if not bad:
-            said = f"None of {self.rows:,} rows is left"
+            text = f"None of {self.rows:,} rows is left"
         raise DataError(
-            f"{said}:\n" + "\n".join(lines) + "\n"
+            f"{text}:\n" + "\n".join(lines) + "\n"
             f"All are in {self.folder / REFUSED}. {self._cure()}"
         )
 
@@ -182,7 +186,7 @@ def _hash(name: str) -> int:
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:
     """Return counts by name; of names that the data chooses, the many that are rare are one."""
-    kept = dict(counts.most_common(NAMES))
-    if rare := counts.total() - sum(kept.values()):
-        kept["others"] = rare
-    return {name: count for name, count in sorted(kept.items()) if count}
+    frequent = dict(counts.most_common(NAMES))
+    if rare := counts.total() - sum(frequent.values()):
+        frequent["others"] = rare
+    return {name: count for name, count in sorted(frequent.items()) if count}

@@ -30,5 +30,5 @@ def bars() -> "Progress":
     from rich.console import Console
     from rich.progress import Progress
 
-    shown = Console(stderr=True)
-    return Progress(console=shown, disable=not shown.is_terminal)
+    stderr = Console(stderr=True)
+    return Progress(console=stderr, disable=not stderr.is_terminal)

@@ -86,8 +86,8 @@ class Trace(Struct, frozen=True, gc=False):
     @property
     def answer(self) -> str:
         """The last answer, or "" if the agent gave none."""
-        given = [step.content for step in self.steps if isinstance(step, Answer)]
-        return given[-1] if given else ""
+        answers = [step.content for step in self.steps if isinstance(step, Answer)]
+        return answers[-1] if answers else ""
 
 
 def question_key(question: str) -> str:
@@ -112,11 +112,13 @@ def _step_to_json(step: Step) -> dict[str, Any]:
         case Reasoning(content):
             return {"type": "reasoning", "content": content}
         case Search(query, tool):
-            named = {} if tool == SEARCH_TOOL else {"tool": tool}
-            return {"type": "search", "query": query, **named}
+            tool_field = {} if tool == SEARCH_TOOL else {"tool": tool}
+            return {"type": "search", "query": query, **tool_field}
         case SearchResult(documents):
-            found = [{"title": one.title, "content": one.content} for one in documents]
-            return {"type": "search_result", "documents": found}
+            listed = [
+                {"title": document.title, "content": document.content} for document in documents
+            ]
+            return {"type": "search_result", "documents": listed}
         case Answer(content, kind):
             return {"type": kind, "content": content}
         case Unknown(kind, value):
@@ -172,8 +174,10 @@ def _step_from_json(step: Mapping[str, Any]) -> Step:
         case "search":
             return Search(step["query"], step.get("tool", SEARCH_TOOL))
         case "search_result":
-            found = (Document(one["title"], one["content"]) for one in step["documents"])
-            return SearchResult(tuple(found))
+            documents = (
+                Document(document["title"], document["content"]) for document in step["documents"]
+            )
+            return SearchResult(tuple(documents))
         case "unknown":
             return Unknown(step["kind"], step["value"])
         case kind:
@@ -194,17 +198,17 @@ def turns(steps: Sequence[Step]) -> list[Turn]:
 
     All `said` and `results` one after another are the steps again.
     """
-    found: list[Turn] = []
-    said: list[Step] = []
+    parted: list[Turn] = []
+    actions: list[Step] = []
     results: list[SearchResult] = []
     for step in steps:
         if isinstance(step, SearchResult):
             results.append(step)
             continue
         if results:
-            found.append(Turn(tuple(said), tuple(results)))
-            said, results = [], []
-        said.append(step)
-    if said or results:
-        found.append(Turn(tuple(said), tuple(results)))
-    return found
+            parted.append(Turn(tuple(actions), tuple(results)))
+            actions, results = [], []
+        actions.append(step)
+    if actions or results:
+        parted.append(Turn(tuple(actions), tuple(results)))
+    return parted

@@ -7,8 +7,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -44,13 +44,14 @@ def train_main(argv: Sequence[str]) -> int:
         if chosen.overwrite:  # what lies there would be gone
             values["output_dir"] += "-anew"
         with TemporaryDirectory() as folder:
-            return _launched(chosen, Path(folder), values, [*overrides, "--dry_run"])
+            return _launch(chosen, Path(folder), values, [*overrides, "--dry_run"])
     out = store.folder / "runs" / chosen.strategy
     if (out / RECORD_NAME).exists() and not chosen.overwrite:
         check_overrides(chosen, overrides)  # or what is misspelt would look like another setting
-    asked = _begun(store, chosen.strategy, values, overrides)
-    with _begin(out, asked, overwrite=chosen.overwrite), _typed(argv):
-        status = _launched(chosen, out.parent, values, overrides)
+    wanted = _identity(store, chosen.strategy, values, overrides)
+    _make_room(out, wanted, lambda: check_overrides(chosen, overrides), overwrite=chosen.overwrite)
+    with _restart_command(argv):
+        status = _launch(chosen, out.parent, values, overrides)
     if status == 0:
         print(f"{chosen.strategy}: {out / 'merged'}", flush=True)
     return status
@@ -70,13 +71,13 @@ def run_values(
     values = {key: value for key, value in file.values.items() if key != "card"}
     shipped = values["dataset"]
     # Of another adapter only the form means something here.
-    kept = shipped if shipped["name"] == "traces" else {"form": shipped.get("form")}
-    kept = {key: value for key, value in kept.items() if value is not None}
+    arguments = shipped if shipped["name"] == "traces" else {"form": shipped.get("form")}
+    arguments = {key: value for key, value in arguments.items() if value is not None}
     # What is longer would be cut off at its end, which is the reply: it is left out, and counted.
     length = file.override(overrides).values.get("max_length")
-    if length != values["max_length"] or "max_tokens" not in kept:
-        kept["max_tokens"] = length
-    values["dataset"] = {**kept, "name": "traces", "path": str(store.folder)}
+    if length != values["max_length"] or "max_tokens" not in arguments:
+        arguments["max_tokens"] = length
+    values["dataset"] = {**arguments, "name": "traces", "path": str(store.folder)}
     values["output_dir"] = str(store.folder / "runs" / chosen.strategy)
     if chosen.model is not None:
         values["model_name_or_path"] = chosen.model
@@ -100,9 +101,9 @@ def _check_options(overrides: Sequence[str]) -> None:
         "--output_dir": "The run lies in DIR/runs/STRATEGY, where the other verbs look for it.",
     }
     names = [word.partition("=")[0] for word in overrides]
-    if found := [name for name in names if name in wrong]:
+    if refused := [name for name in names if name in wrong]:
         problems = [
-            Problem(name, "is not for `hf-rlhf traces train`.", wrong[name]) for name in found
+            Problem(name, "is not for `hf-rlhf traces train`.", wrong[name]) for name in refused
         ]
         raise ConfigError(problems)
 
@@ -131,24 +132,27 @@ def check_overrides(chosen: argparse.Namespace, overrides: Sequence[str]) -> Non
         prepare_all(RunFile.from_mapping(values).override(overrides), None)
     except ConfigError as error:
         # What else there is is of the datasets.
-        if problems := [one for one in error.problems if "(command line)" in one.where]:
+        if problems := [problem for problem in error.problems if "(command line)" in problem.where]:
             raise ConfigError(problems) from error
 
 
-def _begun(
+def _identity(
     store: Store, strategy: str, values: Mapping[str, Any], overrides: Sequence[str]
 ) -> dict[str, Any]:
     """Return what tells a run from others: its run file, options applied, and its datasets."""
     from hf_rlhf.config import RunFile
     from hf_rlhf.storage import scrub
 
-    made_by = [MADE_BY[one] for one in STRATEGIES[strategy]]
-    asked = RunFile.from_mapping(values).override(overrides).values
-    return {"run": scrub(as_json(asked)[0]), "data": {one: store.digest(one) for one in made_by}}
+    steps = [MADE_BY[step] for step in STRATEGIES[strategy]]
+    wanted = RunFile.from_mapping(values).override(overrides).values
+    return {
+        "run": scrub(as_json(wanted)[0]),
+        "data": {step: store.entry(step)["digest"] for step in steps},
+    }
 
 
 @contextmanager
-def _typed(argv: Sequence[str]) -> Iterator[None]:
+def _restart_command(argv: Sequence[str]) -> Iterator[None]:
     """Have a run that is stopped say this command, not the one that it launches."""
     from hf_rlhf.training import TYPED_NAME
 
@@ -160,76 +164,50 @@ def _typed(argv: Sequence[str]) -> Iterator[None]:
         del os.environ[TYPED_NAME]
 
 
-@contextmanager
-def _begin(out: Path, asked: Mapping[str, Any], *, overwrite: bool) -> Iterator[None]:
-    """Clear the place of a run if that is told, and note beside it what a new one is.
+def _make_room(
+    out: Path, wanted: Mapping[str, Any], check: Callable[[], None], *, overwrite: bool
+) -> None:
+    """Delete a run of other settings or datasets if that was wanted for, and note the new one.
 
-    A run that is to be replaced lies aside meanwhile. At the end it is deleted if the new one has
-    begun; where it has not, as of a setting that is refused, the old one is put back.
-
-    Raises RunFolderError for another run, with the difference, or one on datasets that have been
-    built anew since, where it is not to be replaced: it may have taken days.
+    `check` raises ConfigError for settings that no run takes; then nothing is deleted. Raises
+    RunFolderError for another run, with the differences, or one on datasets that were built again
+    since, where it is not to be replaced: it may have taken days.
     """
     from hf_rlhf.storage import atomic_write_json, claimed
 
     note = out.with_name(f"{out.name}.begun.json")
-    aside = out.with_name(f".{out.name}.replaced")
-    if aside.exists():  # of a process that was killed
-        with claimed(aside, "--strategy", told=out):
-            _settle(out, aside, note)
     if out.exists():
         with claimed(out, "--strategy"):
-            pass  # nobody trains it: it may be gone on with, or replaced
+            pass  # no process trains it: it may be continued or replaced
     if (out / RECORD_NAME).exists() and note.exists():
-        anew = _is_another(out, json.loads(note.read_text(encoding="utf-8")), asked, overwrite)
+        before = json.loads(note.read_text(encoding="utf-8"))
+        replace = _differs(out, before, wanted, overwrite)
     else:
-        anew = overwrite and out.exists()  # what differs is for the run itself to say
-    with claimed(aside, "--strategy", told=out) if anew else nullcontext():
-        if anew:
-            _put_aside(out, aside, note)
-        if not (out / RECORD_NAME).exists():
-            atomic_write_json(note, asked)
-        try:
-            yield
-        finally:
-            if anew:
-                _settle(out, aside, note)
+        replace = overwrite and out.exists()
+    if replace:
+        check()
+        print(f"{out}: deleted, and trained again", flush=True)
+        shutil.rmtree(out)
+    if not (out / RECORD_NAME).exists():
+        atomic_write_json(note, wanted)
 
 
-def _put_aside(out: Path, aside: Path, note: Path) -> None:
-    print(f"{out}: trained anew; what is there is deleted when that has begun", flush=True)
-    if note.exists():
-        note.rename(aside / note.name)
-    out.rename(aside / out.name)
-
-
-def _settle(out: Path, aside: Path, note: Path) -> None:
-    """Delete a run that lies aside if the one in its place has begun; put it back if not."""
-    if (aside / out.name).exists() and not (out / RECORD_NAME).exists():
-        shutil.rmtree(out, ignore_errors=True)
-        (aside / out.name).rename(out)
-        print(f"{out}: as it was, since nothing was begun in its place", flush=True)
-    if (aside / note.name).exists() and not (aside / out.name).exists():
-        (aside / note.name).rename(note)
-    shutil.rmtree(aside)
-
-
-def _is_another(
-    out: Path, begun: Mapping[str, Any], asked: Mapping[str, Any], overwrite: bool
+def _differs(
+    out: Path, before: Mapping[str, Any], wanted: Mapping[str, Any], overwrite: bool
 ) -> bool:
     from hf_rlhf.training import changed_settings
 
-    changed = changed_settings(begun["run"], asked["run"])
-    if not changed and begun["data"] == asked["data"]:
+    changed = changed_settings(before["run"], wanted["run"])
+    if not changed and before["data"] == wanted["data"]:
         if overwrite:
             print(f"{out}: kept, since it is of these settings and datasets", flush=True)
         return False
     if overwrite:
         return True
     if changed:
-        shown = "".join(f"\n  - {line}" for line in changed)
+        lines = "".join(f"\n  - {line}" for line in changed)
         raise RunFolderError(
-            f"{out} holds a run of other settings (there -> here):{shown}\nNothing was deleted. "
+            f"{out} holds a run of other settings (there -> here):{lines}\nNothing was deleted. "
             "Move it away to keep it, or say --overwrite, which deletes it and trains anew."
         )
     raise RunFolderError(
@@ -239,10 +217,10 @@ def _is_another(
     )
 
 
-def _launched(
+def _launch(
     chosen: argparse.Namespace, folder: Path, values: Mapping[str, Any], options: Sequence[str]
 ) -> int:
-    """Train by a run file written into `folder`: in this process, or as it is asked to launch."""
+    """Train by a run file written into `folder`: in this process, or as it is wanted to launch."""
     from hf_rlhf.config import RunFile
     from hf_rlhf.storage import atomic_write_text
 

@@ -11,16 +11,16 @@ from hf_rlhf.hub.client import connect
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.dataset_card import _size, write_card
 from hf_rlhf_traces.push_command import _secrets_of, bundle_of
-from hf_rlhf_traces.read_command import read
+from hf_rlhf_traces.read_files import Reading, read
 from hf_rlhf_traces.reading import Options
 from hf_rlhf_traces.store import Store
-from hf_rlhf_traces.world.generate import generate
-from hf_rlhf_traces.world.traces import Recipe
+from hf_rlhf_traces.synthetic import generate
+from hf_rlhf_worlds.multihop import Recipe
 
 
 def test_a_licence_of_another_name_is_named(tmp_path: Path) -> None:
     generate(tmp_path / "raw.jsonl", 4, Recipe())
-    read([str(tmp_path / "raw.jsonl")], tmp_path / "store", Options(), workers=1)
+    read(Reading.of([str(tmp_path / "raw.jsonl")], tmp_path / "store", Options()), workers=1)
     store = Store.open(tmp_path / "store")
 
     def head(**told: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def test_the_size_is_a_category_of_the_hub(rows: int, category: str) -> None:
 
 def test_what_is_not_known_for_a_secret_by_its_form_is_not_pushed_redacted(tmp_path: Path) -> None:
     generate(tmp_path / "raw.jsonl", 4, Recipe())
-    read([str(tmp_path / "raw.jsonl")], tmp_path / "store", Options(), workers=1)
+    read(Reading.of([str(tmp_path / "raw.jsonl")], tmp_path / "store", Options()), workers=1)
     assert command(["steps", str(tmp_path / "store"), "--workers", "1"]) == 0
     store = Store.open(tmp_path / "store")
     hub = connect(token="home of Peris")  # one of another Hub may look like anything

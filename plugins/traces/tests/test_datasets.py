@@ -17,19 +17,17 @@ import pytest
 import yaml
 
 from hf_rlhf.errors import DataError, HfRlhfError, ModelError, PublishError, RunFolderError
-from hf_rlhf_traces.building import Rows, build
+from hf_rlhf_traces.building import RowBuilder, build
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.dataset import traces
 from hf_rlhf_traces.dataset_card import fields_table, render, write_card
-from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.format_options import store_format
-from hf_rlhf_traces.layout import Layout
+from hf_rlhf_traces.format import Format, store_format
 from hf_rlhf_traces.rows import DATASETS, arrow_schema, fields_of
 from hf_rlhf_traces.samples import step_rows
+from hf_rlhf_traces.shards import ShardWriter, dataset_rows, shard_files
 from hf_rlhf_traces.store import Store
-from hf_rlhf_traces.token_table import known, lines, measured, share_left
-from hf_rlhf_traces.world.traces import Recipe
-from hf_rlhf_traces.world.traces import traces as world
+from hf_rlhf_traces.synthetic import synthetic_traces as world
+from hf_rlhf_worlds.multihop import Recipe
 
 ODD: tuple[Mapping[str, Any], ...] = (
     {"question": "Trailing?", "trace": [{"type": "search", "query": "q"}, {"type": "search_result",
@@ -88,17 +86,18 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 
 
 def rows_of(store: Path, dataset: str, split: str) -> list[dict[str, Any]]:
-    text = (store / "datasets" / dataset / f"{split}.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.split("\n") if line]
+    return list(dataset_rows(store / "datasets" / dataset, split))
 
 
 @pytest.mark.parametrize("dataset", ["multiturn", "steps"])
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_both_files_have_the_same_typed_rows(made: Path, dataset: str, split: str) -> None:
-    table = pq.read_table(made / "datasets" / dataset / f"{split}.parquet")
+def test_a_shard_has_the_columns_of_its_rows_type(made: Path, dataset: str, split: str) -> None:
+    (shard,) = shard_files(made / "datasets" / dataset, split)
+    assert shard.name == f"{split}-00000-of-00001.parquet"
+    table = pq.read_table(shard)
     assert table.schema == arrow_schema(dataset)
-    assert table.to_pylist() == rows_of(made, dataset, split) != []
-    assert list(rows_of(made, dataset, split)[0]) == [name for name, _, _ in fields_of(dataset)]
+    assert len(table) > 0
+    assert table.column_names == [name for name, _, _ in fields_of(dataset)]
 
 
 def test_all_four_datasets_part_the_questions_alike(store: Path, tokenizer: Any) -> None:
@@ -108,9 +107,6 @@ def test_all_four_datasets_part_the_questions_alike(store: Path, tokenizer: Any)
     for name in DATASETS:
         for split, keys in sides.items():
             rows = rows_of(store, name, split)
-            assert pq.read_table(store / "datasets" / name / f"{split}.parquet").num_rows == len(
-                rows
-            )
             keys |= {row["question_key"] for row in rows}
         loaded = traces(str(store), tokenizer=tokenizer, form=name)
         assert loaded.report["kept"] == loaded.report["rows_read"]
@@ -118,9 +114,8 @@ def test_all_four_datasets_part_the_questions_alike(store: Path, tokenizer: Any)
     assert sides["validation"]
     assert not sides["train"] & sides["validation"]
     card = (store / "datasets/README.md").read_text(encoding="utf-8")
-    assert "samples of `steps` = 120 in each of both datasets + 0 without (none)." in card
+    assert "| `split_summary` | 120 samples | 120 | nothing |" in card
     assert re.search(r"Of \d+ quotes in the summaries, \d+ \(100\.0%\) stand in the context", card)
-    assert re.search(r"prompts of `summary_only` have \d+\.\d% of the tokens", card)
 
 
 def test_counts_reconcile(made: Path) -> None:
@@ -144,7 +139,7 @@ def test_the_same_input_and_settings_give_the_same_bytes(made: Path, tmp_path: P
     assert bytes_of(again / "datasets") == bytes_of(made / "datasets")
     run("multiturn", again, "--seed", 7, "--overwrite")
     one, other = (bytes_of(folder / "datasets" / "multiturn") for folder in (made, again))
-    assert one["train.jsonl"] != other["train.jsonl"]
+    assert one["train-00000-of-00001.parquet"] != other["train-00000-of-00001.parquet"]
 
 
 def test_what_is_done_is_not_done_again_and_other_settings_are_refused(
@@ -170,7 +165,7 @@ def test_what_was_dropped_is_counted(store: Path, capsys: pytest.CaptureFixture[
     assert f"{turns} have their thoughts without tags." in shown
     assert f"{report['reasoning_dropped']} samples are without reasoning" in shown
     card = (store / "datasets/README.md").read_text(encoding="utf-8")
-    assert f"| `reasoning_dropped` | {report['reasoning_dropped']} |" in card
+    assert f"| `multiturn: reasoning_dropped` | {report['reasoning_dropped']} |" in card
 
 
 def test_a_folder_of_before_has_the_format_that_it_had() -> None:
@@ -215,7 +210,7 @@ def test_a_process_killed_as_it_swaps_files_leaves_no_word_on_the_old_ones(store
         import os
         from pathlib import Path
         from hf_rlhf_traces import building, command
-        building._report = lambda *_: os._exit(9)
+        building.dataset_report = lambda *_: os._exit(9)
         command.command(["steps", {str(store)!r}, "--format.think", "thought", "--overwrite"])
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
@@ -236,15 +231,27 @@ def test_no_sample_at_all_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "store/datasets/steps").exists()
 
 
-def test_row_groups_are_bounded(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = pq.read_table(store / "datasets/steps/train.parquet")
-    monkeypatch.setattr("hf_rlhf_traces.columns.BATCH_BYTES", 20_000)
+def test_row_groups_and_shards_are_bounded(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = rows_of(store, "steps", "train")
+    monkeypatch.setattr("hf_rlhf_traces.shards.ROW_GROUP", 10_000)
+    monkeypatch.setattr("hf_rlhf_traces.building.SHARD", 30_000)
     opened = Store.open(store)
-    form = store_format(opened)
-    build(opened, Rows("steps", partial(step_rows, form=form), Layout()), {}, workers=0)
-    parts = pq.ParquetFile(store / "datasets/steps/train.parquet")
-    assert parts.num_row_groups > 1
-    assert parts.read().equals(whole)
+    rows = RowBuilder("steps", partial(step_rows, form=store_format(opened)))
+    build(opened, rows, {}, workers=0)
+    shards = shard_files(store / "datasets/steps", "train")
+    assert len(shards) > 1
+    assert pq.ParquetFile(shards[0]).num_row_groups > 1
+    assert rows_of(store, "steps", "train") == whole
+
+
+def test_half_a_character_is_an_error_that_names_the_sample(tmp_path: Path) -> None:
+    row = {name: "x" for name in ("trace", "question_key", "question", "prompt", "answer")}
+    numbers = {"step": 1, "steps": 1, "final": True}
+    writer = ShardWriter(tmp_path, "steps", 0)
+    writer.add("train", [{**row, **numbers, "id": "a#1"}])
+    writer.add("train", [{**row, **numbers, "id": "b#1", "answer": "\ud83d"}])
+    with pytest.raises(DataError, match=r"sample 'b#1' cannot be written"):
+        writer.close()
 
 
 # The format of a store
@@ -253,7 +260,7 @@ def test_row_groups_are_bounded(store: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_store_has_one_format(store: Path, tmp_path: Path) -> None:
     file = tmp_path / "tags.yaml"
     file.write_text("think: reason\nanswer: final\n")
-    with pytest.raises(RunFolderError, match="think: 'think' -> 'reason'"):
+    with pytest.raises(RunFolderError, match='think: "think" -> "reason"'):
         run("steps", store, "--format", file)
     run("steps", store, "--format", file, "--format.answer", "answer", "--overwrite")
     assert Store.open(store).settings("format") == Format(think="reason").settings()
@@ -380,12 +387,14 @@ def test_fewer_rows_are_some_of_more_rows(made: Path, tokenizer: Any) -> None:
 def test_a_stale_dataset_is_refused(store: Path, tokenizer: Any) -> None:
     run("steps", store, "--format.think", "thought", "--overwrite")
     for path in (store, store / "datasets"):
-        with pytest.raises(RunFolderError, match="multiturn was made from what has changed"):
+        with pytest.raises(
+            RunFolderError, match=r"multiturn is not up to date \(step format has a new result\)"
+        ):
             traces(str(path), tokenizer=tokenizer, form="multiturn")
 
 
 def test_other_columns_are_refused(store: Path, tokenizer: Any) -> None:
-    file = store / "datasets/steps/train.parquet"
+    file = store / "datasets/steps/train-00000-of-00001.parquet"
     pq.write_table(pq.read_table(file).drop_columns(["question_key"]), file)
     with pytest.raises(DataError, match=r"steps \(train\) lacks the columns question_key"):
         traces(str(store), tokenizer=tokenizer, form="steps")
@@ -408,53 +417,18 @@ def test_a_chat_template_that_drops_reasoning_is_refused(made: Path, tokenizer: 
 # Tokens, card and Hub
 
 
-def test_tokens_are_those_of_the_rows(store: Path, tokenizer: Any) -> None:
-    opened, model = Store.open(store), "package://hf_rlhf_classic/tiny_sft"
-    assert known(opened, "steps") is None
-    found = measured(opened, ["steps"], model)["steps"]
-    rows = [*rows_of(store, "steps", "train"), *rows_of(store, "steps", "validation")]
-    texts = [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": row["prompt"]}], tokenize=False, add_generation_prompt=True
-        )
-        for row in rows
-    ]
-    sizes = sorted(len(one) for one in tokenizer(texts, add_special_tokens=False)["input_ids"])
-    assert found["samples"] == len(rows)
-    assert (found["prompt"]["max"], found["prompt"]["total"]) == (sizes[-1], sum(sizes))
-    assert known(opened, "steps") == found
-    run("steps", store, "--format.think", "thought", "--overwrite")
-    assert known(opened, "steps") is None
-    with pytest.raises(ModelError, match="--tokenizer"):
-        measured(opened, ["steps"], str(store))
-
-
-def test_what_a_summary_saves_is_compared_for_the_same_samples_only() -> None:
-    def of(total: int, samples: int = 3) -> dict[str, Any]:
-        numbers = {"median": 1, "mean": 1, "p90": 1, "max": 1, "total": total}
-        return {"tokenizer": "t", "samples": samples, "prompt": numbers, "completion": numbers}
-
-    both = {"summary_prefix": of(200), "summary_only": of(50)}
-    assert share_left(both) == 0.25
-    assert [line[:2] for line in lines(both)][::2] == [
-        ("summary_prefix", "prompt: full context"),
-        ("summary_only", "prompt: summary"),
-    ]
-    assert share_left({**both, "summary_only": of(50, samples=2)}) is None
-    assert share_left({"summary_prefix": of(1)}) is None
-
-
 def test_the_card_says_what_became_of_every_row(made: Path) -> None:
     text = (made / "datasets/README.md").read_text(encoding="utf-8")
     head = yaml.safe_load(text.split("---\n")[1])
     assert [one["config_name"] for one in head["configs"]] == ["multiturn", "steps"]
     assert head["size_categories"] == ["n<1K"]
     assert not {"license", "language"} & {*head}
-    assert "Not told: license and language." in text
-    assert "62 rows = 62 traces + 0 rejected." in text
+    assert "Not specified: license and language." in text
+    assert "| `read` | 62 rows | 62 | nothing |" in text
     assert str(made.parent) not in text
     cuts, samples = (Store.open(made).report("steps")[name] for name in ("cuts", "samples"))
-    assert f"`steps`: {cuts} cuts = {sum(samples.values())} samples + 1 without" in text
+    left = r"1 trailing\_results"
+    assert f"| `steps` | {cuts} cuts | {sum(samples.values())} | {left} |" in text
     assert write_card(Store.open(made)).read_text(encoding="utf-8") == text
 
 
@@ -508,11 +482,12 @@ def test_push_is_verified_once_and_refuses_what_is_not_its_own(
     said = capsys.readouterr().out
     assert re.search(r"^pushed: 6 files, verified(.|\n)*^there already, nothing pushed", said, re.M)
     files = set(api.list_repo_files("demo/rows", repo_type="dataset"))
-    assert {"README.md", "steps/train.parquet", "traces_dataset.json"} < files
+    assert {"README.md", "steps/train-00000-of-00001.parquet", "traces_dataset.json"} < files
     assert len(api.list_repo_commits("demo/rows", repo_type="dataset")) == 2  # and the first, empty
     shutil.rmtree(store / "datasets/multiturn")
     run(*push)
-    assert "multiturn/train.parquet" not in api.list_repo_files("demo/rows", repo_type="dataset")
+    left = api.list_repo_files("demo/rows", repo_type="dataset")
+    assert not [one for one in left if one.startswith("multiturn/")]
     api.create_repo("demo/other", repo_type="dataset")
     api.upload_file(
         path_or_fileobj=b"theirs", path_in_repo="x", repo_id="demo/other", repo_type="dataset"
@@ -574,15 +549,16 @@ def test_a_secret_is_not_pushed(store: Path, hub: str, monkeypatch: pytest.Monke
         run(*push)
     assert not HfApi(endpoint=hub).repo_exists("demo/secret", repo_type="dataset")
     run(*push, "--redact")
-    file = hf_hub_download("demo/secret", "steps/train.parquet", repo_type="dataset", endpoint=hub)
+    shard = "steps/train-00000-of-00001.parquet"
+    file = hf_hub_download("demo/secret", shard, repo_type="dataset", endpoint=hub)
     row = pq.read_table(file).to_pylist()[0]
     assert row["question"] == "[redacted]"
     assert secret not in json.dumps(row)
     card = store / "datasets/README.md"
-    assert "was taken out of the rows" in card.read_text(encoding="utf-8")
+    assert "was removed from the rows" in card.read_text(encoding="utf-8")
     monkeypatch.delenv("SOME_SECRET")
     run(*push)
-    assert "was taken out of the rows" not in card.read_text(encoding="utf-8")
+    assert "was removed from the rows" not in card.read_text(encoding="utf-8")
 
 
 def test_stale_and_missing_datasets_are_not_pushed(store: Path) -> None:

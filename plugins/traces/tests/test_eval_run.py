@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, ModelError, RunFolderError
@@ -18,6 +20,7 @@ from hf_rlhf_traces.evaluation.command import main, models_of, newest_run
 from hf_rlhf_traces.evaluation.evaluate import Options, evaluate
 from hf_rlhf_traces.evaluation.held_out import held_out
 from hf_rlhf_traces.evaluation.metrics import METRICS
+from hf_rlhf_traces.shards import shard_files
 from hf_rlhf_traces.store import Store
 
 Texts = Callable[[list[dict[str, Any]]], list[str]]
@@ -161,9 +164,9 @@ def test_questions_of_training_are_refused(store: Store) -> None:
 
 def test_a_row_of_training_among_the_held_out_is_found(store: Store) -> None:
     folder = store.folder / "datasets" / "summary_only"
-    row = (folder / "train.jsonl").read_text().splitlines()[0]
-    with (folder / "validation.jsonl").open("a") as file:
-        file.write(row + "\n")
+    (train,), (validation,) = (shard_files(folder, split) for split in ("train", "validation"))
+    rows = [pq.read_table(train).slice(0, 1), pq.read_table(validation)]
+    pq.write_table(pa.concat_tables(rows), validation)
     with pytest.raises(DataError, match="1 of .* rows are of questions in training"):
         held_out(store, "only", count=10_000)
 
@@ -231,7 +234,8 @@ def test_datasets_that_are_not_made_are_named(tmp_path: Path, made: Path) -> Non
 
 
 def test_an_empty_validation_split_is_an_error(store: Store) -> None:
-    (store.folder / "datasets" / "summary_only" / "validation.jsonl").write_text("")
+    for shard in shard_files(store.folder / "datasets" / "summary_only", "validation"):
+        shard.unlink()
     with pytest.raises(DataError, match="has no rows"):
         held_out(store, "only")
 
@@ -312,8 +316,8 @@ def test_an_analysis_is_of_the_data_that_was_measured(
         command(["analyze", str(fresh)])
     with pytest.raises(RunFolderError, match="has no such label. It has: a"):
         command(["analyze", str(store.folder), "--model", "b"])
-    with (store.folder / "datasets" / "summary_only" / "validation.jsonl").open("a") as file:
-        file.write("\n")
+    (shard,) = shard_files(store.folder / "datasets" / "summary_only", "validation")
+    pq.write_table(pq.read_table(shard).slice(1), shard)
     with pytest.raises(HfRlhfError, match="has changed since only was evaluated"):
         command(["analyze", str(store.folder)])
 

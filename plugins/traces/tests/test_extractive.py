@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from hf_rlhf.errors import ConfigError
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.samples import step_rows
-from hf_rlhf_traces.summaries.context import Passage, passages
+from hf_rlhf_traces.summaries.context_blocks import Passage, passages
 from hf_rlhf_traces.summaries.extractive import Extractive, Limits
 from hf_rlhf_traces.summaries.summary import Summary, parse, render, verbatim
 from hf_rlhf_traces.summaries.words import LONGEST, sentences, words
+from hf_rlhf_traces.synthetic import synthetic_traces as traces
 from hf_rlhf_traces.trace import Answer, Document, Reasoning, Search, SearchResult, Step, Trace
-from hf_rlhf_traces.world.facts import World
-from hf_rlhf_traces.world.traces import Recipe, traces
+from hf_rlhf_worlds.multihop import Recipe, World
 
 FORM = Format()
 TRICKY = st.sampled_from(
@@ -194,7 +194,8 @@ def test_the_order_of_sets_does_not_show() -> None:
         "from hf_rlhf_traces.format import Format\n"
         "from hf_rlhf_traces.samples import step_rows\n"
         "from hf_rlhf_traces.summaries.extractive import Extractive\n"
-        "from hf_rlhf_traces.world.traces import Recipe, traces\n"
+        "from hf_rlhf_traces.synthetic import synthetic_traces as traces\n"
+        "from hf_rlhf_worlds.multihop import Recipe\n"
         "by = Extractive(Format())\n"
         "for t in traces(Recipe(3, documents=4, sentences=8), 20):\n"
         "    for row in step_rows(t, Format())[0]: print(by.summarise(row))"

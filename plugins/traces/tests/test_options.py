@@ -138,15 +138,15 @@ def test_the_options_of_every_verb_are_said_without_heavy_imports() -> None:
 def test_a_folder_in_use_is_named_as_the_user_gave_it(tmp_path: Path) -> None:
     made = Store.make(tmp_path)
     with claimed(tmp_path):
-        for store, option in ((made, "--out"), (Store.open(tmp_path), "DIR")):
+        for store, option in ((made, "--out"), (Store(tmp_path), "DIR")):
             with (
                 pytest.raises(RunFolderError, match=rf"in use by .* another {option}\."),
-                store.making("read", {}),
+                store.recording("read", {}),
             ):
                 pass
 
 
-@pytest.mark.parametrize("made", ["a file", "holds other things and no traces.json"])
+@pytest.mark.parametrize("made", ["a file", "holds other files and no traces.json"])
 def test_what_is_in_the_way_of_a_folder_is_named(made: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     if made == "a file":
@@ -162,10 +162,10 @@ def test_all_that_is_stale_is_told_in_the_order_in_which_it_is_made(tmp_path: Pa
     store = Store.make(tmp_path / "d")
     chain = {"read": [], "format": [], "steps": ["read", "format"], "summarize": ["read", "steps"]}
     for step, after in {**chain, "split_summary": ["steps", "summarize"]}.items():
-        with store.making(step, {}, after=after):
+        with store.recording(step, {}, after=after):
             pass
     assert store.state("split_summary") == "done"
-    with store.making("read", {"seed": 1}):
+    with store.recording("read", {"seed": 1}):
         pass
     told = [
         f"hf-rlhf traces {one} {store.folder}" for one in ("steps", "summarize", "split_summary")

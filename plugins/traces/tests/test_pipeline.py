@@ -1,151 +1,213 @@
-"""read and steps as datatrove pipelines: the bytes of the verbs, whoever makes which part."""
+"""read and steps in one pass: the rows of the two verbs, whatever stands in the files."""
 
+import gzip
 import json
 import os
-import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
+from hf_rlhf_traces import building, pipeline
 from hf_rlhf_traces.command import command
-from hf_rlhf_traces.engine import blocks
-
-pytest.importorskip("datatrove", reason="needs the extra: pip install 'hf-rlhf-traces[datatrove]'")
-
-MADE = ("traces.jsonl", "rejects.jsonl", "datasets/steps/train.jsonl")
-MADE += tuple(f"datasets/steps/{split}.parquet" for split in ("train", "validation"))
-
+from hf_rlhf_traces.format import Format
+from hf_rlhf_traces.shards import dataset_rows, shard_files
 
 LAX = ("--max_rejected_share", "0.5")
 
 
-def pipeline(files: list[Path], out: Path, *more: str) -> None:
-    command(["pipeline", *map(str, files), "--out", str(out), *LAX, *more])
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have many shards of a small file, and some traces near to the split's cut."""
+    monkeypatch.setattr(building, "SHARD", 20_000)
+    monkeypatch.setattr(pipeline, "NEAR", 0.05)
+
+
+def run(files: list[Path], out: Path, *more: str) -> None:
+    assert command(["pipeline", *map(str, files), "--out", str(out), *LAX, *more]) == 0
+
+
+def rows_of(store: Path, split: str) -> list[dict[str, Any]]:
+    rows = dataset_rows(store / "datasets" / "steps", split)
+    return sorted(rows, key=lambda row: str(row["id"]))
 
 
 def check_same(out: Path, verbs: Path) -> None:
-    for name in MADE:
-        assert (out / name).read_bytes() == (verbs / name).read_bytes(), name
-    reports = [json.loads((one / "traces.json").read_text())["steps"] for one in (out, verbs)]
-    for one in reports:
-        one["read"]["report"].pop("seconds")
-    assert reports[0]["read"]["report"] == reports[1]["read"]["report"]
-    assert reports[0]["steps"]["report"] == reports[1]["steps"]["report"]
+    assert rows_of(out, "train")
+    for split in ("train", "validation"):
+        assert rows_of(out, split) == rows_of(verbs, split)
+    assert (out / "rejects.jsonl").read_bytes() == (verbs / "rejects.jsonl").read_bytes()
+    one, two = (json.loads((home / "traces.json").read_text())["steps"] for home in (out, verbs))
+    for step in ("read", "steps"):
+        assert one[step]["result"] == two[step]["result"]
+        assert one[step]["digest"] == two[step]["digest"]
+    assert not (out / "traces.jsonl").exists()
+    assert not list(out.glob(".pipeline*"))
 
 
-@pytest.mark.slow
-def test_two_tasks_write_what_the_verbs_write(
-    files: list[Path], verbs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("small_shards")
+def test_one_pass_makes_what_the_verbs_make(
+    files: list[Path],
+    verbs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    rebuilt: list[int] = []
+    complete = pipeline._complete
+
+    def watched(first: Any, exact: Any, shards: Any, workers: Any) -> Any:
+        waiting = sum(map(len, first.undecided.values()))
+        assert 0 < waiting < 100, "some traces wait for the cut, most do not"
+        assert first.corrected, "rows of the second file repeat those of the first"
+        rebuilt.append(len(shards) - len(first.corrected))
+        return complete(first, exact, shards, workers)
+
+    monkeypatch.setattr(pipeline, "_complete", watched)
     out = tmp_path / "store"
-    pipeline(files, out, "--tasks", "2")
+    run(files, out, "--workers", "1")
+    assert rebuilt[0] > 3, "most shards were built once"
     check_same(out, verbs)
-    assert not list(out.glob("pipeline/*/parts/*"))
-    capfd.readouterr()
-    pipeline(files, out, "--tasks", "3")
-    assert "done already" in capfd.readouterr().out
+    assert len(shard_files(out / "datasets" / "steps", "train")) > 3
+    capsys.readouterr()
+    run(files, out, "--workers", "1")
+    assert "done already" in capsys.readouterr().out
     with pytest.raises(RunFolderError, match="seed: 42 -> 3"):
-        pipeline(files, out, "--tasks", "2", "--seed", "3")
+        run(files, out, "--seed", "3")
 
 
-@pytest.mark.slow
-def test_the_terminal_has_a_line_a_stage_and_the_logs_lie_in_files(
+@pytest.mark.usefixtures("small_shards")
+def test_a_cut_that_is_not_near_to_the_ratio_builds_all_again(
+    files: list[Path], verbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "NEAR", 1e-9)
+    run(files, tmp_path / "store", "--workers", "1")
+    check_same(tmp_path / "store", verbs)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_the_number_of_workers_changes_nothing(files: list[Path], tmp_path: Path) -> None:
+    made = []
+    for workers in ("1", "2"):
+        run(files, tmp_path / workers, "--workers", workers)
+        folder = tmp_path / workers / "datasets"
+        made.append({p.relative_to(folder): p.read_bytes() for p in folder.rglob("*.parquet")})
+    assert made[0] == made[1]
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_row_that_is_repeated_in_another_shard_is_left_out_and_counted(tmp_path: Path) -> None:
+    raw = tmp_path / "raw.jsonl"
+    command(["generate", "--out", str(raw), "--traces", "60"])
+    lines = raw.read_bytes().splitlines(keepends=True)
+    raw.write_bytes(b"".join([*lines, lines[3], lines[40]]))
+    for workers in ("1", "2"):
+        out = tmp_path / workers
+        run([raw], out, "--workers", workers)
+        ids = [row["id"] for split in ("train", "validation") for row in rows_of(out, split)]
+        assert len(ids) == len(set(ids))
+        assert len({one.partition("#")[0] for one in ids}) == 60
+        report = json.loads((out / "traces.json").read_text())["steps"]["read"]["result"]
+        assert report["rejected"] == {"duplicate": 2}
+        where = [json.loads(line)["where"] for line in (out / "rejects.jsonl").open()]
+        assert where == [f"{raw}:61", f"{raw}:62"]
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_files_that_are_read_from_their_start_give_the_same_rows(
+    files: list[Path], verbs: Path, tmp_path: Path
+) -> None:
+    packed = tmp_path / "one.jsonl.gz"
+    packed.write_bytes(gzip.compress(files[0].read_bytes()))
+    run([packed, files[1]], tmp_path / "store", "--workers", "1")
+    for split in ("train", "validation"):
+        assert rows_of(tmp_path / "store", split) == rows_of(verbs, split)
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_a_failure_leaves_nothing_behind(files: list[Path], tmp_path: Path) -> None:
+    out, bad = tmp_path / "store", tmp_path / "bad.jsonl"
+    bad.write_bytes(files[0].read_bytes() + b"{}\n" * 400)
+    with pytest.raises(DataError, match=r"4\d\d of 520 rows are no traces"):
+        run([bad], out, "--workers", "1")
+    assert {path.name for path in out.iterdir()} <= {
+        "traces.json",
+        "rejects.refused.jsonl",
+        ".lock",
+    }
+
+
+def test_datasets_that_need_the_traces_say_how_to_get_them(
     files: list[Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "store"
-    words = ["traces", "pipeline", str(files[0]), "--out", str(out), *LAX, "--tasks", "2"]
-    start = [sys.executable, "-c", "import sys; from hf_rlhf.cli import main; sys.exit(main())"]
-    said = subprocess.run([*start, *words], capture_output=True, text=True, check=True)
-    assert said.stderr == ""
-    stages = [line for line in said.stdout.splitlines() if line[1:3] == "/4"]
-    assert stages[::2] == ["1/4 read: 2 tasks", "3/4 steps: 2 tasks"]
-    for stage in ("read", "steps"):
-        (log,) = out.glob(f"pipeline/*/logs/{stage}.log")
-        assert "datatrove" in log.read_text()
+    run(files, out, "--workers", "1")
+    with pytest.raises(DataError, match="`pipeline` writes no traces. First: hf-rlhf traces read"):
+        command(["multiturn", str(out)])
+    command(["read", *map(str, files), "--out", str(out), *LAX, "--workers", "1"])
+    assert command(["multiturn", str(out), "--workers", "1"]) == 0
+    steps = json.loads((out / "traces.json").read_text())["steps"]
+    assert steps["steps"]["after"]["read"] == steps["read"]["digest"], "steps are up to date still"
 
 
-def test_blocks_are_made_by_whoever_has_them_and_nothing_is_made_twice(
-    files: list[Path], verbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The steps of the pipeline as datatrove calls them, without its processes; in any order."""
-    from hf_rlhf_traces import pipeline as made
-    from hf_rlhf_traces.pipeline_command import _job, _parser
-
-    chosen = _parser().parse_args([*map(str, files), "--out", str(tmp_path / "store"), *LAX])
-    job = _job(chosen)
-    with pytest.raises(DataError, match="have not all ended well"):
-        made.gather_read(job, job.spool("read"))
-    job.spool("read").plan(block for path in files for block in blocks(path, 9_000))
-    monkeypatch.setattr(blocks, "__defaults__", (9_000,))
-    for stage in ("read", "steps"):
-        spool = job.spool(stage)
-        first = list(made.Blocks(job, stage).run(None, 0, 3))
-        assert len(first) > 1, "there is more than one block a task"
-        for rank in (2, 0, 1):
-            list(made.Make(job, stage).run(made.Blocks(job, stage).run(None, rank, 3), rank, 3))
-        assert not [*spool.blocks(0, 1)], "all are made"
-        list(made.Gather(job, stage).run(None))
-    for name in MADE[:3]:
-        assert (job.store / name).read_bytes() == (verbs / name).read_bytes(), name
-
-
-IN_SMALL_BLOCKS = """
-import sys
-from hf_rlhf_traces.command import command
-from hf_rlhf_traces.engine import blocks
-if __name__ == "__main__":
-    blocks.__defaults__ = (9_000,)
-    sys.exit(command(sys.argv[1:]))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-def test_killed_tasks_are_gone_on_with(files: list[Path], verbs: Path, tmp_path: Path) -> None:
-    out, script = tmp_path / "store", tmp_path / "script.py"
-    script.write_text(IN_SMALL_BLOCKS)
-    asked = [sys.executable, str(script), "pipeline", *map(str, files), "--out", str(out), *LAX]
-    with subprocess.Popen(
-        [*asked, "--tasks", "2"], start_new_session=True, stderr=subprocess.DEVNULL
-    ) as running:
-        while not list(out.glob("pipeline/*/parts/read/*")):
-            assert running.poll() is None
-            time.sleep(0.02)
-        os.killpg(running.pid, signal.SIGKILL)
-    assert not (out / "datasets").exists()
-    subprocess.run([*asked, "--tasks", "3"], check=True, capture_output=True)
-    for name in MADE[:3]:
-        assert (out / name).read_bytes() == (verbs / name).read_bytes(), name
+def test_it_needs_no_datatrove(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['datatrove'] = None\n"
+        "from hf_rlhf_traces.command import command\n"
+        f"raw, out = {str(tmp_path / 'raw.jsonl')!r}, {str(tmp_path / 'store')!r}\n"
+        "command(['generate', '--out', raw, '--traces', '20'])\n"
+        "assert command(['pipeline', raw, '--out', out, '--workers', '1']) == 0\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=120)
+    assert rows_of(tmp_path / "store", "train")
 
 
 def test_slurm_needs_a_partition_and_a_time(files: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("datatrove")
     with pytest.raises(ConfigError) as caught:
-        pipeline(files, tmp_path / "store", "--slurm", "partition=cpu,nodes=2,cpus_per_task=x")
-    said = str(caught.value)
-    assert all(word in said for word in ("nodes: is not known", "time: is missing", "'x'"))
-    assert not (tmp_path / "store").exists()
+        run(files, tmp_path / "store", "--slurm", "partition=cpu,nodes=2")
+    assert all(word in str(caught.value) for word in ("nodes: is not known", "time: is missing"))
 
 
-def test_dry_run_shows_the_scripts_and_writes_nothing(
-    files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.slow
+def test_datatrove_tasks_make_what_the_verbs_make(
+    files: list[Path], verbs: Path, tmp_path: Path
 ) -> None:
+    pytest.importorskip("datatrove")
     out = tmp_path / "store"
-    slurm = ("--slurm", "partition=cpu,time=02:00:00,mem_per_cpu_gb=6", "--dry_run")
-    pipeline(files, out, "--tasks", "8", "--workers", "4", *slurm)
-    said = capsys.readouterr().out
-    for line in (
-        *("#SBATCH --array=0-7%4", "#SBATCH --array=0-0%1", "#SBATCH --partition=cpu"),
-        *("#SBATCH --time=02:00:00", "#SBATCH --mem-per-cpu=6G"),
-    ):
-        assert line in said
-    assert f"{out}/pipeline/" in said
-    assert said.count("launch_pickled_pipeline") == 4
-    assert not out.exists()
+    run(files, out, "--tasks", "2")
+    check_same(out, verbs)
+    run(files, out, "--tasks", "2", "--overwrite", "--seed", "3")
+    run(files, out, "--tasks", "2", "--overwrite")  # which had finished before
+    check_same(out, verbs)
+
+
+def test_what_tasks_built_is_kept_until_it_is_complete(
+    files: list[Path], verbs: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("datatrove")
+    from hf_rlhf_traces import datatrove_tasks as tasks
+    from hf_rlhf_traces.read_files import Reading
+    from hf_rlhf_traces.reading import Options
+
+    out, folder = tmp_path / "store", tmp_path / "store" / "pipeline" / "key"
+    folder.mkdir(parents=True)
+    reading = Reading.of([*map(str, files)], out, Options(max_row_mb=64), max_rejected_share=0.5)
+    job = pipeline.first_job(reading, Format(), folder)
+    shards = pipeline.input_shards(reading)
+    (folder / tasks.PLAN).write_bytes(msgspec.msgpack.encode(shards))
+    with pytest.raises(DataError, match="is missing: a task failed"):
+        list(tasks.complete(None, reading=reading, form=Format(), folder=folder))
+    for rank in (1, 0):
+        list(tasks.build_shards(None, rank, 2, job=job))
+    list(tasks.complete(None, reading=reading, form=Format(), folder=folder))
+    check_same(out, verbs)
+    assert not folder.exists()
 
 
 SBATCH = """#!{python}
@@ -172,7 +234,8 @@ SCONTROL = "#!/bin/bash\necho here\n"
 def test_slurm_jobs_write_what_the_verbs_write(
     files: list[Path], verbs: Path, tmp_path: Path
 ) -> None:
-    """A Slurm that runs what is submitted at once: scripts, ranks and pickles are the real ones."""
+    """A Slurm that runs at once what is submitted: scripts and ranks are the real ones."""
+    pytest.importorskip("datatrove")
     commands, log = tmp_path / "bin", tmp_path / "log"
     commands.mkdir()
     log.mkdir()
@@ -196,7 +259,7 @@ def test_slurm_jobs_write_what_the_verbs_write(
     submitted = [one.read_text() for one in sorted(log.iterdir(), key=lambda one: int(one.name))]
     jobs = [text for text in submitted if "launch_pickled_pipeline" in text]
     assert [text.split("--job-name=")[1].split()[0] for text in jobs] == [
-        *("traces_read", "traces_read_gather", "traces_steps", "traces_steps_gather")
+        *("traces_shards", "traces_complete")
     ]
-    assert all("--dependency=afterok:" in text.splitlines()[0] for text in jobs[1:])
+    assert "--dependency=afterok:" in jobs[1].splitlines()[0]
     assert "#SBATCH --qos=low" in jobs[0]

@@ -45,7 +45,7 @@ def test_how_many_rows_were_looked_at_is_shown(
     assert "looking for secrets" in said
     assert "100%" in said
     clean = _redacted(tables, tmp_path / "clean")
-    assert "taking secrets out" in capsys.readouterr().err
+    assert "removing secrets from" in capsys.readouterr().err
     _check_rows(clean, {})
     assert [pq.read_table(file).num_rows for file in clean.values()] == [ROWS, ROWS]
 

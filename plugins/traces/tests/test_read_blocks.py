@@ -1,24 +1,24 @@
 """What is read of a file does not depend on where its blocks end, nor on who reads them."""
 
 import json
-import pickle
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from hf_rlhf_traces.building import Built, Rows
-from hf_rlhf_traces.columns import Part
+from hf_rlhf_traces.blocks import Block, blocks
+from hf_rlhf_traces.building import RowBuilder, TraceShards, shards_of
 from hf_rlhf_traces.command import command
-from hf_rlhf_traces.engine import blocks
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.gathering import read_block, read_item
-from hf_rlhf_traces.layout import Layout
+from hf_rlhf_traces.read_files import read_item
 from hf_rlhf_traces.reading import Options, Read, Rejected
-from hf_rlhf_traces.samples import growing_step_rows, step_rows
-from hf_rlhf_traces.sources import rows_of
+from hf_rlhf_traces.samples import step_rows
+from hf_rlhf_traces.shards import dataset_rows, name_shards
+from hf_rlhf_traces.sources import rows_in
 from hf_rlhf_traces.split import Split
 
 LIMIT_MB = 0.004
@@ -57,36 +57,38 @@ def test_blocks_read_what_the_whole_file_reads(
 ) -> None:
     path = tmp_path_factory.mktemp("read") / "rows.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + end.join(lines) + (end if ended else b""))
-    whole = rows_of(str(path), Options(max_row_mb=LIMIT_MB), lambda _: None)
-    expected = [read_item(where, item, OPTIONS) for where, item in whole]
-    assert [found for one in blocks(path, size) for found in read_block(one, OPTIONS)] == expected
+    expected = rows_of(Block(str(path), 0, 0, 1))
+    assert [row for block in blocks(path, size) for row in rows_of(block)] == expected
     with path.open("rb") as file:
         assert len(expected) == sum(1 for _ in file)
 
 
-def rows_in(parts: list[Part]) -> list[dict[str, object]]:
-    return [json.loads(line) for part in parts for line in bytes(part.lines.content).splitlines()]
+def rows_of(block: Block, options: Options = OPTIONS) -> list[Read | Rejected | None]:
+    return [read_item(where, item, options) for _, where, item in rows_in(block, options)]
 
 
 @pytest.mark.parametrize("size", [1, 700, 1 << 20])
-def test_blocks_build_the_rows_of_each_trace(tmp_path: Path, size: int) -> None:
+def test_shards_have_the_rows_of_each_trace(tmp_path: Path, size: int) -> None:
     raw, canonical = tmp_path / "raw.jsonl", tmp_path / "traces.jsonl"
     raw.write_bytes(b"\n".join(map(row, range(20))))
-    (block,) = blocks(raw)
-    traces = [found for found in read_block(block, Options()) if found is not None]
-    canonical.write_bytes(b"".join(one.line for one in traces))  # type: ignore[union-attr]
+    traces = [one for block in blocks(raw) for one in rows_of(block) if isinstance(one, Read)]
+    canonical.write_bytes(b"".join(one.line for one in traces))
     split = Split(0.5, 42, 1 << 63)
-    built = Built(Rows("steps", partial(growing_step_rows, form=Format()), Layout()), split)
-    made = [built(one) for one in blocks(canonical, size)]
+    build = TraceShards(RowBuilder("steps", partial(step_rows, form=Format())), split, tmp_path)
+    shards = list(shards_of(blocks(canonical, size), size))
+    assert len(shards) > 1 or size == 1 << 20
+    counts = sum(map(build, shards), Counter())
+    name_shards(tmp_path)
     for side in ("train", "validation"):
         expected = [
             sample
             for one in traces
-            for sample in step_rows(one.trace, Format())[0]  # type: ignore[union-attr]
+            if one.trace is not None
+            for sample in step_rows(replace(one.trace, id=one.id), Format())[0]
             if split.of(sample["question_key"]) == side
         ]
-        assert expected
-        assert rows_in([part for one in made for part in one.parts[side]]) == expected
+        assert list(dataset_rows(tmp_path, side)) == expected
+        assert counts[f"rows {side}"] == len(expected) > 0
 
 
 @pytest.mark.slow
@@ -104,21 +106,6 @@ def test_workers_write_the_bytes_that_one_process_writes(tmp_path: Path) -> None
         command(["multiturn", str(out), "--workers", workers])
         files = sorted(path for path in out.rglob("*") if path.suffix in (".jsonl", ".parquet"))
         written[workers] = {str(path.relative_to(out)): path.read_bytes() for path in files}
-    assert len(written["1"]) == 10
+    assert len(written["1"]) == 6
     assert b"not_json" in written["1"]["rejects.jsonl"]
     assert all(one == written["1"] for one in written.values())
-
-
-def test_what_a_worker_has_read_of_a_block_comes_whole(tmp_path: Path) -> None:
-    raw = tmp_path / "raw.jsonl"
-    raw.write_bytes(b"\n".join([row(1), b"{", b"", row(2), row(2), row(3)]))
-    (block,) = blocks(raw)
-    found = read_block(block, OPTIONS)
-    came = pickle.loads(pickle.dumps(found))
-    assert [one if isinstance(one, Rejected) else one and one.line for one in came] == [
-        one if isinstance(one, Rejected) else one and one.line for one in found
-    ]
-    assert [one.trace for one in came if isinstance(one, Read)] == [
-        one.trace for one in found if isinstance(one, Read)
-    ]
-    assert {type(one) for one in came} == {Read, Rejected, type(None)}

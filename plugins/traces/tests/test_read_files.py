@@ -11,7 +11,7 @@ import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
 from hf_rlhf_traces.command import command
-from hf_rlhf_traces.read_command import read
+from hf_rlhf_traces.read_files import Reading, read
 from hf_rlhf_traces.reading import Options
 from hf_rlhf_traces.split import Split, rank
 from hf_rlhf_traces.store import Store
@@ -33,7 +33,8 @@ def lines(*numbers: int) -> bytes:
 
 
 def done(file: Path, out: Path, share: float = 1.0, **options: Any) -> dict[str, Any]:
-    return dict(read([str(file)], out, Options(**options), max_rejected_share=share, workers=1))
+    reading = Reading.of([str(file)], out, Options(**options), max_rejected_share=share)
+    return dict(read(reading, workers=1))
 
 
 def rejects(out: Path) -> list[dict[str, Any]]:
@@ -191,7 +192,7 @@ def test_the_same_reading_is_not_done_again_and_a_changed_file_is(tmp_path: Path
     first = done(file, out)
     assert "done_before" not in first
     assert done(file, out)["done_before"]
-    with pytest.raises(RunFolderError, match=r"unknown: 'keep' -> 'drop_row'"):
+    with pytest.raises(RunFolderError, match=r'unknown: "keep" -> "drop_row"'):
         done(file, out, unknown="drop_row")
     file.write_bytes(lines(1, 2, 3))
     assert done(file, out)["traces"] == 3
@@ -205,7 +206,7 @@ def test_what_was_made_from_the_same_traces_is_not_stale(tmp_path: Path) -> None
     file.write_bytes(lines(1, 2))
     done(file, out)
     store = Store.open(out)
-    with store.making("steps", {}, after=("read",)):
+    with store.recording("steps", {}, after=("read",)):
         pass
     os.utime(file, (1, 1))
     with pytest.raises(RunFolderError, match="First: hf-rlhf traces read FILE --out"):
@@ -234,7 +235,7 @@ def test_a_ratio_that_leaves_a_side_empty_is_refused(tmp_path: Path, ratio: floa
     file = tmp_path / "t.jsonl"
     file.write_bytes(lines(1))
     with pytest.raises(ConfigError, match=r"--validation_ratio.*between 0 and 1"):
-        read([str(file)], tmp_path / "out", Options(), validation_ratio=ratio)
+        Reading.of([str(file)], tmp_path / "out", Options(), validation_ratio=ratio)
     assert not (tmp_path / "out").exists()
 
 
@@ -254,7 +255,7 @@ def test_what_cannot_be_read_is_said_before_anything_is_made(tmp_path: Path) -> 
         ([str(odd)], "Rename it"),
     ]:
         with pytest.raises(DataError, match=said):
-            read(sources, out, Options())
+            Reading.of(sources, out, Options())
     assert not out.exists()
 
 
@@ -279,7 +280,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     file.write_bytes(lines(1))
     out.mkdir()
     (out / "mine.txt").write_text("x")
-    with pytest.raises(RunFolderError, match=r"holds other things and no traces\.json"):
+    with pytest.raises(RunFolderError, match=r"holds other files and no traces\.json"):
         done(file, out)
     (out / "mine.txt").unlink()
     (out / ".lock").touch()  # of a process that was killed at once
@@ -294,35 +295,6 @@ def test_a_damaged_manifest_is_said(tmp_path: Path, content: str) -> None:
     (tmp_path / "traces.json").write_text(content)
     with pytest.raises(RunFolderError, match=r"traces\.json cannot be read"):
         Store.open(tmp_path)
-
-
-def test_steps_know_what_they_were_made_from(tmp_path: Path) -> None:
-    store = Store.make(tmp_path / "store")
-    with (
-        pytest.raises(RunFolderError, match="read is not made yet"),
-        store.making("steps", {}, after=["read"]),
-    ):
-        pytest.fail("a step began without its source")
-    with store.making("read", {"seed": 1}) as report:
-        report["share"] = float("nan")
-    with store.making("steps", {}, after=["read"]):
-        pass
-    assert store.report("read") == {"share": None}
-    assert store.state("steps") == "done"
-    other = Store.open(store.folder)
-    in_use = pytest.raises(RunFolderError, match="in use by")
-    with store.making("read", {"seed": 2}), in_use, other.making("read", {}):
-        pytest.fail("two processes worked in one folder")
-    assert store.state("steps") == "stale"
-    with pytest.raises(RunFolderError, match="changed since"):
-        store.report("steps")
-
-
-def test_a_step_that_fails_is_not_noted(tmp_path: Path) -> None:
-    store = Store.make(tmp_path / "store")
-    with pytest.raises(ZeroDivisionError), store.making("read", {}):
-        raise ZeroDivisionError
-    assert store.state("read") == "to do"
 
 
 def test_what_is_lost_of_a_damaged_file_is_said_apart(

@@ -134,7 +134,7 @@ def test_unknown_types_are_kept_or_the_row_is_dropped() -> None:
     row = {**SEARCH, "trace": [*SEARCH["trace"][:3], {"type": "reflection", "content": "Hm."}]}
     found = read(row)
     assert found.trace.steps[-1] == Unknown("reflection", {"type": "reflection", "content": "Hm."})
-    assert found.steps["unknown", "reflection"] == 1
+    assert found.types.count(("unknown", "reflection")) == found.steps["unknown"] == 1
     assert reasons(row, unknown="drop_row") == ("unknown_step", "reflection")
 
 
@@ -384,26 +384,18 @@ INSPECT = {
 }
 
 
-def test_a_sample_of_an_inspect_log_is_read_and_a_whole_log_refused_by_its_name() -> None:
+def test_a_sample_of_an_inspect_log_is_read_and_a_whole_log_rejected() -> None:
     found = read(INSPECT)
     assert (found.form, found.trace.id) == ("chat", "7")
     assert found.trace.steps == (Reasoning("I look."), *FOUND)
     log = {"version": 2, "status": "success", "eval": {"task": "t"}, "samples": [INSPECT]}
-    reason, detail = reasons(log)
-    assert (reason, "a whole log of inspect_ai" in detail) == ("no_form", True)
+    assert reasons(log)[0] == "no_form"
 
 
-def test_a_trajectory_of_swe_agent_is_refused_by_its_name() -> None:
-    step = {
-        "action": "ls -F",
-        "observation": "a.py",
-        "response": "x",
-        "thought": "x",
-        "state": "{}",
-    }
+def test_a_trajectory_of_swe_agent_is_rejected() -> None:
+    step = {"action": "ls -F", "observation": "a.py", "response": "x", "thought": "x"}
     row = {"environment": "main", "trajectory": [step], "history": [], "info": {"submission": ""}}
-    reason, detail = reasons(row)
-    assert (reason, "a trajectory of SWE-agent" in detail) == ("no_form", True)
+    assert reasons(row)[0] in ("no_question", "no_trace")
 
 
 WEBDANCER = """A conversation between User and Assistant. The assistant calls these tools.
@@ -723,7 +715,7 @@ def test_no_item_of_real_rollouts_is_lost() -> None:
             items.update(item["type"] for item in json.loads(line)["response"]["output"])
             found = read_line(line, f"{file.name}:{number}", Options())
             assert isinstance(found, Read), found
-            read_.update({kind: count for (kind, _), count in found.steps.items()})
+            read_.update(found.steps)
             read_.update({name: count for name, count in found.noted.items() if count})
     assert sum(items.values()) > 100
     assert read_["searches"] + read_["answers"] == items["function_call"]

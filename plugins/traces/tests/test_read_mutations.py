@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hf_rlhf_traces import settle
+from hf_rlhf_traces import normalize
 from hf_rlhf_traces.outcomes import REJECTED
 from hf_rlhf_traces.readers import FORMS, search
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
@@ -90,7 +90,7 @@ def quick_and_slow(row: dict[str, Any], patch: pytest.MonkeyPatch) -> tuple[Any,
     found = read_values(row, "t.jsonl:1", Options(max_document_chars=40))
     with patch.context() as slowly:
         slowly.setattr(search, "_exact", lambda *_: [])
-        slowly.setattr(settle, "_is_regular", lambda *_: False)
+        slowly.setattr(normalize, "_is_regular", lambda *_: False)
         again = read_values(row, "t.jsonl:1", Options(max_document_chars=40))
     return tuple(  # type: ignore[return-value]
         one if isinstance(one, Rejected) else (one.trace, one.body, one.noted, one.steps)

@@ -14,12 +14,11 @@ from hf_rlhf.storage.record import new_record, write_record
 from hf_rlhf_traces import run_command
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.evaluation.tables import verdict_lines
-from hf_rlhf_traces.fitting import without_held_out
-from hf_rlhf_traces.reconciliation import Line, as_markdown, check, reconciliation
+from hf_rlhf_traces.reconciliation import accounts
 from hf_rlhf_traces.run_command import step_options
 from hf_rlhf_traces.store import Store
-from hf_rlhf_traces.world.generate import generate
-from hf_rlhf_traces.world.traces import Recipe
+from hf_rlhf_traces.synthetic import generate
+from hf_rlhf_worlds.multihop import Recipe
 
 
 def test_options_of_a_step_are_handed_to_it() -> None:
@@ -107,15 +106,21 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def test_every_step_adds_up_and_takes_all_that_the_one_before_made(store: Store) -> None:
-    lines = reconciliation(store)
-    check(lines)
-    steps = {line.step for line in lines}
-    assert {"read", "multiturn", "steps", "summarize", "split_summary"} <= steps
-    assert {"read to steps", "steps to summarize", "steps to split_summary"} <= steps
-    (read,) = [line for line in lines if line.step == "read"]
-    assert read.given == 60
-    assert read.left_out
-    assert as_markdown(lines).count("\n") == len(lines) + 2
+    counts = {one.step: one for one in accounts(store)}
+    assert [*counts] == ["read", "multiturn", "steps", "summarize", "split_summary"]
+    assert counts["read"].taken == 60
+    assert counts["read"].left_out
+    assert sum(store.report("steps")["traces"].values()) == counts["read"].kept
+    assert counts["summarize"].taken == counts["split_summary"].taken == counts["steps"].kept
+
+
+def test_counts_that_do_not_add_up_are_an_error(store: Store, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(store.folder, tmp_path / "copy"))
+    ledger = json.loads((copy / "traces.json").read_text())
+    ledger["steps"]["steps"]["result"]["cuts"] += 1
+    (copy / "traces.json").write_text(json.dumps(ledger))
+    with pytest.raises(DataError, match=r"do not add up:\nsteps: \d+ cuts, \d+ kept"):
+        accounts(Store.open(copy))
 
 
 def test_what_is_done_is_said_without_a_word_written(store: Store) -> None:
@@ -205,28 +210,8 @@ def test_a_file_of_one_question_is_refused_before_training_unless_asked_for(
     file.write_text("".join(json.dumps(row) + "\n" for row in same), encoding="utf-8")
     for words in (["read", str(file), "--out"], ["multiturn"], ["steps"], ["summarize"]):
         assert not command([*words, str(out)])
-    assert not command(["split_summary", str(out), "--tokenizer", "none"])
+    assert not command(["split_summary", str(out)])
     with pytest.raises(DataError, match=r"questions: 1 for training, 0 for validation.*--eval\."):
         arguments("train", out)
     memorised = arguments("train", out, "--eval.split=train", "--eval.allow_training_questions")
     assert memorised[-2:] == ["--evaluation", "null"]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--dataset.max_tokens", "null"],
-        ["--dataset.max_tokens"],  # which training refuses
-        ["--dataset.max_tokens=many"],
-        ["--dataset.max_tokens=1", "--dataset.max_tokens", "9999"],
-    ],
-)
-def test_options_of_length_are_taken_as_training_takes_them(
-    store: Store, options: list[str]
-) -> None:
-    assert without_held_out(store, ["--strategy", "prefix", *options]) == []
-
-
-def test_what_does_not_add_up_is_an_error_with_its_numbers() -> None:
-    with pytest.raises(DataError, match=r"steps: 10 cuts, 8 kept, left out: 1 late"):
-        check([Line("read", "rows", 3, 3), Line("steps", "cuts", 10, 8, {"late": 1})])

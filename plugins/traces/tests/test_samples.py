@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.samples import multiturn_rows, step_rows
-from hf_rlhf_traces.summaries.context import passages
+from hf_rlhf_traces.summaries.context_blocks import passages
 from hf_rlhf_traces.trace import (
     Answer,
     Document,

@@ -10,8 +10,8 @@ import pytest
 
 from hf_rlhf.errors import ConfigError, DataError
 from hf_rlhf_traces.command import command
-from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
-from hf_rlhf_traces.reconciliation import check, reconciliation
+from hf_rlhf_traces.reading import Options, Read, Rejected, read_values
+from hf_rlhf_traces.reconciliation import accounts
 from hf_rlhf_traces.selection import condition
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.trace import Answer, Reasoning, SearchResult
@@ -88,17 +88,6 @@ def test_what_is_no_comparison_is_refused(
         command(["read", "t.jsonl", "--out", str(tmp_path / "d"), "--where", text])
     assert "argument --where" in capsys.readouterr().err
     assert not (tmp_path / "d").exists()
-
-
-def test_a_field_that_stands_twice_is_not_compared() -> None:
-    line = json.dumps(row(reward=0)).encode()[:-1] + b', "reward": 1}'
-    found = read_line(line, "f:1", Options(where=("reward>=1",)))
-    assert isinstance(found, Rejected)
-    assert (found.reason, found.detail) == (
-        "malformed",
-        "the key 'reward' stands twice in one object",
-    )
-    assert isinstance(read_line(line, "f:1", Options()), Read)  # nobody asks for it
 
 
 def test_all_conditions_must_hold() -> None:
@@ -184,7 +173,7 @@ def test_what_is_left_out_is_counted_on_the_console_and_adds_up(
     shown = capsys.readouterr().out
     assert "rejected: filtered" in shown
     assert "rejected: answer_wrong" in shown
-    check(reconciliation(chosen))
+    accounts(chosen)
     assert chosen.settings("read")["where"] == ["reward>=1"]
 
 

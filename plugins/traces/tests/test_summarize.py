@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, JudgeError, RunFolderError
@@ -25,13 +24,14 @@ from hf_rlhf.rewards.judges import outage
 from hf_rlhf.testing.scripted_server import FAULTS, Asked, Reply, ScriptedServer
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.reconciliation import check, reconciliation
+from hf_rlhf_traces.reconciliation import accounts
+from hf_rlhf_traces.shards import SPLITS, dataset_rows
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import writer_prompt
-from hf_rlhf_traces.summaries.kept import Kept
 from hf_rlhf_traces.summaries.language import is_foreign
 from hf_rlhf_traces.summaries.split_summary import Filter
 from hf_rlhf_traces.summaries.summary import Quote, Summary, parse, render, verbatim
+from hf_rlhf_traces.summaries.summary_log import SummaryLog
 
 FORM = Format()
 TRACES = 16
@@ -93,8 +93,7 @@ def lines(store: Store, name: str = "summaries") -> list[dict[str, Any]]:
 
 def ids(store: Store) -> list[str]:
     folder = store.folder / "datasets/steps"
-    both = [folder / f"{side}.jsonl" for side in ("train", "validation")]
-    return [json.loads(line)["id"] for file in both for line in file.read_text().splitlines()]
+    return [row["id"] for side in SPLITS for row in dataset_rows(folder, side)]
 
 
 def test_each_sample_is_summarised_once_and_in_order(
@@ -371,7 +370,7 @@ def test_after_a_kill_the_file_is_that_of_an_unbroken_run(how: str, store: Store
 def test_other_settings_are_refused_unless_overwritten(store: Store) -> None:
     with ScriptedServer(summary_of, models=["scripted", "other"]) as server:
         summarize(store, server)
-        with pytest.raises(RunFolderError, match="model: 'scripted' -> 'other'"):
+        with pytest.raises(RunFolderError, match='model: "scripted" -> "other"'):
             summarize(store, server, "--model", "other")
         report = summarize(store, server, "--model", "other", "--overwrite")
         assert len(server.asked) == 2 * SAMPLES
@@ -420,14 +419,11 @@ def test_a_line_that_is_none_is_named(store: Store) -> None:
 
 
 def rows_of(store: Store, dataset: str, side: str) -> list[dict[str, Any]]:
-    path = store.folder / "datasets" / dataset / f"{side}.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert pq.read_table(path.with_suffix(".parquet")).to_pylist() == rows
-    return rows
+    return list(dataset_rows(store.folder / "datasets" / dataset, side))
 
 
 def split(store: Store, *options: str) -> Any:
-    argv = ["split_summary", str(store.folder), "--tokenizer", "none", *options]
+    argv = ["split_summary", str(store.folder), *options]
     assert command(argv) == 0
     return store.report("split_summary")
 
@@ -454,7 +450,7 @@ def test_every_sample_is_a_row_of_both_datasets_or_counted(
     assert report["steps"] == SAMPLES == sum(report["samples"].values()) + made_up + failed + 5
     assert (report["dropped_quotes"], report["without_quotes"]) == (0, 0)
     assert f"{made_up} whose quotes are all invented" in capsys.readouterr().out
-    check(reconciliation(store))
+    accounts(store)
     for side in ("train", "validation"):
         for row in rows_of(store, "summary_prefix", side):
             assert parse(row["summary"], FORM).quotes
@@ -466,8 +462,8 @@ def test_every_sample_is_a_row_of_both_datasets_or_counted(
     assert sum(report["samples"].values()) + made_up + failed + 5 == SAMPLES
     assert f"{made_up} under --min_verbatim" in capsys.readouterr().out
     card = (store.folder / "datasets/README.md").read_text()
-    assert f"{SAMPLES} samples of `steps`" in card
-    check(reconciliation(store))
+    assert f"| `split_summary` | {SAMPLES} samples |" in card
+    accounts(store)
 
 
 def test_rows_lead_from_context_to_summary_and_from_summary_to_reply(store: Store) -> None:
@@ -511,26 +507,10 @@ def test_summaries_that_were_moved_are_not_taken_for_others(store: Store) -> Non
     path = store.folder / "summaries/summaries.jsonl"
     first, *rest = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*rest, first]))
-    with pytest.raises(DataError, match="does not hold what `summarize` left"):
+    with pytest.raises(RunFolderError, match="summarize is not up to date"):
         split(store)
     assert command(["summarize", str(store.folder)]) == 0
     assert path.read_text() == "".join([first, *rest])
-    assert split(store)["missing"] == 0
-
-
-def test_samples_that_come_in_another_order_are_matched_anew(store: Store) -> None:
-    argv = ["summarize", str(store.folder)]
-    assert command(argv) == 0
-    file = store.folder / "datasets/steps/train.parquet"
-    rows = pq.read_table(file)
-    pq.write_table(rows.take(list(range(len(rows)))[::-1]), file)
-    lines_file = file.with_suffix(".jsonl")
-    turned = lines_file.read_text().splitlines(keepends=True)[::-1]
-    lines_file.write_text("".join(turned))
-    with pytest.raises(DataError, match="does not hold what `summarize` left"):
-        split(store)
-    assert command(argv) == 0
-    assert [line["id"] for line in lines(store)] == ids(store)
     assert split(store)["missing"] == 0
 
 
@@ -541,19 +521,19 @@ def test_a_stopped_call_with_other_settings_leaves_no_dead_end(
     assert command(argv) == 0
     path = store.folder / "summaries/summaries.jsonl"
     before = path.read_bytes()
-    add, left = Kept.add, [5]
+    add, left = SummaryLog.add, [5]
 
-    def stopped(self: Kept, summary: Any) -> None:
+    def stopped(self: SummaryLog, summary: Any) -> None:
         left[0] -= 1
         if not left[0]:
             raise KeyboardInterrupt
         add(self, summary)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Kept, "add", stopped)
+        patched.setattr(SummaryLog, "add", stopped)
         with pytest.raises(KeyboardInterrupt):
             command([*argv, "--keep", "0.5", "--overwrite"])
-    with pytest.raises(DataError, match="does not hold what `summarize` left"):
+    with pytest.raises(RunFolderError, match="summarize is not up to date"):
         split(store)
     assert command(argv) == 0
     assert path.read_bytes() == before
@@ -620,26 +600,13 @@ def test_a_full_disk_is_said_and_the_same_command_goes_on(store: Store) -> None:
     assert [line["id"] for line in lines(store)] == ids(store)
 
 
-def test_samples_are_read_from_parquet_where_there_are_no_json_lines(store: Store) -> None:
-    def summaries() -> None:
-        assert command(["summarize", str(store.folder)]) == 0
-        assert command(["split_summary", str(store.folder), "--tokenizer", "none"]) == 0
-
-    summaries()
-    made = {path: path.read_bytes() for path in (store.folder / "datasets").glob("*/*.jsonl")}
-    assert command(["steps", str(store.folder), "--only_parquet", "--overwrite"]) == 0
-    summaries()
-    made = {path: one for path, one in made.items() if path.parent.name != "steps"}
-    assert {path: path.read_bytes() for path in made} == made
-
-
 def test_summaries_that_were_lost_are_made_anew(store: Store) -> None:
     argv = ["summarize", str(store.folder)]
     assert command(argv) == 0
     path = store.folder / "summaries/summaries.jsonl"
     before = path.read_bytes()
     shutil.rmtree(path.parent)
-    with pytest.raises(DataError, match="does not hold what `summarize` left"):
+    with pytest.raises(RunFolderError, match="summarize is not up to date"):
         split(store)
     assert command(argv) == 0
     assert path.read_bytes() == before

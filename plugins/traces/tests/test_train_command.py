@@ -20,8 +20,8 @@ from hf_rlhf_traces import train_command
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.dataset import traces
 from hf_rlhf_traces.store import Store
+from hf_rlhf_traces.synthetic import traces_multihop
 from hf_rlhf_traces.train_command import launcher, run_values, train_main
-from hf_rlhf_traces.world.dataset import traces_multihop
 
 BASE = "package://hf_rlhf_traces/tiny_base"
 
@@ -190,7 +190,7 @@ def begun(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         (folder / chosen.strategy / "run.json").touch()
         return 0
 
-    monkeypatch.setattr(train_command, "_launched", launched)
+    monkeypatch.setattr(train_command, "_launch", launched)
     assert trained(copy) == 0
     weights(copy).write_text("days of work")
     return copy
@@ -228,7 +228,7 @@ def test_overwrite_is_for_other_settings_and_keeps_a_run_of_the_same(
         trained(begun, "--learning_rate", "1e-2")
     assert weights(begun).read_text() == "days of work"
     assert trained(begun, "--learning_rate", "1e-2", "--overwrite") == 0
-    assert "deleted when that has begun" in capsys.readouterr().out
+    assert "deleted, and trained again" in capsys.readouterr().out
     assert weights(begun).read_text() == ""
     weights(begun).write_text("an hour of work")
     # It has not ended, and is what was begun last that counts.
@@ -246,28 +246,12 @@ def test_a_misspelt_option_is_that_and_no_other_setting(begun: Path, option: str
     assert weights(begun).read_text() == "days of work"
 
 
-def test_a_run_is_not_deleted_for_one_that_cannot_begin(
-    begun: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    launched = train_command._launched
-    monkeypatch.setattr(train_command, "_launched", lambda *_: 2)
-    assert trained(begun, "--max_steps", "two", "--overwrite") == 2
-    assert "as it was, since nothing was begun" in capsys.readouterr().out
+def test_a_run_is_not_deleted_for_one_that_cannot_begin(begun: Path) -> None:
+    with pytest.raises(ConfigError, match="max_steps"):
+        trained(begun, "--max_steps", "two", "--overwrite")
     assert weights(begun).read_text() == "days of work"
-    monkeypatch.setattr(train_command, "_launched", launched)
     assert trained(begun) == 0  # and it is known by its own settings still
     assert weights(begun).read_text() == "days of work"
-
-
-def test_a_run_that_a_killed_process_put_aside_is_back(begun: Path) -> None:
-    runs = begun / "runs"
-    aside = runs / ".only.replaced"
-    aside.mkdir()
-    (runs / "only").rename(aside / "only")
-    (runs / "only.begun.json").rename(aside / "only.begun.json")
-    assert trained(begun) == 0
-    assert weights(begun).read_text() == "days of work"
-    assert not aside.exists()
 
 
 def test_a_run_that_is_being_trained_is_not_deleted(begun: Path) -> None:
@@ -280,15 +264,6 @@ def test_a_run_that_is_being_trained_is_not_deleted(begun: Path) -> None:
     assert weights(begun).read_text() == "days of work"
 
 
-def test_a_run_that_is_being_replaced_is_named_and_not_the_folder_beside_it(begun: Path) -> None:
-    with (
-        claimed(begun / "runs/.only.replaced"),
-        pytest.raises(RunFolderError, match=r"runs/only is in use by .* another --strategy"),
-    ):
-        trained(begun, "--learning_rate", "1e-2", "--overwrite")
-    assert weights(begun).read_text() == "days of work"
-
-
 def test_a_run_that_is_stopped_says_the_command_that_was_typed(
     begun: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,7 +273,7 @@ def test_a_run_that_is_stopped_says_the_command_that_was_typed(
         said.append(as_shell(["accelerate", "launch"]))
         return 130
 
-    monkeypatch.setattr(train_command, "_launched", launched)
+    monkeypatch.setattr(train_command, "_launch", launched)
     assert trained(begun, "--max_steps", "3", "--overwrite") == 130
     assert said == [f"hf-rlhf traces train {begun} --strategy only --max_steps 3"]
     assert as_shell(["accelerate", "launch"]) == "accelerate launch"

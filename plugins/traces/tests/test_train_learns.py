@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hf_rlhf.testing.offering import offering
-from hf_rlhf_traces.world.dataset import traces_multihop
+from hf_rlhf_traces.synthetic import traces_multihop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SEEDS = (0, 1, 2)

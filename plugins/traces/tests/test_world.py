@@ -8,11 +8,10 @@ import pytest
 
 from hf_rlhf.errors import DataError, RunFolderError
 from hf_rlhf_traces.command import command
+from hf_rlhf_traces.synthetic import generate
+from hf_rlhf_traces.synthetic import synthetic_traces as traces
 from hf_rlhf_traces.trace import Answer, Reasoning, Search, SearchResult, Trace, turns
-from hf_rlhf_traces.world.facts import NAMES, World, chains
-from hf_rlhf_traces.world.faults import KINDS
-from hf_rlhf_traces.world.generate import generate
-from hf_rlhf_traces.world.traces import Recipe, traces
+from hf_rlhf_worlds.multihop import FAULTS, NAMES, Recipe, World, chains
 
 RECIPE = Recipe(seed=3, hops=(1, 4), documents=3, sentences=4)
 
@@ -101,7 +100,7 @@ def test_broken_rows_are_counted_by_kind(tmp_path: Path) -> None:
     made = generate(file, 300, Recipe(), 0.1)
     lines = file.read_text(encoding="utf-8").splitlines()
     assert len(lines) == 300
-    assert set(made) == set(KINDS)
+    assert set(made) == set(FAULTS)
     found: Counter[str] = Counter()
     ids = set()
     for line in lines:

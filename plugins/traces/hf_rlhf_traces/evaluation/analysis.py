@@ -1,6 +1,5 @@
 """Where models do well and badly: by depth of the trace, and case by case: `analysis/`."""
 
-import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from hf_rlhf_traces.evaluation.results import FOLDER as EVAL
 from hf_rlhf_traces.evaluation.results import RESULTS, grouped
 from hf_rlhf_traces.evaluation.scoring import SCORES, Scored
 from hf_rlhf_traces.evaluation.tables import Table, all_verdicts, cell
+from hf_rlhf_traces.shards import split_digest
 from hf_rlhf_traces.store import Store
 
 REPORT, WORST, PLOT = "report.md", "worst.jsonl", "overview.png"
@@ -76,14 +76,9 @@ def load(store: Store, labels: Sequence[str] = ()) -> Analysis:
 
 
 def _check_current(store: Store, task: str, data: Mapping[str, Any], again: str) -> None:
-    path = store.folder / "datasets" / data["dataset"] / f"{data['split']}.jsonl"
-    try:
-        with path.open("rb") as file:
-            now = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be read: {error}.") from error
-    if now != data["sha256"]:
-        raise RunFolderError(f"{path} has changed since {task} was evaluated. {again}")
+    folder = store.folder / "datasets" / data["dataset"]
+    if split_digest(folder, data["split"]) != data["sha256"]:
+        raise RunFolderError(f"{folder} has changed since {task} was evaluated. {again}")
 
 
 def _read(path: Path, again: str) -> list[Scored]:

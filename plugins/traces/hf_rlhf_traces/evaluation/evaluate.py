@@ -89,7 +89,7 @@ def evaluate(
     if options.record and not any(candidate.saved.run_folder for candidate in candidates):
         what = "none of the models is a run folder, so there is no record to add to."
         raise ConfigError([Problem("--record", what, "Name run folders, or leave it out.")])
-    with claimed(store.folder / FOLDER, store.chosen_by):
+    with claimed(store.folder / FOLDER, store.folder_option):
         work = {
             (candidate.label, task): Replies(
                 store.folder / FOLDER, candidate, data[task], options.sampling

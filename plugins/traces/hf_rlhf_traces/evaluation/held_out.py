@@ -4,16 +4,17 @@ import hashlib
 import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import DataError
-from hf_rlhf_traces.building import TRACES, lines_shown, trace_of
+from hf_rlhf_traces.blocks import blocks
+from hf_rlhf_traces.building import traces_in
 from hf_rlhf_traces.evaluation.metrics import TASKS, Task
 from hf_rlhf_traces.evaluation.scores import Expected
 from hf_rlhf_traces.rows import DATASETS, Chat
+from hf_rlhf_traces.shards import dataset_rows, split_digest
 from hf_rlhf_traces.split import Split
-from hf_rlhf_traces.store import Store
+from hf_rlhf_traces.store import TRACES, Store
 
 MADE_BY = "split_summary"
 KNOWN_ANSWER = "expected_answer"
@@ -72,7 +73,7 @@ def held_out(
     no rows, or a row's question is in training and `allow_training` is not set.
     """
     store.report(MADE_BY)
-    path = _path(store, TASKS[task], split)
+    path = store.folder / "datasets" / TASKS[task]
     if split == "train" and not allow_training:
         raise DataError(
             f"{path}: these questions were trained on. Results on them say what was memorised. "
@@ -83,7 +84,7 @@ def held_out(
 
     def counted() -> Iterator[Mapping[str, Any]]:
         nonlocal available
-        for row in _rows(path, f"{TASKS[task]} ({split})"):
+        for row in dataset_rows(path, split):
             available += 1
             yield row
 
@@ -100,31 +101,13 @@ def held_out(
             f"is {trained[0]!r}. Build the datasets anew, so that they share one split, or say "
             "--allow_training_questions."
         )
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
     samples = _samples(store, task, rows, split)
-    return HeldOut(task, split, samples, available, digest, tuple(trained))
-
-
-def _path(store: Store, dataset: str, split: str) -> Path:
-    return store.folder / "datasets" / dataset / f"{split}.jsonl"
+    return HeldOut(task, split, samples, available, split_digest(path, split), tuple(trained))
 
 
 def _rank(seed: int, sample: str) -> bytes:
     text = f"{seed}\0{sample}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=8).digest()
-
-
-def _rows(path: Path, title: str = "") -> Iterator[Mapping[str, Any]]:
-    import orjson
-
-    for number, line in enumerate(lines_shown(path, title), start=1):
-        try:
-            yield orjson.loads(line)
-        except ValueError as error:
-            raise DataError(
-                f"{path}:{number}: is not JSON ({error}). Build the dataset anew, with --overwrite."
-            ) from error
 
 
 def _trained(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -137,16 +120,12 @@ def _trained(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _in_training(store: Store, keys: set[str]) -> set[str]:
     """Return which of the questions are in the training split of any dataset."""
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
     found: set[str] = set()
     for dataset in DATASETS:
-        path = _path(store, dataset, "train").with_suffix(".parquet")
-        if path.exists():
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(columns=["question_key"]):
-                    found.update(keys & set(pc.unique(batch.column(0)).to_pylist()))
+        folder = store.folder / "datasets" / dataset
+        for row in dataset_rows(folder, "train", ["question_key"]):
+            if row["question_key"] in keys:
+                found.add(row["question_key"])
     return found
 
 
@@ -159,7 +138,7 @@ def _samples(
     for row in rows:
         if row["id"] not in contexts:
             raise DataError(
-                f"{_path(store, 'steps', split)} lacks the sample {row['id']!r}, of which "
+                f"{store.folder / 'datasets' / 'steps'} lacks the sample {row['id']!r}, of which "
                 f"{TASKS[task]} has a summary. Build both anew: hf-rlhf traces steps, {MADE_BY}."
             )
         expected = Expected(task, _text(row), contexts[row["id"]], answers.get(row["trace"], ()))
@@ -182,22 +161,18 @@ def _text(row: Mapping[str, Any]) -> str:
 def _contexts(store: Store, ids: Collection[str], split: str) -> dict[str, str]:
     return {
         row["id"]: row["prompt"]
-        for row in _rows(_path(store, "steps", split), "steps")
+        for row in dataset_rows(store.folder / "datasets" / "steps", split, ["id", "prompt"])
         if row["id"] in ids
     }
 
 
 def known_answers(store: Store, traces: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Return the answers that the traces' fields give as right, by trace id."""
-    path = store.folder / TRACES
-    named = f'"{KNOWN_ANSWER}"'.encode()
     found: dict[str, tuple[str, ...]] = {}
-    for number, line in enumerate(lines_shown(path, "known answers"), start=1):
-        if named not in line:
-            continue
-        trace = trace_of(line, f"{path}:{number}")
-        given = trace.fields.get(KNOWN_ANSWER)
-        if trace.id in traces and given is not None:
-            listed = given if isinstance(given, list) else [given]
-            found[trace.id] = tuple(str(one) for one in listed if str(one).strip())
+    for block in blocks(store.folder / TRACES):
+        for trace in traces_in(block):
+            given = trace.fields.get(KNOWN_ANSWER)
+            if trace.id in traces and given is not None:
+                listed = given if isinstance(given, list) else [given]
+                found[trace.id] = tuple(str(one) for one in listed if str(one).strip())
     return found

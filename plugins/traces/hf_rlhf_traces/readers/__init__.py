@@ -9,7 +9,6 @@ from typing import Any
 
 from hf_rlhf.data import near
 from hf_rlhf_traces.readers import chat, responses, search, tagged
-from hf_rlhf_traces.readers.foreign import why_refused
 from hf_rlhf_traces.readers.messages import MESSAGES
 from hf_rlhf_traces.readers.rough import (
     QUESTION_KEYS,
@@ -57,25 +56,23 @@ FORMS: dict[str, Form] = {
 def form_of(values: Mapping[str, Any]) -> str:
     """Return the one form that fits a row. Raises BadRow, naming what fits, otherwise."""
     fitting = [name for name, form in FORMS.items() if form.fits(values)]
-    if fitting in ([], ["search"]) and (why := why_refused(values)):
-        raise BadRow("no_form", why)
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
         names = ", ".join(fitting)
         raise BadRow("two_forms", f"{names} fit this row. Say which: --form {fitting[0]}")
     if any(values.get(key) is not None for key in QUESTION_KEYS):
-        raise BadRow("no_trace", f"{_without_trace(values)}. It has: {_shown(values)}")
+        raise BadRow("no_trace", f"{_without_trace(values)}. It has: {_column_names(values)}")
     known = "; ".join(f"{name}: {form.expects}" for name, form in FORMS.items())
-    raise BadRow("no_form", f"the row has: {_shown(values)}. Expected one of {known}")
+    raise BadRow("no_form", f"the row has: {_column_names(values)}. Expected one of {known}")
 
 
 def _without_trace(values: Mapping[str, Any]) -> str:
     steps = "a list of steps (in a table, as JSON text)"
     held = first_held(values, TRACE_KEYS)
     if values.get(held) is not None:
-        found = kind_of(values[held])
-        return f"`{held}` is {found}, expected {steps}, or a text with tags such as <search>"
+        kind = kind_of(values[held])
+        return f"`{held}` is {kind}, expected {steps}, or a text with tags such as <search>"
     names = (*TRACE_KEYS, *MESSAGES)
     meant = _near(names, values)
     expected = f"{steps} in {_listed(TRACE_KEYS)}, messages in {_listed(MESSAGES)}"
@@ -90,12 +87,12 @@ def without_question(values: Mapping[str, Any], form: str) -> BadRow:
     elif isinstance(values.get(held), list):
         detail = f"no turn of the user in `{held}` has a text"
     elif held in values:
-        found = "null" if values[held] is None else "empty"
-        detail = f"the question is {found}, in `{held}`"
+        kind = "null" if values[held] is None else "empty"
+        detail = f"the question is {kind}, in `{held}`"
     else:
         meant = _near(QUESTION_KEYS, values)
         read = f"It is read from {_listed(QUESTION_KEYS)}"
-        detail = f"the question is missing{meant}. {read}. The row has: {_shown(values)}"
+        detail = f"the question is missing{meant}. {read}. The row has: {_column_names(values)}"
     return BadRow("no_question", detail)
 
 
@@ -108,5 +105,5 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(first)} or {last}"
 
 
-def _shown(values: Mapping[str, Any]) -> str:
+def _column_names(values: Mapping[str, Any]) -> str:
     return ", ".join(map(str, list(values)[:12])) or "nothing"

@@ -43,8 +43,8 @@ def is_thought(part: Any) -> bool:
 
 def thought_in(part: Mapping[str, Any]) -> Any:
     """Return the content of a part that is reasoning; None where it is hidden."""
-    shown = next((part[key] for key in ("thinking", "reasoning", "text") if part.get(key)), None)
-    return shown or _joined(part.get("summary"))
+    visible = next((part[key] for key in ("thinking", "reasoning", "text") if part.get(key)), None)
+    return visible or _joined(part.get("summary"))
 
 
 def call_id(call: Mapping[str, Any]) -> Any:
@@ -77,11 +77,11 @@ def returned(content: Any, path: str, noted: Noted) -> tuple[str, list[Any]]:
     texts: list[Any] = []
     others = []
     for part in content:
-        found = _document(part, noted) or text_in(part)
-        if found is None:
+        text = _document(part, noted) or text_in(part)
+        if text is None:
             others.append(part)
         else:
-            texts.append(found)
+            texts.append(text)
     if len(texts) == 1 and isinstance(texts[0], str):
         return texts[0], others
     return json.dumps(texts, ensure_ascii=False) if texts else "", others
@@ -102,10 +102,12 @@ def _document(part: Any, noted: Noted) -> dict[str, Any] | None:
         case "web_search_result":
             noted.update(f"document_fields_left_out.{key}" for key in _HIDDEN if part.get(key))
             left = ("type", *_HIDDEN)
-            return {key: one for key, one in part.items() if key not in left and one is not None}
+            return {
+                key: value for key, value in part.items() if key not in left and value is not None
+            }
         case "search_result":
-            found = {"title": part.get("title"), "source": part.get("source")}
-            return {**found, "content": _joined(part.get("content"))}
+            fields = {"title": part.get("title"), "source": part.get("source")}
+            return {**fields, "content": _joined(part.get("content"))}
         case "web_fetch_result":
             page = _document(part.get("content"), noted)
             return page and {"url": part.get("url"), **page}

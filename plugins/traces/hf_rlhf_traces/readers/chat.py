@@ -69,7 +69,7 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
     for path, message in placed(held, messages):
         reader.take(message, path)
     rollout = reader.rollout(where, values)
-    before = messages[: reader.asked]
+    before = messages[: reader.question_at]
     noted["earlier_turns"] += turns(before)
     used = (held, "prompt", "id") if held == COMPLETION else (held, "id")
     fields = rest(values, used)
@@ -88,7 +88,7 @@ class _Messages:
         self.others: list[Other] = []
         self.calls: dict[str, Call] = {}
         self.waiting: deque[Call] = deque()
-        self.asked = 0
+        self.question_at = 0
         """The place of the last message before the agent acts."""
         self.taken = 0
 
@@ -101,8 +101,8 @@ class _Messages:
         elif role == CALLED:
             self._written_calls(message, path)
         elif role in ("tool", "function"):
-            named = message.get("tool_call_id")
-            self._output(message.get("content"), named, f"{path}.content")
+            call_name = message.get("tool_call_id")
+            self._output(message.get("content"), call_name, f"{path}.content")
         else:
             self.others.append(Other(f"message of {role}", message, len(self.steps)))
         self.taken += 1
@@ -125,7 +125,7 @@ class _Messages:
             self._later_turn(text, path)
             return
         self.input.append(Message(role, text))
-        self.asked = self.taken
+        self.question_at = self.taken
 
     def _later_turn(self, text: str, path: str) -> None:
         """Take a turn of the user behind a call: a demand to go on, or a second question."""
@@ -174,17 +174,17 @@ class _Messages:
 
         Texts in a row are one: those with citations come in pieces.
         """
-        said = ""
+        joined = ""
         for at, part in enumerate(parts):
             text = text_in(part)
             if text is not None:
-                said += text
+                joined += text
                 continue
-            self._message(said)
-            said = ""
+            self._message(joined)
+            joined = ""
             if not (is_call(part) and call_id(part) in told):
                 self._act(part, f"{path}[{at}]")
-        self._message(said)
+        self._message(joined)
 
     def _act(self, part: Any, path: str) -> None:
         if is_result(part):
@@ -213,8 +213,8 @@ class _Messages:
         calls = written if isinstance(written, list) else [written]
         if not calls or not all(isinstance(call, Mapping) for call in calls):
             expected = "JSON with `name` and `arguments`, or a list of such"
-            found = text[:80] or "nothing"
-            raise BadRow("malformed", f"{path} is a call, expected {expected}, found: {found}")
+            start = text[:80] or "nothing"
+            raise BadRow("malformed", f"{path} is a call, expected {expected}, found: {start}")
         for at, call in enumerate(calls):
             self._call(call, f"{path}, call {at + 1}")
 
@@ -231,7 +231,7 @@ class _Messages:
         arguments = function.get(first_held(function, ("arguments", "args", "input")))
         if isinstance(arguments, Mapping):
             # A table fills up what other rows have.
-            arguments = {key: one for key, one in arguments.items() if one is not None}
+            arguments = {key: value for key, value in arguments.items() if value is not None}
         if not isinstance(arguments, str):
             arguments = json.dumps(arguments or {}, ensure_ascii=False)
         number = len(self.calls) + 1
@@ -242,10 +242,10 @@ class _Messages:
         self.waiting.append(called)
         self.steps.append(called)
 
-    def _output(self, content: Any, named: Any, path: str) -> None:
+    def _output(self, content: Any, call_name: Any, path: str) -> None:
         text, others = returned(content, path, self.noted)
         # Without ids, outputs come in the order of the calls.
-        call = self.calls.get(str(named)) if named else next(iter(self.waiting), None)
+        call = self.calls.get(str(call_name)) if call_name else next(iter(self.waiting), None)
         if call is not None and call in self.waiting:
             self.waiting.remove(call)
         self.steps.append(Output(text, call))
@@ -267,8 +267,8 @@ class _Messages:
         return text or ""
 
     def _other(self, part: Any) -> None:
-        named = f"part {kind(part) or 'without type'}"
-        self.others.append(Other(named, {"part": part}, len(self.steps)))
+        name = f"part {kind(part) or 'without type'}"
+        self.others.append(Other(name, {"part": part}, len(self.steps)))
 
     def rollout(self, where: str, values: Mapping[str, Any]) -> Rollout:
         return Rollout(where, tuple(self.input), tuple(self.steps), values, tuple(self.others))

@@ -21,9 +21,9 @@ def clean(value: Any, noted: Noted) -> Any:
     if isinstance(value, str):
         return _clean_text(value, noted)
     if isinstance(value, dict):
-        return {_clean_text(str(key), noted): clean(one, noted) for key, one in value.items()}
+        return {_clean_text(str(key), noted): clean(item, noted) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [clean(one, noted) for one in value]
+        return [clean(item, noted) for item in value]
     if isinstance(value, float) and not isfinite(value):
         noted["not_a_number"] += 1
         return None

@@ -23,8 +23,8 @@ def messages_of(values: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
     for key in MESSAGES:
         held = values.get(key)
         if isinstance(held, list) and not has_items(held):
-            messages = [_with_role(one) for one in held]
-            if any(isinstance(one, Mapping) and "role" in one for one in messages):
+            messages = [_with_role(message) for message in held]
+            if any(isinstance(message, Mapping) and "role" in message for message in messages):
                 return key, messages
     return _prompt_and_completion(values)
 
@@ -35,8 +35,10 @@ def _prompt_and_completion(values: Mapping[str, Any]) -> tuple[str, Sequence[Any
         prompt = [{"role": "user", "content": prompt}]
     if not (isinstance(prompt, list) and isinstance(completion, list)):
         return "", ()
-    messages = [_with_role(one) for one in (*prompt, *completion)]
-    if not messages or not all(isinstance(one, Mapping) and "role" in one for one in messages):
+    messages = [_with_role(message) for message in (*prompt, *completion)]
+    if not messages or not all(
+        isinstance(message, Mapping) and "role" in message for message in messages
+    ):
         return "", ()
     return COMPLETION, messages
 
@@ -44,29 +46,30 @@ def _prompt_and_completion(values: Mapping[str, Any]) -> tuple[str, Sequence[Any
 def has_items(held: Any) -> bool:
     """Return whether a list has calls as items of their own, as the Responses API has them."""
     return isinstance(held, list) and any(
-        isinstance(one, Mapping) and one.get("type") in ("function_call", "function_call_output")
-        for one in held
+        isinstance(message, Mapping)
+        and message.get("type") in ("function_call", "function_call_output")
+        for message in held
     )
 
 
 def _with_role(message: Any) -> Any:
     if not isinstance(message, Mapping):
         return message
-    named = message.get("role") or message.get("from") or message.get("type")
-    role = _ROLES.get(named, named) if isinstance(named, str) else None
+    name = message.get("role") or message.get("from") or message.get("type")
+    role = _ROLES.get(name, name) if isinstance(name, str) else None
     if role is None or role == message.get("role"):
         return message
-    if "value" in message and message.get("from") == named and named in _SHAREGPT:
-        rest = {key: one for key, one in message.items() if key not in ("from", "value")}
+    if "value" in message and message.get("from") == name and name in _SHAREGPT:
+        rest = {key: value for key, value in message.items() if key not in ("from", "value")}
         return {**rest, "role": role, "content": message["value"]}
     return {**message, "role": role}
 
 
 def placed(held: str, messages: Sequence[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each message behind its path. Raises BadRow for what is no object."""
-    named = f"prompt + {COMPLETION}" if held == COMPLETION else held
+    field = f"prompt + {COMPLETION}" if held == COMPLETION else held
     for at, message in enumerate(messages):
-        path = f"{named}[{at}]"
+        path = f"{field}[{at}]"
         if not isinstance(message, Mapping):
             raise BadRow("step_not_object", f"{path} is {kind_of(message)}, expected an object")
         yield path, message
@@ -74,8 +77,8 @@ def placed(held: str, messages: Sequence[Any]) -> Iterator[tuple[str, Mapping[st
 
 def turns(messages: Sequence[Any]) -> int:
     """Return how many messages are of the user or the agent."""
-    said = (one.get("role") for one in messages if isinstance(one, Mapping))
-    return sum(role in ("user", "assistant") for role in said)
+    roles = (message.get("role") for message in messages if isinstance(message, Mapping))
+    return sum(role in ("user", "assistant") for role in roles)
 
 
 def second_question(path: str, text: str) -> BadRow:

@@ -20,19 +20,19 @@ def fits(values: Mapping[str, Any]) -> bool:
         return True
     if isinstance(values.get("output"), list) and values.get("input") is not None:
         return True
-    return bool(_one_list(values))
+    return bool(_single_list(values))
 
 
-def _one_list(values: Mapping[str, Any]) -> str:
+def _single_list(values: Mapping[str, Any]) -> str:
     return next((key for key in _LISTS if has_items(values.get(key))), "")
 
 
 def _parted(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a row of one list of items with that as its output, in which the question is found."""
-    held = _one_list(values)
+    held = _single_list(values)
     if not held or "response" in values or "output" in values:
         return values
-    others = {key: one for key, one in values.items() if key != held}
+    others = {key: value for key, value in values.items() if key != held}
     return {**others, "input": [], "output": values[held]}
 
 
@@ -49,9 +49,9 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
         name = name or own_id(response)
         if isinstance(response.get("model"), str):
             fields.setdefault("model", response["model"])
-    asked = [{"role": one.role, "content": one.text} for one in rollout.input]
-    if [one["content"] for one in asked] != [rollout.question]:
-        fields.setdefault("input", asked)
+    input_messages = [{"role": message.role, "content": message.text} for message in rollout.input]
+    if [message["content"] for message in input_messages] != [rollout.question]:
+        fields.setdefault("input", input_messages)
     noted["earlier_turns"] += len(rollout.earlier_turns)
     noted["later_turns"] += len(rollout.later_turns)
     return Rough(rollout.question, steps_of(rollout, noted), fields, name)

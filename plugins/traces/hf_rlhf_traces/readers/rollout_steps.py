@@ -13,7 +13,7 @@ from typing import Any
 from hf_rlhf.data import Call, Message, Other, Output, Reasoning, Rollout, Step
 from hf_rlhf_traces import trace
 from hf_rlhf_traces.readers.clean import json_in
-from hf_rlhf_traces.readers.documents import documents_said
+from hf_rlhf_traces.readers.documents import documents_in_text
 from hf_rlhf_traces.readers.rough import BadRow, Noted
 
 ANSWER = "answer"
@@ -26,8 +26,8 @@ def steps_of(rollout: Rollout, noted: Noted) -> list[trace.Step]:
 
     Outputs of parallel calls are put into the order of the calls.
     """
-    handed_in = _handed_in(rollout)
-    last = None if handed_in else _last_message(rollout)
+    submitted = _submitted(rollout)
+    last = None if submitted else _last_message(rollout)
     made: list[trace.Step] = []
     others = deque(rollout.others)
     for at, step in enumerate(_paired(rollout.steps, noted)):
@@ -36,9 +36,9 @@ def steps_of(rollout: Rollout, noted: Noted) -> list[trace.Step]:
             made.append(_unknown(others.popleft()))
         if at == last and isinstance(step, Message):
             made.append(trace.Answer(step.text, ANSWER))
-        elif handed_in and step is rollout.answer_call:
-            made.append(trace.Answer(handed_in, ANSWER))
-        elif handed_in and isinstance(step, Output) and step.call is rollout.answer_call:
+        elif submitted and step is rollout.answer_call:
+            made.append(trace.Answer(submitted, ANSWER))
+        elif submitted and isinstance(step, Output) and step.call is rollout.answer_call:
             noted["answer_echoes"] += 1
         else:
             made += _steps(step, noted)
@@ -48,12 +48,12 @@ def steps_of(rollout: Rollout, noted: Noted) -> list[trace.Step]:
 def _paired(steps: Sequence[Step], noted: Noted) -> Iterator[Step]:
     """Yield the steps with outputs in a row in the order of their calls: a trace has no ids."""
     for returned, run in groupby(steps, lambda step: isinstance(step, Output)):
-        found = list(run)
+        outputs = list(run)
         if returned:
-            ordered = sorted(found, key=_number)
-            noted["results_reordered"] += found != ordered
-            found = ordered
-        yield from found
+            ordered = sorted(outputs, key=_number)
+            noted["results_reordered"] += outputs != ordered
+            outputs = ordered
+        yield from outputs
 
 
 def _number(step: Step) -> int:
@@ -69,7 +69,7 @@ def _unknown(other: Other) -> trace.Unknown:
     return trace.Unknown(other.kind, dict(other.item))
 
 
-def _handed_in(rollout: Rollout) -> str:
+def _submitted(rollout: Rollout) -> str:
     """Return what the agent handed in as its answer, whatever it said before and after that."""
     call = rollout.answer_call
     return replace(rollout, steps=(call,)).answer.strip() if call else ""
@@ -103,16 +103,16 @@ def _steps(step: Any, noted: Noted) -> Iterator[trace.Step]:
         case Output(text, call):
             if call is None:
                 raise BadRow("result_before_search", f"an output answers no call: {text:.80}")
-            yield trace.SearchResult(documents_said(text, noted))
+            yield trace.SearchResult(documents_in_text(text, noted))
 
 
 def search(tool: str, arguments: str, noted: Noted) -> trace.Search:
     """Return the search that a call is: its query, if that is all, or its arguments as written."""
     value = json_in(arguments, noted)
     if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in _QUERY:
-        asked = next(iter(value.values()))
-        if isinstance(asked, list) and len(asked) == 1:
-            asked = asked[0]
-        if isinstance(asked, str):
-            return trace.Search(asked, tool)
+        query = next(iter(value.values()))
+        if isinstance(query, list) and len(query) == 1:
+            query = query[0]
+        if isinstance(query, str):
+            return trace.Search(query, tool)
     return trace.Search(arguments, tool)

@@ -83,4 +83,4 @@ def kind_of(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
     if value is None:
         return "null"
-    return next((said for kind, said in names.items() if isinstance(value, kind)), "a number")
+    return next((words for kind, words in names.items() if isinstance(value, kind)), "a number")

@@ -56,15 +56,15 @@ def fits(values: Mapping[str, Any]) -> bool:
 
 def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
     """Return question and steps. Raises BadRow for what is none."""
-    asked, held = first_held(values, QUESTION_KEYS), first_held(values, TRACE_KEYS)
+    question_field, held = first_held(values, QUESTION_KEYS), first_held(values, TRACE_KEYS)
     trace = values.get(held)
     if not isinstance(trace, list):
         raise BadRow("no_trace", f"{held!r} is {kind_of(trace)}, expected a list of steps")
     steps = _exact(trace, noted) or _each(trace, held, noted)
-    question = text_of(values.get(asked), asked, noted)
+    question = text_of(values.get(question_field), question_field, noted)
     if values.keys() <= _CANONICAL and isinstance(values.get("fields"), Mapping):
         return Rough(question, steps, dict(values["fields"]), own_id(values))
-    return Rough(question, steps, rest(values, (asked, held, "id")), own_id(values))
+    return Rough(question, steps, rest(values, (question_field, held, "id")), own_id(values))
 
 
 def _exact(trace: list[Any], noted: Noted) -> list[Step]:
@@ -75,35 +75,35 @@ def _exact(trace: list[Any], noted: Noted) -> list[Step]:
         return []
     for at, step in enumerate(steps):
         if type(step) is SearchResult:
-            kept = full(step.documents, noted)
-            if len(kept) < len(step.documents):
-                steps[at] = SearchResult(kept)
+            documents = full(step.documents, noted)
+            if len(documents) < len(step.documents):
+                steps[at] = SearchResult(documents)
     return steps
 
 
 def _each(trace: list[Any], held: str, noted: Noted) -> list[Step]:
     steps: list[Step] = []
-    for at, one in enumerate(trace):
-        if not isinstance(one, dict):
-            raise BadRow("step_not_object", f"{held}[{at}] is {kind_of(one)}, expected an object")
-        steps += _steps(one, f"{held}[{at}]", noted)
+    for at, step in enumerate(trace):
+        if not isinstance(step, dict):
+            raise BadRow("step_not_object", f"{held}[{at}] is {kind_of(step)}, expected an object")
+        steps += _steps(step, f"{held}[{at}]", noted)
     return steps
 
 
-def _steps(one: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
-    kind = one.get("type")
+def _steps(step: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
+    kind = step.get("type")
     plain = _plain(kind) if isinstance(kind, str) else ""
     if plain in REASONING:
-        return [Reasoning(_content(one, path, noted, "content", "text", "thought", "reasoning"))]
+        return [Reasoning(_content(step, path, noted, "content", "text", "thought", "reasoning"))]
     if plain in SEARCH:
-        return _searches(one, path, WEB_SEARCH if plain == "websearch" else SEARCH_TOOL, noted)
+        return _searches(step, path, WEB_SEARCH if plain == "websearch" else SEARCH_TOOL, noted)
     if plain in RESULT:
-        return [SearchResult(_found(one, path, noted))]
+        return [SearchResult(_documents(step, path, noted))]
     if plain.endswith("answer"):
-        return [Answer(_content(one, path, noted, "content", "answer", "text"), str(kind))]
-    if plain == "unknown" and "kind" in one:
-        return [Unknown(str(one["kind"]), one.get("value"))]
-    return [Unknown(kind if isinstance(kind, str) and kind else NO_TYPE, dict(one))]
+        return [Answer(_content(step, path, noted, "content", "answer", "text"), str(kind))]
+    if plain == "unknown" and "kind" in step:
+        return [Unknown(str(step["kind"]), step.get("value"))]
+    return [Unknown(kind if isinstance(kind, str) and kind else NO_TYPE, dict(step))]
 
 
 @lru_cache(1024)
@@ -111,26 +111,26 @@ def _plain(kind: str) -> str:
     return _OTHER.sub("", kind.lower())
 
 
-def _searches(one: Mapping[str, Any], path: str, default: str, noted: Noted) -> list[Step]:
-    tool = one.get("tool")
-    named = tool if isinstance(tool, str) and tool else default
-    held = first_held(one, ("query", "queries", "content"))
-    queries = one.get(held)
+def _searches(step: Mapping[str, Any], path: str, default: str, noted: Noted) -> list[Step]:
+    tool = step.get("tool")
+    tool_name = tool if isinstance(tool, str) and tool else default
+    held = first_held(step, ("query", "queries", "content"))
+    queries = step.get(held)
     if isinstance(queries, list):
         # Parallel searches of one step.
         return [
-            Search(text_of(query, f"{path}.{held}[{at}]", noted), named)
+            Search(text_of(query, f"{path}.{held}[{at}]", noted), tool_name)
             for at, query in enumerate(queries)
         ]
-    return [Search(text_of(queries, f"{path}.{held}", noted), named)]
+    return [Search(text_of(queries, f"{path}.{held}", noted), tool_name)]
 
 
-def _found(one: Mapping[str, Any], path: str, noted: Noted) -> tuple[Document, ...]:
+def _documents(step: Mapping[str, Any], path: str, noted: Noted) -> tuple[Document, ...]:
     names = ("documents", "results", "content", "text")
-    held = first_held(one, names)
-    return documents_in(one.get(held), f"{path}.{held}", noted)
+    held = first_held(step, names)
+    return documents_in(step.get(held), f"{path}.{held}", noted)
 
 
-def _content(one: Mapping[str, Any], path: str, noted: Noted, *names: str) -> str:
-    held = first_held(one, names)
-    return text_of(one.get(held), f"{path}.{held}", noted)
+def _content(step: Mapping[str, Any], path: str, noted: Noted, *names: str) -> str:
+    held = first_held(step, names)
+    return text_of(step.get(held), f"{path}.{held}", noted)

@@ -17,7 +17,7 @@ from typing import Any
 
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.readers.clean import json_in
-from hf_rlhf_traces.readers.documents import documents_said, documents_tagged
+from hf_rlhf_traces.readers.documents import documents_in_text, documents_tagged
 from hf_rlhf_traces.readers.messages import (
     ASKED,
     CALLED,
@@ -73,12 +73,12 @@ def fits(values: Mapping[str, Any]) -> bool:
 
 def _in_messages(values: Mapping[str, Any]) -> bool:
     _, messages = messages_of(values)
-    said = [m for m in messages if isinstance(m, Mapping) and m.get("role") == "assistant"]
+    replies = [m for m in messages if isinstance(m, Mapping) and m.get("role") == "assistant"]
     if any(isinstance(m, Mapping) and m.get("role") == CALLED for m in messages):
         return False
-    if any(message.get("tool_calls") or message.get("function_call") for message in said):
+    if any(message.get("tool_calls") or message.get("function_call") for message in replies):
         return False
-    texts = (message.get("content") for message in said)
+    texts = (message.get("content") for message in replies)
     return any(isinstance(text, str) and _ACTION.search(text) for text in texts)
 
 
@@ -102,29 +102,35 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
     if not messages:
         names = ", ".join(TEXTS)
         raise BadRow("no_trace", f"no text with tags in {names}, nor in messages")
-    asked, steps, before = "", list[Step](), list[Any]()
+    prompt_question, steps, before = "", list[Step](), list[Any]()
     for path, message in placed(held, messages):
         role = message.get("role")
         if not steps and role in ASKED:
             before.append(dict(message))
             if role == "user":
-                asked = _unframed(text_of(message.get("content"), f"{path}.content", noted))
+                prompt_question = _unframed(
+                    text_of(message.get("content"), f"{path}.content", noted)
+                )
         else:
-            steps += _said(message, path, noted)
+            steps += _message_steps(message, path, noted)
     if _answers_in_plain_text(messages):
         steps = _with_answer(steps, messages[-1])
     noted["earlier_turns"] += max(turns(before) - 1, 0)
-    question = _question(values, noted) or asked
+    question = _question(values, noted) or prompt_question
     fields = rest(values, (held, "question", "prompt", "id"))
-    if before and [one.get("content") for one in before] != [question]:
+    if before and [message.get("content") for message in before] != [question]:
         fields.setdefault("input", before)
     return Rough(question, steps, fields, own_id(values))
 
 
 def _answers_in_plain_text(messages: Sequence[Any]) -> bool:
     """Whether calls are Hermes', and nobody, not even a prompt, speaks of an <answer>."""
-    said = [one.get("content") for one in messages if one.get("role") in ("assistant", *ASKED)]
-    texts = [text for text in said if isinstance(text, str)]
+    contents = [
+        message.get("content")
+        for message in messages
+        if message.get("role") in ("assistant", *ASKED)
+    ]
+    texts = [text for text in contents if isinstance(text, str)]
     return any(map(_HERMES.search, texts)) and not any("<answer" in text for text in texts)
 
 
@@ -159,7 +165,7 @@ def _turns(text: str) -> list[dict[str, str]]:
     if not marks and (framed := _FRAMED.match(text)):
         # The prompt of a base model, and its reply behind the question's line.
         turns = [("user", framed[0]), ("assistant", text[framed.end() :])]
-    return [{"role": role, "content": _MARK.sub("", said)} for role, said in turns]
+    return [{"role": role, "content": _MARK.sub("", content)} for role, content in turns]
 
 
 def _question(values: Mapping[str, Any], noted: Noted) -> str:
@@ -168,11 +174,15 @@ def _question(values: Mapping[str, Any], noted: Noted) -> str:
             return text_of(values[key], key, noted)
     prompt = values.get("prompt")
     if isinstance(prompt, str):
-        asked = [turn["content"] for turn in _turns(prompt) if turn["role"] == "user"]
-        return _unframed(asked[-1] if asked else _MARK.sub("", prompt))
+        questions = [turn["content"] for turn in _turns(prompt) if turn["role"] == "user"]
+        return _unframed(questions[-1] if questions else _MARK.sub("", prompt))
     if isinstance(prompt, list):
-        said = [m for m in prompt if isinstance(m, Mapping) and m.get("role") == "user"]
-        return _unframed(text_of(said[-1].get("content"), "prompt", noted)) if said else ""
+        turns_of_user = [m for m in prompt if isinstance(m, Mapping) and m.get("role") == "user"]
+        return (
+            _unframed(text_of(turns_of_user[-1].get("content"), "prompt", noted))
+            if turns_of_user
+            else ""
+        )
     return text_of(prompt, "prompt", noted)
 
 
@@ -182,18 +192,18 @@ def _unframed(prompt: str) -> str:
     if turns and _OPEN.search(prompt, 0, turns[-1].start()):
         # Behind the tools and an example reply, as WebDancer and WebSailor have it.
         return prompt[turns[-1].end() :].strip()
-    asked = _ASKED.split(prompt)[-1].strip()
-    if asked != prompt.strip() and _OPEN.search(asked):
-        return asked.partition("\n\n")[0].strip()
-    return asked
+    question = _ASKED.split(prompt)[-1].strip()
+    if question != prompt.strip() and _OPEN.search(question):
+        return question.partition("\n\n")[0].strip()
+    return question
 
 
-def _said(message: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
+def _message_steps(message: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
     """Return the steps of a message behind the question."""
     role = message.get("role")
     text = text_of(message.get("content"), f"{path}.content", noted)
     if role in ("tool", "function") and not text.lstrip().startswith("<tool_response>"):
-        return [SearchResult(documents_said(text, noted))]
+        return [SearchResult(documents_in_text(text, noted))]
     if role in ("assistant", "tool", "function") or (role == "user" and _OPEN.match(text.lstrip())):
         return list(steps_in(text, noted))
     if role == "user":
@@ -237,7 +247,7 @@ def _closed(text: str, opened: re.Match[str], name: str) -> tuple[int, int]:
     closing = re.compile(ends, re.IGNORECASE).search(text, opened.end())
     if name == "think":
         opens = _OPEN.finditer(text, opened.end())
-        acts = next((one for one in opens if one[1].lower() != "think"), None)
+        acts = next((tag for tag in opens if tag[1].lower() != "think"), None)
         # A thought that was not closed ends where the agent acts; one may also speak of tags.
         if acts and (closing is None or _has_result(text[acts.start() : closing.start()])):
             return acts.start(), acts.start()
@@ -248,13 +258,15 @@ def _closed(text: str, opened: re.Match[str], name: str) -> tuple[int, int]:
 
 
 def _has_result(text: str) -> bool:
-    return any(found[1].lower() in RESULTS for found in _OPEN.finditer(text))
+    return any(tag[1].lower() in RESULTS for tag in _OPEN.finditer(text))
 
 
 def _step(name: str, attributes: str, inside: str, noted: Noted) -> Step:
     if name in RESULTS:
-        found = documents_tagged(inside, noted)  # escaped as yet: contents may hold tags
-        plain = (Document(_plain(one.title), _plain(one.content)) for one in found)
+        documents = documents_tagged(inside, noted)  # escaped as yet: contents may hold tags
+        plain = (
+            Document(_plain(document.title), _plain(document.content)) for document in documents
+        )
         return SearchResult(tuple(plain))
     inside = _plain(inside)
     if name == "think":
@@ -272,10 +284,12 @@ def _search(name: str, attributes: str, inside: str, noted: Noted) -> Search:
         arguments = call.get("arguments", {})
         written = arguments if isinstance(arguments, str) else _written(arguments)
         return search(call["name"], written, noted)
-    named = {m[1]: next(filter(None, m.groups()[1:]), "") for m in _ATTRIBUTE.finditer(attributes)}
-    tool = named.pop("name", "") or named.pop("tool", "") or SEARCH_TOOL
-    if named:  # how many, of which years: arguments beside the query
-        return Search(_written({"query": inside, **named}), tool)
+    attributes_ = {
+        m[1]: next(filter(None, m.groups()[1:]), "") for m in _ATTRIBUTE.finditer(attributes)
+    }
+    tool = attributes_.pop("name", "") or attributes_.pop("tool", "") or SEARCH_TOOL
+    if attributes_:  # how many, of which years: arguments beside the query
+        return Search(_written({"query": inside, **attributes_}), tool)
     return Search(inside, tool)
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +23,9 @@ if TYPE_CHECKING:
     from hf_rlhf_traces.format import Format
     from hf_rlhf_traces.summaries.summarize import How
 
-_OF_MODEL = (
-    *("base_url", "api_key_env", "revision", "temperature", "max_tokens", "seed", "extra_body"),
-    *("timeout", "patience", "retries", "max_concurrent", "requests_per_minute"),
-    *("tokens_per_minute", "price_in", "price_out", "no_cache"),
-)
 _seed = whole(-(2**63), 2**63 - 1)
 """As the API takes it."""
 _temperature = real("a number from 0 on, or none", lambda number: 0 <= number < inf)
-_OF_EXTRACTIVE = ("max_quote_chars", "max_reasoning_chars", "keep")
 _RENAMED = {
     "max_concurrent": "max_concurrency",
     "price_in": "price_per_million_input",
@@ -42,9 +36,9 @@ _RENAMED = {
 
 def summarize_main(argv: Sequence[str]) -> int:
     """Make a summary for each sample of `steps`."""
-    chosen = asked_summaries(argv)
+    chosen = summarize_options(argv)
 
-    from hf_rlhf_traces.format_options import store_format
+    from hf_rlhf_traces.format import store_format
     from hf_rlhf_traces.store import Store
     from hf_rlhf_traces.summaries.summarize import Again, summarize
 
@@ -58,7 +52,7 @@ def summarize_main(argv: Sequence[str]) -> int:
     return 0
 
 
-def asked_summaries(argv: Sequence[str]) -> argparse.Namespace:
+def summarize_options(argv: Sequence[str]) -> argparse.Namespace:
     """Return what is asked of `summarize`.
 
     Raises ConfigError for options of the summariser that was not chosen.
@@ -74,19 +68,21 @@ def _how(chosen: argparse.Namespace, form: "Format") -> "How":
     if chosen.model is None:
         from hf_rlhf_traces.summaries.extractive import Extractive, Limits
 
-        given = {name: getattr(chosen, name) for name in _OF_EXTRACTIVE}
-        limits = Limits(**{name: value for name, value in given.items() if value is not None})
+        values = {name: getattr(chosen, name) for name, *_ in _WITHOUT_MODEL}
+        limits = Limits(**{name: value for name, value in values.items() if value is not None})
         return Extracted(Extractive(form, limits))
     from hf_rlhf.rewards import Called, OpenAIText
 
-    given = {_RENAMED.get(name, name): getattr(chosen, name) for name in _OF_MODEL}
-    no_cache = given.pop("no_cache")
-    fields = {name: value for name, value in given.items() if value is not None}
+    values = {_RENAMED.get(name, name): getattr(chosen, name) for name, *_ in _WITH_MODEL}
+    fields = {name: value for name, value in values.items() if value is not None}
     if fields.get("temperature") == "none":
         fields["temperature"] = None
-    spelled = {_RENAMED.get(name, name): f"--{name}" for name in ("model", *_OF_MODEL)}
-    called = Called("summariser", spelled)
-    writer = OpenAIText(chosen.model, cache=not no_cache, called=called, **fields)
+    spelled = {
+        _RENAMED.get(name, name): f"--{name}"
+        for name in ("model", *(name for name, *_ in _WITH_MODEL))
+    }
+    display_name = Called("summariser", spelled)
+    writer = OpenAIText(chosen.model, cache=not chosen.no_cache, called=display_name, **fields)
     return Written(writer, form)
 
 
@@ -94,17 +90,19 @@ def _refuse_mixed(chosen: argparse.Namespace) -> None:
     who = "a model; name it with --model"
     if chosen.model is not None:
         who = "the extractive summariser; leave --model out"
-    odd: Sequence[str] = _OF_MODEL if chosen.model is None else _OF_EXTRACTIVE
-    given = [name for name in odd if getattr(chosen, name) is not None]
-    if given:
-        raise ConfigError([Problem(f"--{name}", f"is an option of {who}.") for name in given])
+    others = [name for name, *_ in (_WITH_MODEL if chosen.model is None else _WITHOUT_MODEL)]
+    others += ["no_cache"] if chosen.model is None else []
+    values = [name for name in others if getattr(chosen, name) is not None]
+    if values:
+        raise ConfigError([Problem(f"--{name}", f"is an option of {who}.") for name in values])
 
 
 def split_summary_main(argv: Sequence[str]) -> int:
     """Build the datasets `summary_prefix` and `summary_only`."""
     chosen = split_parser().parse_args(argv)
 
-    from hf_rlhf_traces.format_options import store_format
+    from hf_rlhf_traces.dataset_card import write_card
+    from hf_rlhf_traces.format import store_format
     from hf_rlhf_traces.store import Store
     from hf_rlhf_traces.summaries.split_summary import ONLY, PREFIX, Filter, split_summary
 
@@ -113,22 +111,10 @@ def split_summary_main(argv: Sequence[str]) -> int:
     store.report("summarize")
     report = split_summary(store, store_format(store), chosen_rows, overwrite=chosen.overwrite)
     print(f"split_summary: {'done already. ' * ('done_before' in report)}{split_described(report)}")
-    _show_tokens(store, chosen.tokenizer)
+    write_card(store)
     for name in (PREFIX, ONLY):
         print(store.folder / "datasets" / name)
     return 0
-
-
-def _show_tokens(store: Any, tokenizer: str) -> None:
-    """Print the tokens of both datasets, and tell them to the card."""
-    from hf_rlhf_traces.dataset_card import write_card
-    from hf_rlhf_traces.summaries.split_summary import ONLY, PREFIX
-    from hf_rlhf_traces.terminal import console
-    from hf_rlhf_traces.token_table import measured, token_table
-
-    if tokenizer != "none":
-        console().print(token_table(measured(store, (PREFIX, ONLY), tokenizer)))
-    write_card(store)
 
 
 def described(report: Mapping[str, Any]) -> str:
@@ -170,19 +156,48 @@ def _quoted(report: Mapping[str, Any]) -> str:
     return f"{report['quotes']:,} quotes, {share:.1%} word for word."
 
 
+_SUMMARIZE = (
+    ("model", str, "NAME", "as the server knows it; default: extractive"),
+    ("limit", count, "N", "make at most so many in this call; default: all"),
+)
+_WITH_MODEL = (
+    ("base_url", str, "URL", "of the API; default: http://localhost:8000/v1"),
+    ("api_key_env", str, "NAME", "the variable with the key; default: OPENAI_API_KEY"),
+    ("revision", str, "TEXT", "which weights are served, for the record"),
+    ("temperature", lambda text: _number_or_none(text), "T", "default: 0; none leaves it out"),
+    ("max_tokens", count, "N", "of a reply; default: 2048"),
+    ("seed", _seed, "N", "of the sampling; default: 0"),
+    ("extra_body", lambda text: _json_object(text), "JSON", "further fields of each request"),
+    ("timeout", above_zero, "S", "seconds for a request; default: 300"),
+    ("patience", not_negative, "S", "seconds to wait for a server that goes down; default: 900"),
+    ("retries", whole(0), "N", "of a request that fails; default: 5"),
+    ("max_concurrent", count, "N", "requests at once; default: 100"),
+    ("requests_per_minute", count, "N", "cap of this machine; default: none"),
+    ("tokens_per_minute", count, "N", "cap of this machine; default: none"),
+    ("price_in", not_negative, "P", "of a million prompt tokens, for the cost; default: 0"),
+    ("price_out", not_negative, "P", "of a million tokens of replies; default: 0"),
+)
+_WITHOUT_MODEL = (
+    ("max_quote_chars", count, "N", "of all quotes of a summary; default: 2000"),
+    ("max_reasoning_chars", count, "N", "of the reasoning; default: 1000"),
+    ("keep", share, "SHARE", "quote sentences that score this share of a result's best; default: "
+     "0.7"),
+)  # fmt: skip
+"""Option, type, placeholder, help."""
+
+
 def summarize_parser() -> Parser:
     """Return the options of `summarize`."""
     parser = verb_parser(
         "summarize",
         "A summary of each sample of `steps`: question, reasoning so far, and quotes of the "
         "results. Without --model by sentences of the context, with it by a model behind an "
-        "OpenAI-compatible API. The same command goes on where it was stopped.",
+        "OpenAI-compatible API. The same command continues where it was stopped.",
         folder="what `read` and `steps` wrote",
     )
-    add = parser.add_argument
-    add("--model", metavar="NAME", help="as the server knows it; default: extractive")
-    add("--limit", type=count, metavar="N", help="make at most so many in this call; default: all")
+    _add_options(parser, _SUMMARIZE)
     add_overwrite(parser)
+    add = parser.add_argument
     add(
         "--retry_failed",
         action=argparse.BooleanOptionalAction,
@@ -197,59 +212,18 @@ def summarize_parser() -> Parser:
         metavar="SHARE",
         help="stop when more of the last 100 samples failed; default: 0.5",
     )
-    _add_model_options(parser)
-    group = parser.add_argument_group("without a model")
+    group = parser.add_argument_group("with a model")
+    _add_options(group, _WITH_MODEL)
     group.add_argument(
-        "--max_quote_chars",
-        type=count,
-        metavar="N",
-        help="of all quotes of a summary; default: 2000",
+        "--no_cache", action="store_true", default=None, help="do not keep texts in the cache"
     )
-    group.add_argument(
-        "--max_reasoning_chars", type=count, metavar="N", help="of it; default: 1000"
-    )
-    group.add_argument(
-        "--keep",
-        type=share,
-        metavar="SHARE",
-        help="quote sentences that score this share of a result's best; default: 0.7",
-    )
+    _add_options(parser.add_argument_group("without a model"), _WITHOUT_MODEL)
     return parser
 
 
-def _add_model_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("with a model").add_argument
-    add("--base_url", metavar="URL", help="of the API; default: http://localhost:8000/v1")
-    add("--api_key_env", metavar="NAME", help="the variable with the key; default: OPENAI_API_KEY")
-    add("--revision", metavar="TEXT", help="which weights are served, for the record")
-    add("--temperature", type=_number_or_none, metavar="T", help="default: 0; none leaves it out")
-    add("--max_tokens", type=count, metavar="N", help="of a reply; default: 2048")
-    add("--seed", type=_seed, metavar="N", help="of the sampling; default: 0")
-    add("--extra_body", type=_fields, metavar="JSON", help="further fields of each request")
-    add("--timeout", type=above_zero, metavar="S", help="seconds for a request; default: 300")
-    add(
-        "--patience",
-        type=not_negative,
-        metavar="S",
-        help="seconds to wait for a server that goes down; default: 900",
-    )
-    add("--retries", type=whole(0), metavar="N", help="of a request that fails; default: 5")
-    add("--max_concurrent", type=count, metavar="N", help="requests at once; default: 100")
-    add("--requests_per_minute", type=count, metavar="N", help="cap of this machine; default: none")
-    add("--tokens_per_minute", type=count, metavar="N", help="cap of this machine; default: none")
-    add(
-        "--price_in",
-        type=not_negative,
-        metavar="P",
-        help="of a million prompt tokens, for the cost; default: 0",
-    )
-    add(
-        "--price_out",
-        type=not_negative,
-        metavar="P",
-        help="of a million tokens of replies; default: 0",
-    )
-    add("--no_cache", action="store_true", default=None, help="do not keep texts in the cache")
+def _add_options(group: Any, options: Sequence[tuple[str, Callable[[str], Any], str, str]]) -> None:
+    for name, read, metavar, text in options:
+        group.add_argument(f"--{name}", type=read, metavar=metavar, help=text)
 
 
 def split_parser() -> Parser:
@@ -257,7 +231,7 @@ def split_parser() -> Parser:
     parser = verb_parser(
         "split_summary",
         "The datasets summary_prefix (full context to summary and reply) and summary_only (summary "
-        "to reply), and how many tokens the one saves over the other.",
+        "to reply).",
         folder="what `summarize` wrote",
     )
     add = parser.add_argument
@@ -273,12 +247,6 @@ def split_parser() -> Parser:
         action="store_true",
         help="keep quotes that are not word for word, and summaries that have no other",
     )
-    add(
-        "--tokenizer",
-        default="package://hf_rlhf_traces/tiny_base",
-        metavar="MODEL",
-        help="to count tokens with; none to leave that; default: %(default)s",
-    )
     add_overwrite(parser)
     return parser
 
@@ -287,7 +255,7 @@ def _number_or_none(text: str) -> float | str:
     return text if text == "none" else _temperature(text)
 
 
-def _fields(text: str) -> dict[str, Any]:
+def _json_object(text: str) -> dict[str, Any]:
     try:
         read = json.loads(text, parse_constant=_no_json)
     except ValueError as error:

@@ -15,13 +15,13 @@ from typing import Any
 
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.summaries.context import Passage, Seen, blocks, passages
+from hf_rlhf_traces.summaries.context_blocks import ContextBlock, Passage, blocks, passages
 from hf_rlhf_traces.summaries.summary import Quote, Summary
 from hf_rlhf_traces.summaries.words import sentences, words
 
 K1, B = 1.2, 0.75
 """How fast repeats saturate, and how much length counts: Lucene's defaults."""
-ASKED, THOUGHT, SEARCHED = 1.0, 1.0, 3.0
+QUESTION, THOUGHT, SEARCHED = 1.0, 1.0, 3.0
 """What a word counts that stands in the question, in the thoughts right before a result, and in
 the searches for it; one that stands in several counts for each."""
 SPACES = 2
@@ -56,7 +56,7 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class _Sentence:
     passage: int
-    place: int
+    position: int
     start: int
     end: int
     words: int
@@ -80,12 +80,12 @@ class _Result:
         parts = passages(text, form)
         cut: list[_Sentence] = []
         holding: dict[str, list[int]] = {}
-        for number, one in enumerate(parts):
-            for place, (start, end) in enumerate(sentences(one.text)):
-                inside = set(words(one.text[start:end]))
+        for number, part in enumerate(parts):
+            for position, (start, end) in enumerate(sentences(part.text)):
+                inside = set(words(part.text[start:end]))
                 for word in inside:
                     holding.setdefault(word, []).append(len(cut))
-                cut.append(_Sentence(number, place, start, end, len(inside)))
+                cut.append(_Sentence(number, position, start, end, len(inside)))
         return cls(parts, cut, holding)
 
     def text(self, sentence: _Sentence) -> str:
@@ -95,11 +95,11 @@ class _Result:
         """Score each sentence; `length` is how many different words one has on average."""
         worth = [0.0] * len(self.sentences)
         for word, weight in query.items():
-            for place in self.holding.get(word, ()):
-                worth[place] += weight
+            for number in self.holding.get(word, ()):
+                worth[number] += weight
         return [
-            one / (1 + K1 * (1 - B + B * sentence.words / length)) if one else 0.0
-            for one, sentence in zip(worth, self.sentences, strict=True)
+            value / (1 + K1 * (1 - B + B * sentence.words / length)) if value else 0.0
+            for value, sentence in zip(worth, self.sentences, strict=True)
         ]
 
 
@@ -121,18 +121,18 @@ class Extractive:
         if row["trace"] != self._trace:
             self._trace = row["trace"]
             self._results.clear()
-        seen = blocks(row["prompt"], self.form)
-        thoughts = [one.text for one in seen if one.kind == "think"]
+        context = blocks(row["prompt"], self.form)
+        thoughts = [block.text for block in context if block.kind == "think"]
         # Where the thoughts are not known, what was searched for tells most of what they were.
-        told = thoughts or [one.text for one in seen if one.kind == "search"]
-        quotes = tuple(self._quotes(row["question"], seen))
-        return Summary(row["question"], _condensed(told, self.limits.max_reasoning_chars), quotes)
+        texts = thoughts or [block.text for block in context if block.kind == "search"]
+        quotes = tuple(self._quotes(row["question"], context))
+        return Summary(row["question"], _condensed(texts, self.limits.max_reasoning_chars), quotes)
 
-    def _quotes(self, question: str, seen: Sequence[Seen]) -> Iterator[Quote]:
-        found = [(self._result(one), before) for one, before in _results(seen)]
-        chosen = _choose(question, found, self.limits)
-        for (result, _), places in zip(found, chosen, strict=True):
-            yield from _joined(result, places)
+    def _quotes(self, question: str, context: Sequence[ContextBlock]) -> Iterator[Quote]:
+        results = [(self._result(block), before) for block, before in _results(context)]
+        chosen = _choose(question, results, self.limits)
+        for (result, _), chosen_sentences in zip(results, chosen, strict=True):
+            yield from _joined(result, chosen_sentences)
 
     def _result(self, text: str) -> _Result:
         if text not in self._results:
@@ -140,76 +140,81 @@ class Extractive:
         return self._results[text]
 
 
-def _results(seen: Sequence[Seen]) -> Iterator[tuple[str, Sequence[Seen]]]:
+def _results(context: Sequence[ContextBlock]) -> Iterator[tuple[str, Sequence[ContextBlock]]]:
     """Yield each result and what was thought and searched for right before it."""
-    said: list[Seen] = []
+    before: list[ContextBlock] = []
     after_result = False
-    for one in seen:
-        if one.kind == "information":
-            yield one.text, tuple(said)
+    for block in context:
+        if block.kind == "information":
+            yield block.text, tuple(before)
         elif after_result:
-            said = [one]
+            before = [block]
         else:
-            said.append(one)
-        after_result = one.kind == "information"
+            before.append(block)
+        after_result = block.kind == "information"
 
 
-Place = tuple[int, _Sentence]
+RankedSentence = tuple[int, _Sentence]
 """The number of a result, and a sentence of it."""
 
 
 def _choose(
-    question: str, found: Sequence[tuple[_Result, Sequence[Seen]]], limits: Limits
+    question: str, pairs: Sequence[tuple[_Result, Sequence[ContextBlock]]], limits: Limits
 ) -> list[list[_Sentence]]:
     """Return the sentences of each result that are quoted: each once, as many as there is room."""
-    chosen: list[list[_Sentence]] = [[] for _ in found]
+    chosen: list[list[_Sentence]] = [[] for _ in pairs]
     left = limits.max_quote_chars
-    told: set[str] = set()
-    for number, one in _ranked(question, found, limits.keep):
-        text = found[number][0].text(one)
-        if one.size <= left and text not in told:
-            told.add(text)
-            left -= one.size
-            chosen[number].append(one)
+    quoted: set[str] = set()
+    for number, sentence in _ranked(question, pairs, limits.keep):
+        text = pairs[number][0].text(sentence)
+        if sentence.size <= left and text not in quoted:
+            quoted.add(text)
+            left -= sentence.size
+            chosen[number].append(sentence)
     return chosen
 
 
 def _ranked(
-    question: str, found: Sequence[tuple[_Result, Sequence[Seen]]], keep: float
-) -> list[Place]:
+    question: str, pairs: Sequence[tuple[_Result, Sequence[ContextBlock]]], keep: float
+) -> list[RankedSentence]:
     """Return the best sentence of each result, newest results first, and then what else is good
     enough, by its score beside that of the best.
     """
-    results = [result for result, _ in found]
+    results = [result for result, _ in pairs]
     total = sum(len(result.sentences) for result in results)
-    length = sum(one.words for result in results for one in result.sentences) / (total or 1)
-    asked = dict.fromkeys(words(question), ASKED)
-    best: list[Place] = []
-    others: list[tuple[float, Place]] = []
-    for number in reversed(range(len(found))):
-        result, said = found[number]
+    length = sum(sentence.words for result in results for sentence in result.sentences) / (
+        total or 1
+    )
+    weights = dict.fromkeys(words(question), QUESTION)
+    best: list[RankedSentence] = []
+    others: list[tuple[float, RankedSentence]] = []
+    for number in reversed(range(len(pairs))):
+        result, before = pairs[number]
         if not result.sentences:
             continue
-        scores = result.scores(_query(asked, said, results, total), length)
+        scores = result.scores(_query(weights, before, results, total), length)
         top = max(scores)
         first = scores.index(top)
         best.append((number, result.sentences[first]))
         others += [
-            (score / top, (number, result.sentences[place]))
-            for place, score in enumerate(scores)
-            if place != first and score >= keep * top > 0
+            (score / top, (number, result.sentences[position]))
+            for position, score in enumerate(scores)
+            if position != first and score >= keep * top > 0
         ]
-    others.sort(key=lambda one: -one[0])
-    return [*best, *(place for _, place in others)]
+    others.sort(key=lambda sentence: -sentence[0])
+    return [*best, *(position for _, position in others)]
 
 
 def _query(
-    asked: Mapping[str, float], said: Sequence[Seen], results: Sequence[_Result], total: int
+    weights: Mapping[str, float],
+    before: Sequence[ContextBlock],
+    results: Sequence[_Result],
+    total: int,
 ) -> dict[str, float]:
     """Return the weight of each word of a query: how much it was asked for, and how rare it is."""
-    weight = dict(asked)
+    weight = dict(weights)
     for kind, worth in (("think", THOUGHT), ("search", SEARCHED)):
-        together = " ".join(one.text for one in said if one.kind == kind)
+        together = " ".join(block.text for block in before if block.kind == kind)
         for word in dict.fromkeys(words(together)):
             weight[word] = weight.get(word, 0.0) + worth
     return {word: worth * _rarity(word, results, total) for word, worth in weight.items()}
@@ -222,33 +227,33 @@ def _rarity(word: str, results: Sequence[_Result], total: int) -> float:
 
 def _joined(result: _Result, chosen: Sequence[_Sentence]) -> Iterator[Quote]:
     """Yield the quotes of a result in its order, neighbours as one."""
-    ordered = sorted(chosen, key=lambda one: (one.passage, one.place))
+    ordered = sorted(chosen, key=lambda sentence: (sentence.passage, sentence.position))
     start = 0
-    for last, one in enumerate(ordered):
-        if last + 1 < len(ordered) and _follows(one, ordered[last + 1]):
+    for last, sentence in enumerate(ordered):
+        if last + 1 < len(ordered) and _follows(sentence, ordered[last + 1]):
             continue
-        source = result.passages[one.passage]
-        yield Quote(source.text[ordered[start].start : one.end], source.title)
+        source = result.passages[sentence.passage]
+        yield Quote(source.text[ordered[start].start : sentence.end], source.title)
         start = last + 1
 
 
-def _follows(one: _Sentence, after: _Sentence) -> bool:
+def _follows(sentence: _Sentence, after: _Sentence) -> bool:
     """Say whether a sentence is the next one, with no more between them than a space or two."""
-    beside = after.passage == one.passage and after.place == one.place + 1
-    return beside and after.start - one.end <= SPACES
+    beside = after.passage == sentence.passage and after.position == sentence.position + 1
+    return beside and after.start - sentence.end <= SPACES
 
 
 def _condensed(thoughts: Sequence[str], limit: int) -> str:
     whole = "\n".join(thought.strip() for thought in thoughts)
     if len(whole) <= limit:
         return whole
-    kept: list[str] = []
+    parts: list[str] = []
     for thought in reversed(thoughts):
         ends = list(sentences(thought))[-1:]
         for start, end in ends:
             last = thought[start:end][:limit]
             limit -= len(last) + 1
-            kept.append(last)
+            parts.append(last)
         if limit <= 0:
             break
-    return "\n".join(reversed(kept))
+    return "\n".join(reversed(parts))

@@ -4,22 +4,25 @@ Every sample of `steps` is a row of both, or is counted under the reason why not
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import ConfigError, DataError, Problem
+from hf_rlhf.storage import whole_folder
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.rows import Chat, Origin, Split, Summarised
+from hf_rlhf_traces.shards import ShardWriter, name_shards
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import summarize
-from hf_rlhf_traces.summaries.kept import FOLDER, content_of, failures_of, summaries_of
 from hf_rlhf_traces.summaries.summary import Quote, Summary, render
-from hf_rlhf_traces.writing import dataset_written
+from hf_rlhf_traces.summaries.summary_log import FOLDER, failures_of, summaries_of
 
 STEP = "split_summary"
 PREFIX, ONLY = "summary_prefix", "summary_only"
+SHARD_ROWS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +51,17 @@ def split_summary(
     not as they were left, and where no row is left.
     """
     made_by = store.settings(summarize.STEP)
-    left = store.report(summarize.STEP).get("content")
-    # The last says that a folder of a version that kept them was made otherwise.
-    settings = {
-        **asdict(chosen),
-        "all_quotes_invented": "kept" if not chosen.drop_unverbatim else "left out",
-    }
+    store.report(summarize.STEP)
+    settings = asdict(chosen)
     folders = {name: store.folder / "datasets" / name for name in (PREFIX, ONLY)}
     there = all(folder.exists() for folder in folders.values())
     if store.check(STEP, settings, overwrite=overwrite) == "done" and there:
         return {**store.report(STEP), "done_before": True}
-    if content_of(store.folder / FOLDER) != left:
-        raise _other_summaries(store)
     after = ("read", "format", "steps", summarize.STEP)
     with (
-        store.making(STEP, settings, after=after, replacing=True) as report,
-        ExitStack() as writing,
+        store.recording(STEP, settings, after=after, replaces=True) as recording,
+        _both_datasets(folders) as write,
     ):
-        prefix, only = (
-            writing.enter_context(dataset_written(folder, name)) for name, folder in folders.items()
-        )
         counts: Counter[str] = Counter()
         failed: Counter[str] = Counter()
         failures = failures_of(store.folder / FOLDER)
@@ -82,10 +76,13 @@ def split_summary(
             elif chosen.drop_unverbatim and share == 0:
                 counts["all_quotes_invented"] += 1
             else:
-                kept = _summary(summary, chosen, counts)
+                summary_kept = _summary(summary, chosen, counts)
                 counts[side] += 1
-                prefix[side].add(prefix_row(row, kept, share, form))
-                only[side].add(only_row(row, kept, share, form))
+                write(
+                    side,
+                    prefix_row(row, summary_kept, share, form),
+                    only_row(row, summary_kept, share, form),
+                )
         if not counts["train"] + counts["validation"]:
             raise DataError(
                 f"{store.folder}: no row is left of {counts['steps']} samples: "
@@ -94,8 +91,43 @@ def split_summary(
                 f"(--keep_unverbatim keeps them), {failed.total()} failed, "
                 f"{counts['missing']} not summarised."
             )
-        report.update(_report(counts, failed, made_by))
-    return report
+        recording.result.update(_report(counts, failed, made_by))
+    return store.report(STEP)
+
+
+@contextmanager
+def _both_datasets(
+    folders: Mapping[str, Path],
+) -> Iterator[Callable[[Split, Summarised, Summarised], None]]:
+    """Give what writes a row of each dataset; both replace the old ones in the end."""
+    with ExitStack() as closing:
+        temporary = {
+            name: closing.enter_context(whole_folder(folder, overwrite=True))
+            for name, folder in folders.items()
+        }
+        writers: dict[str, ShardWriter] = {}
+        count = 0
+
+        def write(side: Split, prefix: Summarised, only: Summarised) -> None:
+            nonlocal count
+            if count % SHARD_ROWS == 0:
+                close()
+                number = count // SHARD_ROWS
+                writers.update(
+                    {name: ShardWriter(temporary[name], name, number) for name in temporary}
+                )
+            count += 1
+            writers[PREFIX].add(side, [prefix])
+            writers[ONLY].add(side, [only])
+
+        def close() -> None:
+            for writer in writers.values():
+                writer.close()
+
+        yield write
+        close()
+        for folder in temporary.values():
+            name_shards(folder)
 
 
 def _report(
@@ -126,31 +158,26 @@ def _matched(store: Store) -> Iterator[tuple[Split, dict[str, Any], Mapping[str,
         else:
             yield side, row, None
     if waiting is not None:
-        raise _other_summaries(store)
-
-
-def _other_summaries(store: Store) -> DataError:
-    return DataError(
-        f"{store.folder / FOLDER} does not hold what `summarize` left: it was stopped, or lines "
-        "were changed. Repeat the command that made them, which puts them right: hf-rlhf traces "
-        f"summarize {store.folder}"
-    )
+        raise DataError(
+            f"{store.folder / FOLDER}: the summary of {waiting['id']!r} is of no sample. Make the "
+            f"summaries again: hf-rlhf traces summarize {store.folder} --overwrite"
+        )
 
 
 def _share(summary: Mapping[str, Any]) -> float:
-    found = [quote["verbatim"] for quote in summary["quotes"]]
-    return sum(found) / len(found) if found else 1.0
+    verbatim = [quote["verbatim"] for quote in summary["quotes"]]
+    return sum(verbatim) / len(verbatim) if verbatim else 1.0
 
 
 def _summary(line: Mapping[str, Any], chosen: Filter, counts: Counter[str]) -> Summary:
     quotes = line["quotes"]
-    kept = [one for one in quotes if one["verbatim"] or not chosen.drop_unverbatim]
+    remaining = [quote for quote in quotes if quote["verbatim"] or not chosen.drop_unverbatim]
     counts["quotes"] += len(quotes)
-    counts["verbatim"] += sum(one["verbatim"] for one in quotes)
-    counts["dropped_quotes"] += len(quotes) - len(kept)
-    counts["without_quotes"] += not kept
-    found = tuple(Quote(one["text"], one["title"]) for one in kept)
-    return Summary(line["question"], line["reasoning"], found)
+    counts["verbatim"] += sum(quote["verbatim"] for quote in quotes)
+    counts["dropped_quotes"] += len(quotes) - len(remaining)
+    counts["without_quotes"] += not remaining
+    texts = tuple(Quote(quote["text"], quote["title"]) for quote in remaining)
+    return Summary(line["question"], line["reasoning"], texts)
 
 
 def prefix_row(row: Mapping[str, Any], summary: Summary, share: float, form: Format) -> Summarised:

@@ -7,29 +7,32 @@ stopped. A failure is kept apart with its reason, and tried again by the next ca
 import asyncio
 import hashlib
 import json
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from time import monotonic
 from typing import Any, Protocol
 
-import orjson
-
-from hf_rlhf.errors import DataError, JudgeError
+from hf_rlhf.errors import JudgeError
 from hf_rlhf.rewards import Messages, NoText, OpenAIText, Text
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.rows import Split
+from hf_rlhf_traces.shards import SPLITS, dataset_rows
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import writer_prompt
 from hf_rlhf_traces.summaries.extractive import Extractive
-from hf_rlhf_traces.summaries.kept import FOLDER, Kept, content_of, summaries_of, written_in
-from hf_rlhf_traces.summaries.progress import shown
 from hf_rlhf_traces.summaries.summary import Malformed, Summary, are_verbatim
-from hf_rlhf_traces.writing import SPLITS, written_lines
+from hf_rlhf_traces.summaries.summary_log import FOLDER, SummaryLog, disk_errors, summaries_of
+from hf_rlhf_traces.terminal import bars
 
 STEP = "summarize"
 Row = Mapping[str, Any]
 FAILURE_WINDOW = 100
+EVERY_S = 30.0
+"""Between lines of progress where there is no terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,10 @@ class Again:
         """Say whether what failed so is tried again."""
         return self.retry_failed and failure["tries"] < self.max_tries
 
-    def expected(self, samples: int, kept: Kept) -> int:
+    def expected(self, samples: int, summary_log: SummaryLog) -> int:
         """Return how many samples this call is to make, of all that there are."""
-        left = sum(not self.tries(failure) for failure in kept.failures.values())
-        return min(samples - len(kept.places) - left, self.limit or samples)
+        left = sum(not self.tries(failure) for failure in summary_log.failures.values())
+        return min(samples - len(summary_log.offsets) - left, self.limit or samples)
 
 
 class How(Protocol):
@@ -74,7 +77,7 @@ class How(Protocol):
 class Log:
     """Keeps what is made, and stops what fails too often."""
 
-    kept: Kept
+    summary_log: SummaryLog
     tell: Callable[[int, int], None]
     max_failure_rate: float
     made: int = 0
@@ -84,18 +87,18 @@ class Log:
     def add(self, row: Row, summary: Summary, verbatim: Sequence[bool], asked: int = 0) -> None:
         """Keep a summary; `asked` is how often a model was asked for it."""
         quotes = [
-            {"title": quote.title, "text": quote.text, "verbatim": found}
-            for quote, found in zip(summary.quotes, verbatim, strict=True)
+            {"title": quote.title, "text": quote.text, "verbatim": is_verbatim}
+            for quote, is_verbatim in zip(summary.quotes, verbatim, strict=True)
         ]
-        said = {"question": summary.question, "reasoning": summary.reasoning, "quotes": quotes}
-        self.kept.add({"id": row["id"], "made": row["made"], **said, "asked": asked})
+        content = {"question": summary.question, "reasoning": summary.reasoning, "quotes": quotes}
+        self.summary_log.add({"id": row["id"], "made": row["made"], **content, "asked": asked})
         self.made += 1
         self._count(failed=False, cause="")
 
     def fail(self, row: Row, reason: str, detail: str) -> None:
         """Keep a failure. Raises JudgeError when there are too many of them."""
         failure = {"id": row["id"], "made": row["made"], "reason": reason, "detail": detail}
-        self.kept.fail(failure)
+        self.summary_log.fail(failure)
         self.failed += 1
         self._count(failed=True, cause=detail)
 
@@ -134,7 +137,7 @@ class Extracted:
 
 
 @dataclass
-class _Asked:
+class _Request:
     row: Row
     messages: Messages
     times: int = 1
@@ -146,13 +149,13 @@ class Written:
 
     writer: OpenAIText
     form: Format
-    _under_way: dict[int, _Asked] = field(default_factory=dict)
+    _under_way: dict[int, _Request] = field(default_factory=dict)
 
     def settings(self) -> Mapping[str, Any]:
         """Return what a summary depends on. Not where the model is served, which may change."""
-        named = {k: v for k, v in self.writer.describe().items() if k != "base_url"}
-        told = writer_prompt.prompt_sha256(self.form)
-        return {"by": "model", **named, "prompt_sha256": told}
+        described = {k: v for k, v in self.writer.describe().items() if k != "base_url"}
+        prompt_digest = writer_prompt.prompt_sha256(self.form)
+        return {"by": "model", **described, "prompt_sha256": prompt_digest}
 
     def usage(self) -> Mapping[str, float]:
         """Return requests, tokens and cost of this call."""
@@ -164,8 +167,8 @@ class Written:
         Raises JudgeError for what will not heal, a server that stays away, and too many failures.
         """
 
-        def on_reply(index: int, said: Text | NoText) -> Messages | None:
-            further = self._take(self._under_way[index], said, log)
+        def on_reply(index: int, reply: Text | NoText) -> Messages | None:
+            further = self._take(self._under_way[index], reply, log)
             if not further:
                 del self._under_way[index]
             return further
@@ -178,24 +181,26 @@ class Written:
     def _requests(self, rows: Iterable[Row]) -> Iterator[Messages]:
         for index, row in enumerate(rows):
             messages = writer_prompt.messages(row, self.form)
-            self._under_way[index] = _Asked(row, messages)
+            self._under_way[index] = _Request(row, messages)
             yield messages
 
-    def _take(self, asked: _Asked, said: Text | NoText, log: Log) -> Messages | None:
+    def _take(self, request: _Request, reply: Text | NoText, log: Log) -> Messages | None:
         """Keep what a reply says. One that cannot be used is sent back once."""
-        if isinstance(said, NoText):
-            log.fail(asked.row, said.cause, said.reason)
+        if isinstance(reply, NoText):
+            log.fail(request.row, reply.cause, reply.reason)
             return None
         try:
-            summary, verbatim = writer_prompt.read_reply(said.content, asked.row, self.form)
+            summary, verbatim = writer_prompt.read_reply(reply.content, request.row, self.form)
         except Malformed as malformed:
-            if asked.times == 1:
-                asked.times = 2
-                return writer_prompt.again(asked.messages, said.content, str(malformed), self.form)
+            if request.times == 1:
+                request.times = 2
+                return writer_prompt.again(
+                    request.messages, reply.content, str(malformed), self.form
+                )
             foreign = isinstance(malformed, writer_prompt.Foreign)
-            log.fail(asked.row, "foreign" if foreign else "malformed", str(malformed))
+            log.fail(request.row, "foreign" if foreign else "malformed", str(malformed))
             return ()
-        log.add(asked.row, summary, verbatim, asked.times)
+        log.add(request.row, summary, verbatim, request.times)
         return None
 
 
@@ -214,86 +219,89 @@ def summarize(
     if state == "done" and not _due(store, again):
         return {**store.report(STEP), "done_before": True}
     with (
-        written_in(store.folder / FOLDER),
-        store.making(STEP, settings, after=("read", "format", "steps"), replacing=True) as report,
+        disk_errors(store.folder / FOLDER),
+        store.recording(
+            STEP, settings, after=("read", "format", "steps"), replaces=True
+        ) as recording,
     ):
         by = _digest(settings, form)
-        kept = Kept(store.folder / FOLDER, by)
+        summary_log = SummaryLog(store.folder / FOLDER, by)
         try:
             order: list[str] = []
-            rows = _missing(store, by, kept, again, order)
-            with shown(again.expected(samples, kept), how.usage) as tell:
-                log = Log(kept, tell, again.max_failure_rate)
+            rows = _missing(store, by, summary_log, again, order)
+            with _progress(again.expected(samples, summary_log), how.usage) as tell:
+                log = Log(summary_log, tell, again.max_failure_rate)
                 how.make(islice(rows, again.limit), log)
             for _ in rows:  # the rest has its place in the order
                 pass
         finally:
-            kept.close()
-        kept.settle(order)
-        report.update(_report(store, samples, kept))
-        report["content"] = content_of(store.folder / FOLDER)
-        report["order"] = _order_of(store)
-        report["this_call"] = {"made": log.made, "failed": log.failed, **how.usage()}
+            summary_log.close()
+        summary_log.sort(order)
+        report = recording.result
+        report.update(_report(store, samples, summary_log))
+        recording.outputs = [summary_log.path, summary_log.failed_path]
+        recording.notes["this_call"] = {"made": log.made, "failed": log.failed, **how.usage()}
         if not report["summarised"]:
             raise JudgeError(
                 f"None of {samples} samples was summarised. Failed: {report['failed']}. Why: "
-                f"{kept.failed_path}. The same command tries again."
+                f"{summary_log.failed_path}. The same command tries again."
             )
     return store.report(STEP)
+
+
+@contextmanager
+def _progress(
+    total: int, usage: Callable[[], Mapping[str, float]]
+) -> Iterator[Callable[[int, int], None]]:
+    """Give a function that takes how many samples are made and failed, and shows it.
+
+    In a terminal a bar, else a line every `EVERY_S` seconds.
+    """
+    began = last = monotonic()
+    with bars() as progress:
+        task = progress.add_task("summarize", total=total or None)
+
+        def tell(made: int, failed: int) -> None:
+            nonlocal last
+            progress.update(task, completed=made + failed)
+            if progress.disable and (now := monotonic()) - last >= EVERY_S:
+                last, rate = now, (made + failed) / (now - began)
+                cost = f", cost {usage()['cost']:,.2f}" if usage().get("cost") else ""
+                text = f"{made + failed:,} of {total:,}, {failed:,} failed, {rate:,.1f}/s{cost}"
+                print(f"summarize: {text}", file=sys.stderr, flush=True)
+
+        yield tell
 
 
 def steps_rows(store: Store) -> Iterator[tuple[Split, dict[str, Any]]]:
     """Yield each sample of `steps` with its split, training first."""
     for side in SPLITS:
-        path = store.folder / "datasets" / "steps" / f"{side}.jsonl"
-        for number, line in enumerate(written_lines(path), start=1):
-            try:
-                yield side, orjson.loads(line)
-            except ValueError as error:
-                raise DataError(
-                    f"{path}:{number}: is no JSON ({error}). Make it anew: hf-rlhf traces "
-                    f"steps {store.folder} --overwrite"
-                ) from error
+        for row in dataset_rows(store.folder / "datasets" / "steps", side):
+            yield side, row
 
 
-def _missing(store: Store, by: str, kept: Kept, again: Again, order: list[str]) -> Iterator[Row]:
+def _missing(
+    store: Store, by: str, summary_log: SummaryLog, again: Again, order: list[str]
+) -> Iterator[Row]:
     """Yield the samples that are to be made, and note every sample's hash in `order`."""
     for _, row in steps_rows(store):
-        made = _made(row, by)
+        made = _identity(row, by)
         order.append(made)
-        if made in kept.places:
+        if made in summary_log.offsets:
             continue
-        failure = kept.failures.get(made)
+        failure = summary_log.failures.get(made)
         if failure and not again.tries(failure):
             continue
         yield {**row, "made": made}
 
 
 def _due(store: Store, again: Again) -> bool:
-    """Say whether a finished step still has samples that may be tried, or its files are others.
-
-    Or the samples are in another order, as of files that were read in another way.
-    """
+    """Return whether a finished step still has samples that may be tried."""
     report = store.report(STEP)
-    now = {"content": content_of(store.folder / FOLDER), "order": _order_of(store)}
-    if any(report.get(name) != one for name, one in now.items()):
-        return True
     tries = [int(count) for count in report["tries"]]
     return bool(report["missing"]) or (
         again.retry_failed and any(count < again.max_tries for count in tries)
     )
-
-
-def _order_of(store: Store) -> str:
-    """Return 32 hex digits of the ids of the samples in their order."""
-    import pyarrow.parquet as pq
-
-    hashed = hashlib.blake2b(digest_size=16)
-    for side in SPLITS:
-        with pq.ParquetFile(store.folder / "datasets" / "steps" / f"{side}.parquet") as file:
-            for batch in file.iter_batches(columns=["id"]):
-                hashed.update("\0".join([*batch.column(0).to_pylist(), ""]).encode())
-    return hashed.hexdigest()
 
 
 def _digest(settings: Mapping[str, Any], form: Format) -> str:
@@ -301,7 +309,7 @@ def _digest(settings: Mapping[str, Any], form: Format) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _made(row: Row, by: str) -> str:
+def _identity(row: Row, by: str) -> str:
     hashed = hashlib.blake2b(digest_size=16)
     for name in ("id", "question", "prompt"):
         raw = row[name].encode("utf-8", "surrogatepass")
@@ -309,16 +317,16 @@ def _made(row: Row, by: str) -> str:
     return f"{by}-{hashed.hexdigest()}"
 
 
-def _report(store: Store, samples: int, kept: Kept) -> dict[str, Any]:
+def _report(store: Store, samples: int, summary_log: SummaryLog) -> dict[str, Any]:
     counts: Counter[str] = Counter()
-    for one in summaries_of(store.folder / FOLDER):
+    for summary in summaries_of(store.folder / FOLDER):
         counts["summarised"] += 1
-        counts["quotes"] += len(one["quotes"])
-        counts["verbatim"] += sum(quote["verbatim"] for quote in one["quotes"])
-        counts["without_quotes"] += not one["quotes"]
-        counts["asked_twice"] += one["asked"] > 1
-    settled = [kept.failures[made] for made in kept.failures]
-    failed = Counter(one["reason"] for one in settled)
+        counts["quotes"] += len(summary["quotes"])
+        counts["verbatim"] += sum(quote["verbatim"] for quote in summary["quotes"])
+        counts["without_quotes"] += not summary["quotes"]
+        counts["asked_twice"] += summary["asked"] > 1
+    failures = [summary_log.failures[made] for made in summary_log.failures]
+    failed = Counter(failure["reason"] for failure in failures)
     return {
         "samples": samples,
         "summarised": counts["summarised"],
@@ -328,5 +336,5 @@ def _report(store: Store, samples: int, kept: Kept) -> dict[str, Any]:
         "verbatim": counts["verbatim"],
         "without_quotes": counts["without_quotes"],
         "asked_twice": counts["asked_twice"],
-        "tries": dict(Counter(str(one["tries"]) for one in settled)),
+        "tries": dict(Counter(str(failure["tries"]) for failure in failures)),
     }

@@ -44,7 +44,7 @@ class Summary:
 
 def render(summary: Summary, form: Format) -> str:
     """Return a summary in tags. Space around its contents is lost when it is parsed."""
-    quotes = "".join(f"{_quote(one, form)}\n" for one in summary.quotes)
+    quotes = "".join(f"{_quote(quote, form)}\n" for quote in summary.quotes)
     parts = (
         (form.question, form.escape(summary.question)),
         (form.reasoning, form.escape(summary.reasoning)),
@@ -85,8 +85,8 @@ def split(text: str, form: Format) -> tuple[Summary, str]:
     question, reasoning, evidence = contents
     if not question.strip():
         raise Malformed(f"<{form.question}> is empty{where}.")
-    said = form.unescape(question).strip(), form.unescape(reasoning).strip()
-    return Summary(*said, tuple(_quotes(evidence, form))), after
+    texts = form.unescape(question).strip(), form.unescape(reasoning).strip()
+    return Summary(*texts, tuple(_quotes(evidence, form))), after
 
 
 def _tagged(text: str, tag: str, where: str) -> tuple[str, str, str]:
@@ -109,17 +109,17 @@ def _quotes(evidence: str, form: Format) -> list[Quote]:
     *quoted, rest = evidence.split(f"</{form.quote}>")
     where = f"outside of <{form.quote}> in <{form.evidence}>"
     _nothing(rest, where)
-    found = []
-    for one in quoted:
-        before, opened, inside = one.partition(f"<{form.quote}")
+    quotes = []
+    for part in quoted:
+        before, opened, inside = part.partition(f"<{form.quote}")
         attributes, closed, text = inside.partition(">")
         title = _TITLE.fullmatch(attributes)
         _nothing(before, where)
         if not (opened and closed) or (attributes.strip() and title is None):
             raise Malformed(f'a quote does not open with <{form.quote} title="…">.')
-        named = html.unescape(title[1]) if title else ""
-        found.append(Quote(form.unescape(text).strip(), named))
-    return found
+        title_text = html.unescape(title[1]) if title else ""
+        quotes.append(Quote(form.unescape(text).strip(), title_text))
+    return quotes
 
 
 def are_verbatim(quotes: Sequence[Quote], context: str, form: Format) -> list[bool]:
@@ -130,16 +130,16 @@ def are_verbatim(quotes: Sequence[Quote], context: str, form: Format) -> list[bo
     tags restored; letters, case, punctuation and Unicode composition must be the same, nothing may
     be left out, and a quote without text stands nowhere.
     """
-    found = form.read(context)
-    results = [_spaced(inside) for tag, inside in found if tag == form.information]
+    blocks = form.read(context)
+    results = [_spaced(inside) for tag, inside in blocks if tag == form.information]
     texts = [_spaced(quote.text) for quote in quotes]
     return [bool(text) and any(text in result for result in results) for text in texts]
 
 
 def verbatim(quotes: Sequence[Quote], context: str, form: Format) -> float:
     """Return the share of the quotes that `are_verbatim`; 1.0 if there are none."""
-    found = are_verbatim(quotes, context, form)
-    return sum(found) / len(found) if found else 1.0
+    flags = are_verbatim(quotes, context, form)
+    return sum(flags) / len(flags) if flags else 1.0
 
 
 def _spaced(text: str) -> str:

@@ -28,12 +28,12 @@ def sentences(text: str) -> Iterator[tuple[int, int]]:
     They end at a full stop before a space, at the marks of other scripts, or before an empty line.
     """
     start = 0
-    for found in _END.finditer(text):
-        lines = found["lines"]
-        if lines and lines.count("\n") == 1 and found.start() - start < LINES:
+    for match in _END.finditer(text):
+        lines = match["lines"]
+        if lines and lines.count("\n") == 1 and match.start() - start < LINES:
             continue
-        yield from _pieces(text, start, found.end())
-        start = found.end()
+        yield from _pieces(text, start, match.end())
+        start = match.end()
     yield from _pieces(text, start, len(text))
 
 
@@ -58,10 +58,10 @@ def words(text: str) -> list[str]:
     has no spaces.
     """
     folded = text if text.isascii() else unicodedata.normalize("NFKC", text)
-    found = _WORD.findall(folded.casefold())
+    matches = _WORD.findall(folded.casefold())
     if text.isascii():
-        return found
-    return [part for word in found for part in _parted(word)]
+        return matches
+    return [part for word in matches for part in _parted(word)]
 
 
 def _parted(word: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hf_rlhf.rewards import escaped
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.summaries.context import blocks, passages
+from hf_rlhf_traces.summaries.context_blocks import blocks, passages
 from hf_rlhf_traces.summaries.language import is_foreign
 from hf_rlhf_traces.summaries.summary import Malformed, Quote, Summary, are_verbatim, parse
 
@@ -66,23 +66,27 @@ def _material(row: Mapping[str, Any], form: Format) -> str:
     """Write a context without our tags, which a model might take for its own."""
     parts = [f"Question: {row['question']}"]
     names = {"think": "Thought", "search": "Searched for", "answer": "Answered"}
-    for one in blocks(row["prompt"], form):
-        if one.kind != "information":
-            parts.append(f"{names.get(one.kind, one.kind)}: {one.text}")
+    for block in blocks(row["prompt"], form):
+        if block.kind != "information":
+            parts.append(f"{names.get(block.kind, block.kind)}: {block.text}")
             continue
-        found = passages(one.text, form)
-        parts += [f"Found, title: {doc.title}\n{doc.text.rstrip()}" for doc in found]
-        parts += [] if found else ["Found: nothing"]
+        documents = passages(block.text, form)
+        parts += [f"Found, title: {doc.title}\n{doc.text.rstrip()}" for doc in documents]
+        parts += [] if documents else ["Found: nothing"]
     return "\n\n".join(parts)
 
 
 def again(
-    asked: Sequence[Mapping[str, str]], reply: str, cause: str, form: Format
+    conversation: Sequence[Mapping[str, str]], reply: str, cause: str, form: Format
 ) -> list[Mapping[str, str]]:
     """Return the conversation that asks once more, saying what was wrong with the reply."""
-    said = {"role": "assistant", "content": escaped(reply[:_REPLY_SHOWN])}
+    turn = {"role": "assistant", "content": escaped(reply[:_REPLY_SHOWN])}
     repair = REPAIR.replace("{cause}", escaped(cause))
-    return [*asked, said, {"role": "user", "content": repair.replace("{summary}", form.summary)}]
+    return [
+        *conversation,
+        turn,
+        {"role": "user", "content": repair.replace("{summary}", form.summary)},
+    ]
 
 
 def read_reply(reply: str, row: Mapping[str, Any], form: Format) -> tuple[Summary, list[bool]]:
@@ -97,19 +101,19 @@ def read_reply(reply: str, row: Mapping[str, Any], form: Format) -> tuple[Summar
     if is_foreign(written.reasoning, _words_of(row, form)):
         raise Foreign(f"<{form.reasoning}> is not in the language of the material.")
     quotes = [quote for quote in written.quotes if quote.text]
-    found = are_verbatim(quotes, prompt, form)
-    for place, quote in enumerate(quotes):
-        if not found[place] and "&" in quote.text:
+    is_verbatim = are_verbatim(quotes, prompt, form)
+    for number, quote in enumerate(quotes):
+        if not is_verbatim[number] and "&" in quote.text:
             # The model saw what `escaped` had made of it.
             restored = Quote(html.unescape(quote.text), quote.title)
             if are_verbatim([restored], prompt, form)[0]:
-                quotes[place], found[place] = restored, True
-    return Summary(row["question"], written.reasoning, tuple(quotes)), found
+                quotes[number], is_verbatim[number] = restored, True
+    return Summary(row["question"], written.reasoning, tuple(quotes)), is_verbatim
 
 
 def _words_of(row: Mapping[str, Any], form: Format) -> str:
     """Return a context without its tags, whose letters are no sign of its language."""
-    return "\n".join([row["question"], *(one.text for one in blocks(row["prompt"], form))])
+    return "\n".join([row["question"], *(block.text for block in blocks(row["prompt"], form))])
 
 
 def _without_thinking(reply: str) -> str:

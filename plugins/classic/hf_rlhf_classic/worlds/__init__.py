@@ -1,1 +1,0 @@
-"""Two worlds small enough for a policy of a few hundred thousand parameters, with known truth."""

@@ -1,1 +1,0 @@
-"""A world of refiner problems small enough for a policy of a million parameters."""

@@ -1,0 +1,153 @@
+"""Steps are brought into one order, alike for every form of row.
+
+A trainer wants each trace to begin with a question, each result to follow a search, and at most one
+answer, at the end. What can be put right without inventing anything is, and is counted;
+what cannot is rejected.
+"""
+
+from collections.abc import Mapping
+
+from hf_rlhf.data import near
+from hf_rlhf_traces.readers.rough import BadRow, Noted, Rough
+from hf_rlhf_traces.readers.search import KNOWN, NO_TYPE
+from hf_rlhf_traces.trace import (
+    Answer,
+    Document,
+    Reasoning,
+    Search,
+    SearchResult,
+    Step,
+    Unknown,
+)
+
+
+def normalize_steps(rough: Rough, noted: Noted, *, max_document_chars: int) -> tuple[Step, ...]:
+    """Return the steps to keep. Raises BadRow for a row that is no trace."""
+    if _is_regular(rough.steps, max_document_chars):
+        return tuple(rough.steps)
+    steps = _without_empty(rough.steps, noted)
+    if all(isinstance(step, Unknown) for step in steps):
+        raise BadRow("no_trace", _nothing_known(rough.steps))
+    _check_results(steps, noted)
+    steps = _keep_last_answer(steps, noted)
+    return tuple(_cut(step, max_document_chars, noted) for step in steps)
+
+
+def _is_regular(steps: list[Step], most: int) -> bool:
+    """Whether nothing is to be changed or noted, as in most traces; one look at each step.
+
+    Each search has a result before the next one, nothing is empty or too long, and there is one
+    answer, at the end.
+    """
+    if not steps or not (isinstance(ended := steps[-1], Answer) and ended.content.strip()):
+        return False
+    results, waiting = 0, False
+    for step in steps[:-1]:
+        if isinstance(step, Reasoning) and step.content.strip():
+            continue
+        if isinstance(step, Search) and not waiting and step.query.strip():
+            waiting = True
+        elif isinstance(step, SearchResult) and waiting and _is_short(step, most):
+            results, waiting = results + 1, False
+        else:
+            return False
+    return results > 0 and not waiting
+
+
+def _is_short(result: SearchResult, most: int) -> bool:
+    return not any([len(doc.content) > most or len(doc.title) > most for doc in result.documents])
+
+
+def _nothing_known(steps: list[Step]) -> str:
+    """Return what a trace has instead of steps that are known."""
+    hint = f"{len(steps)} steps, none with a text of a known type"
+    nameless = next((s.value for s in steps if isinstance(s, Unknown) and s.kind == NO_TYPE), None)
+    if isinstance(nameless, Mapping):
+        listed = ", ".join(map(str, list(nameless)[:12])) or "nothing"
+        return (
+            f"{hint}: there is no `type`, which distinguishes {', '.join(KNOWN)}. A step has: "
+            f"{listed}"
+        )
+    unknown = _unknown(steps)
+    return f"{hint}, but: {unknown}" if unknown else hint
+
+
+def _unknown(steps: list[Step]) -> str:
+    """Return the first unknown types, with the known ones that they are near to."""
+    kinds = dict.fromkeys(step.kind for step in steps if isinstance(step, Unknown))
+    return ", ".join(f"{kind!r}{near(kind, KNOWN)}" for kind in list(kinds)[:3])
+
+
+def _without_empty(steps: list[Step], noted: Noted) -> list[Step]:
+    remaining: list[Step] = []
+    for step in steps:
+        if isinstance(step, (Reasoning, Answer)) and not step.content.strip():
+            noted["reasoning_empty" if isinstance(step, Reasoning) else "answers_empty"] += 1
+        else:
+            remaining.append(step)
+    return remaining
+
+
+def _check_results(steps: list[Step], noted: Noted) -> None:
+    """Results may be several for a search, or come late, but each needs one to answer."""
+    waiting = 0
+    before: Step | None = None
+    for at, step in enumerate(steps):
+        if isinstance(step, Search):
+            waiting += 1
+            noted["searches_empty"] += not step.query.strip()
+        elif isinstance(step, SearchResult):
+            if not waiting and not isinstance(before, SearchResult):
+                unknown = _unknown(steps[:at])
+                hint = f"; before it are steps of unknown type: {unknown}" if unknown else ""
+                raise BadRow("result_before_search", f"step {at + 1} answers no search{hint}")
+            waiting = max(waiting - 1, 0)
+        before = step
+    noted["searches_without_result"] += waiting
+    noted["without_results"] += not any(isinstance(step, SearchResult) for step in steps)
+
+
+def _keep_last_answer(steps: list[Step], noted: Noted) -> list[Step]:
+    """Leave one answer, at the end; one that the agent went on from is a thought."""
+    places = [at for at, step in enumerate(steps) if isinstance(step, Answer)]
+    if not places:
+        noted["without_answer"] += 1
+        return steps
+    acted = max(
+        (at for at, s in enumerate(steps) if isinstance(s, (Search, SearchResult))), default=-1
+    )
+    final = [at for at in places if at > acted]
+    answers = {step.content.strip() for at in final if isinstance(step := steps[at], Answer)}
+    if len(answers) > 1:
+        listed = " and ".join(f"{text[:60]!r}" for text in sorted(answers)[:2])
+        raise BadRow("two_answers", f"the trace ends with {listed}")
+    if not final:
+        noted["without_answer"] += 1
+    noted["answers_in_the_middle"] += len(places) - len(final)
+    noted["answers_repeated"] += max(len(final) - 1, 0)
+    return _ended(steps, final, noted)
+
+
+def _ended(steps: list[Step], final: list[int], noted: Noted) -> list[Step]:
+    last = final[0] if final else len(steps)
+    remaining: list[Step] = []
+    for at, step in enumerate(steps):
+        if isinstance(step, Answer) and at < last:
+            remaining.append(Reasoning(step.content))
+        elif at <= last or isinstance(step, Unknown):
+            remaining.append(step)
+        elif isinstance(step, Reasoning):
+            noted["reasoning_after_the_answer"] += 1
+    return remaining
+
+
+def _cut(step: Step, most: int, noted: Noted) -> Step:
+    if not isinstance(step, SearchResult):
+        return step
+    if _is_short(step, most):
+        return step
+    cut = tuple(Document(doc.title[:most], doc.content[:most]) for doc in step.documents)
+    for doc, left in zip(step.documents, cut, strict=True):
+        noted["documents_cut"] += doc != left
+        noted["characters_cut"] += len(doc.title + doc.content) - len(left.title + left.content)
+    return SearchResult(cut)

@@ -1,0 +1,67 @@
+"""The prompt of a sample of `steps`, read back: what was thought, searched for and found in it."""
+
+import re
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hf_rlhf_traces.format import Format
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A document of a search result, as it stands in the prompt."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContextBlock:
+    """A block of the prompt, unescaped: its tag, by the field of `Format`, and its content."""
+
+    kind: str
+    text: str
+
+
+def blocks(prompt: str, form: Format) -> list[ContextBlock]:
+    """Return the blocks of a prompt in order: `think`, `search`, `information` (and `answer`)."""
+    kinds = {tag: name for name, tag in form.names.items()}
+    return [ContextBlock(kinds[tag], text) for tag, text in form.read(prompt)]
+
+
+def passages(result: str, form: Format) -> list[Passage]:
+    """Return the documents of an `<information>` block, by the template that wrote them.
+
+    Text that looks like the head of a document is taken for one only if its number is the next.
+    Where the template does not begin with what tells documents apart, the block is one passage
+    without a title. Every passage is a part of the block, character by character.
+    """
+    head = _head(form.document)
+    starts: list[re.Match[str]] = []
+    for match in head.finditer(result) if head else ():
+        number = match.groupdict().get("number")
+        if number is None or int(number) == len(starts) + 1:
+            starts.append(match)
+    if not starts or starts[0].start() > 0:
+        return [Passage("", result)] if result.strip() else []
+    ends: Sequence[int] = [*(match.start() for match in starts[1:]), len(result)]
+    return [
+        Passage(match.groupdict().get("title") or "", result[match.end() : end])
+        for match, end in zip(starts, ends, strict=True)
+    ]
+
+
+@lru_cache(maxsize=8)
+def _head(template: str) -> re.Pattern[str] | None:
+    """Return what a document begins with, up to its content; None if that may be nothing."""
+    pattern, literal = "", False
+    for text, name, _, _ in string.Formatter().parse(template):
+        pattern += re.escape(text)
+        literal |= bool(text.strip())
+        if name == "content" or name is None or f"(?P<{name}>" in pattern:
+            break
+        value = "[0-9]{1,9}" if name == "number" else r"[^\n]*?"
+        pattern += f"(?P<{name}>{value})"
+    return re.compile(f"^{pattern}", re.MULTILINE) if literal else None

@@ -1,0 +1,151 @@
+"""Sums and differences with an exact verifier: `37+48=` is to be continued by `85`, and no more.
+
+Demonstrations come from a careless teacher, who slips in a given share of them in the ways that
+people do (a forgotten carry, a neighbouring number, a wrong ten, digits the wrong way round), so
+that a policy that imitates the teacher knows the right answer and is often wrong all the same.
+"""
+
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_rlhf.contracts import Loaded, Score
+from hf_rlhf.data import text_of
+from hf_rlhf.errors import DataError
+from hf_rlhf_worlds.sampling import Form, Split, build_splits, distinct, generator
+
+OPERATIONS = "+-"
+MOST_DIGITS = 4
+
+_NUMBER = re.compile(r"0|[1-9][0-9]*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`left operation right`; a difference is never negative."""
+
+    left: int
+    operation: str
+    right: int
+
+    @property
+    def prompt(self) -> str:
+        """The problem as the policy sees it."""
+        return f"{self.left}{self.operation}{self.right}="
+
+    @property
+    def answer(self) -> str:
+        """The one right continuation."""
+        return str(self.left + self.right if self.operation == "+" else self.left - self.right)
+
+
+def draw(rng: random.Random, digits: int, operations: str) -> Problem:
+    """Draw a problem whose numbers have up to `digits` digits."""
+    operation = rng.choice(operations)
+    left, right = (rng.randrange(10**digits) for _ in range(2))
+    if operation == "-" and left < right:
+        left, right = right, left
+    return Problem(left, operation, right)
+
+
+def slip(problem: Problem, rng: random.Random) -> str:
+    """Return a wrong answer such as a careless person gives; never the right one."""
+    right = int(problem.answer)
+    digits = problem.answer
+    wrong = {right + 1, right - 1, right + 10, right - 10, _without_carry(problem)}
+    wrong |= {int(digits[::-1])} if digits[-1] != "0" else set()
+    return str(rng.choice(sorted(number for number in wrong if number >= 0 and number != right)))
+
+
+def _without_carry(problem: Problem) -> int:
+    """Return the answer of somebody who works on each column of digits alone."""
+    sign = 1 if problem.operation == "+" else -1
+    width = max(len(str(problem.left)), len(str(problem.right)))
+    columns = zip(str(problem.left).zfill(width), str(problem.right).zfill(width), strict=True)
+    return int("".join(str((int(a) + sign * int(b)) % 10) for a, b in columns))
+
+
+def demonstrate(problem: Problem, slips: float, rng: random.Random) -> str:
+    """Answer as the careless teacher does, wrong in a share `slips` of the answers."""
+    return slip(problem, rng) if rng.random() < slips else problem.answer
+
+
+def problems(
+    seed: int, split: Split, digits: int = 2, operations: str = OPERATIONS
+) -> Iterator[Problem]:
+    """Yield the different problems of a split, in an order that only the seed decides."""
+    rng = generator(seed, "arithmetic", split)
+    return distinct(lambda: draw(rng, digits, operations), lambda problem: problem.prompt, split)
+
+
+def arithmetic(
+    form: Form = "prompts",
+    train_rows: int = 2048,
+    test_rows: int = 200,
+    seed: int = 0,
+    digits: int = 2,
+    operations: str = OPERATIONS,
+    slips: float = 0.4,
+) -> Loaded:
+    """Sums and differences of whole numbers, with the right answer in the column `answer`.
+
+    `form`: `sft` adds `completion`, a demonstration by a teacher who is wrong in a share `slips`
+    of them (in both splits); `preference` adds `chosen`, the right answer, and `rejected`, a
+    plausible wrong one. Rows of a seed have the same prompts in every form, no prompt comes twice,
+    and whether one is held out depends on it alone, so no seed trains on what another holds out.
+    `digits` (1 to 4): how long the numbers may be. `operations`: `+`, `-` or both.
+    """
+    if not 1 <= digits <= MOST_DIGITS:
+        raise DataError(f"arithmetic: digits is {digits}. It must be 1 to {MOST_DIGITS}.")
+    if not operations or set(operations) - set(OPERATIONS):
+        raise DataError(f"arithmetic: operations is {operations!r}. Use '+', '-' or '+-'.")
+    if not 0 <= slips <= 1:
+        raise DataError(f"arithmetic: slips is {slips}. It is a share, from 0 to 1.")
+
+    def rows(split: Split) -> Iterator[Mapping[str, Any]]:
+        rng = generator(seed, "teacher", split)
+        for problem in problems(seed, split, digits, operations):
+            shared = {"prompt": problem.prompt, "answer": problem.answer}
+            if form == "sft":
+                yield {**shared, "completion": demonstrate(problem, slips, rng)}
+            elif form == "preference":
+                yield {**shared, "chosen": problem.answer, "rejected": slip(problem, rng)}
+            else:
+                yield shared
+
+    settings = {"digits": digits, "operations": operations}
+    if form == "sft":
+        settings["slips"] = slips
+    return build_splits(
+        "arithmetic", form, {"train": train_rows, "test": test_rows}, rows, settings
+    )
+
+
+@dataclass
+class ArithmeticCorrect:
+    """1.0 for the right number and nothing else, 0.0 for everything else.
+
+    The completion must be the number itself, in ASCII digits, without sign, leading zeros, spaces
+    or anything after it. So a right number followed by more (no end-of-sequence token, say), a
+    list of guesses, or an equation that contains the answer earns nothing. A row without an
+    `answer` is of another world: None.
+    """
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        answer: Sequence[str | None],
+        **_: Any,
+    ) -> list[Score]:
+        """Return 1.0, 0.0 or None per completion."""
+        pairs = zip(completions, answer, strict=True)
+        return [_score(text_of(completion), right) for completion, right in pairs]
+
+
+def _score(text: str, answer: str | None) -> Score:
+    if answer is None:
+        return None
+    return float(_NUMBER.fullmatch(text) is not None and text == answer)

@@ -1,0 +1,232 @@
+"""Orders to please somebody, with a known utility: `likes red warm tea, hates old:` is the prompt.
+
+A completion names things: ` red tea and warm cake`. The utility (`utility`) pays for what is liked,
+less for each repetition, charges for what is hated and for each word, and pays for style: things
+properly put, none twice. So there is much to gain over a mediocre demonstration, and a reward that
+leaves the style out, or does not saturate, can be driven up while the utility goes down.
+
+Preferences are drawn from the utility by Bradley and Terry's model (1952): the better completion
+is chosen with probability sigmoid(difference / temperature), so that labels are noisy.
+"""
+
+import math
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_rlhf.contracts import Loaded, Score
+from hf_rlhf.data import text_of
+from hf_rlhf.errors import DataError
+from hf_rlhf_worlds.sampling import Form, Split, build_splits, distinct, generator
+
+_ADJECTIVES = "red blue warm cold old new sweet bitter big small soft loud"
+_NOUNS = "tea cake hat lamp boat song coat bread drum rose shoe bell"
+ADJECTIVES, NOUNS = tuple(_ADJECTIVES.split()), tuple(_NOUNS.split())
+WORD_COST = 0.05
+MOST_THINGS = 4
+"""More never pay: see `best_utility`."""
+
+_PROMPT = re.compile(r"likes (\w+) (\w+) (\w+), hates (\w+):")
+_THING = rf"(?:{'|'.join(ADJECTIVES)}) (?:{'|'.join(NOUNS)})"
+_WELL_PUT = re.compile(rf" ?{_THING}(?: and {_THING})*")
+
+
+@dataclass(frozen=True)
+class Taste:
+    """Two adjectives and a noun that somebody likes, and an adjective that they hate."""
+
+    adjectives: tuple[str, str]
+    noun: str
+    hated: str
+
+    @property
+    def prompt(self) -> str:
+        """The taste as the policy sees it."""
+        first, second = self.adjectives
+        return f"likes {first} {second} {self.noun}, hates {self.hated}:"
+
+    @classmethod
+    def parse(cls, prompt: str) -> "Taste | None":
+        """Read a prompt, or return None if it is not of this world."""
+        match = _PROMPT.fullmatch(prompt)
+        if not match:
+            return None
+        first, second, noun, hated = match.groups()
+        known = {first, second, hated} <= set(ADJECTIVES) and noun in NOUNS
+        return cls((first, second), noun, hated) if known else None
+
+
+def draw(rng: random.Random) -> Taste:
+    """Draw somebody's taste."""
+    first, second, hated = rng.sample(ADJECTIVES, 3)
+    return Taste((first, second), rng.choice(NOUNS), hated)
+
+
+def well_put(text: str) -> bool:
+    """Return whether a text is `adjective noun` joined by `and`, and names no noun twice."""
+    if not _WELL_PUT.fullmatch(text):
+        return False
+    nouns = [word for word in text.split() if word in NOUNS]
+    return len(nouns) == len(set(nouns))
+
+
+def utility(taste: Taste, text: str, style_weight: float = 1.0, saturating: bool = True) -> float:
+    """Return what an order is worth to somebody.
+
+    The sum over the three liked words of 1 - 2^-n, n being how often the word occurs; minus the
+    same for the hated one; plus `style_weight` if the order is `well_put`; minus 0.05 per word.
+    Without `saturating`, n itself stands in the place of 1 - 2^-n.
+    """
+    words = text.split()
+
+    def worth(word: str) -> float:
+        count = words.count(word)
+        return 1 - 0.5**count if saturating else count
+
+    liked = sum(worth(word) for word in (*taste.adjectives, taste.noun))
+    style = style_weight * well_put(text)
+    return liked - worth(taste.hated) + style - WORD_COST * len(words)
+
+
+def best_order(taste: Taste, things: int = MOST_THINGS) -> str:
+    """Return an order of so many things with the highest utility that many can have."""
+    others = [noun for noun in NOUNS if noun != taste.noun]
+    nouns = [taste.noun, *others][:things]
+    return " " + " and ".join(
+        f"{taste.adjectives[index % 2]} {noun}" for index, noun in enumerate(nouns)
+    )
+
+
+def best_utility(taste: Taste) -> float:
+    """Return the ceiling. A further thing costs three words, and a fifth gains only 1/8."""
+    return max(utility(taste, best_order(taste, n)) for n in range(1, MOST_THINGS + 2))
+
+
+@dataclass(frozen=True)
+class Host:
+    """Who gives the demonstrations: somebody who listens, but not well."""
+
+    adjective: float = 0.35
+    """How often an adjective is one of the liked ones, on purpose."""
+    noun: float = 0.3
+    """How often a noun is the liked one, on purpose."""
+    misheard: float = 0.1
+    """How often an adjective is the hated one, taken for a liked one."""
+    careless: float = 0.1
+    """How often an order is not well put: a word is left out."""
+
+    def order(self, taste: Taste, rng: random.Random) -> str:
+        """Name one to three things."""
+        words = []
+        for _ in range(rng.randint(1, 3)):
+            words += ["and", self._adjective(taste, rng), self._noun(taste, rng)]
+        words = words[1:]
+        if rng.random() < self.careless:
+            words.pop(rng.randrange(len(words)))
+        return " " + " ".join(words)
+
+    def _adjective(self, taste: Taste, rng: random.Random) -> str:
+        chance = rng.random()
+        if chance < self.adjective:
+            return rng.choice(taste.adjectives)
+        if chance < self.adjective + self.misheard:
+            return taste.hated
+        return rng.choice(ADJECTIVES)
+
+    def _noun(self, taste: Taste, rng: random.Random) -> str:
+        return taste.noun if rng.random() < self.noun else rng.choice(NOUNS)
+
+
+def tastes_of(seed: int, split: Split) -> Iterator[Taste]:
+    """Yield the different tastes of a split, in an order that only the seed decides."""
+    rng = generator(seed, "tastes", split)
+    return distinct(lambda: draw(rng), lambda taste: taste.prompt, split)
+
+
+def tastes(
+    form: Form = "prompts",
+    train_rows: int = 2048,
+    test_rows: int = 200,
+    seed: int = 0,
+    temperature: float = 0.3,
+    margin: bool = False,
+) -> Loaded:
+    """Prompts that tell a taste, to be met with an order whose worth is known exactly.
+
+    The column `taste` repeats the prompt as the reward reads it, whatever becomes of the prompt.
+    `form`: `sft` adds `completion`, an order of mediocre utility; `preference` adds `chosen` and
+    `rejected`, two such orders, labelled by Bradley and Terry's model at `temperature` (in units
+    of utility; 0: the better one always), and with `margin` their difference in utility, which is
+    negative where the label is wrong. Rows of a seed have the same prompts in every form, no
+    prompt comes twice, and whether one is held out depends on it alone.
+    """
+    if temperature < 0:
+        raise DataError(f"tastes: temperature is {temperature}. It must not be negative.")
+
+    def rows(split: Split) -> Iterator[Mapping[str, Any]]:
+        rng, host = generator(seed, "host", split), Host()
+        for taste in tastes_of(seed, split):
+            shared = {"prompt": taste.prompt, "taste": taste.prompt}
+            if form == "sft":
+                yield {**shared, "completion": host.order(taste, rng)}
+            elif form == "preference":
+                pair = _labelled(taste, host, temperature, rng)
+                gain = utility(taste, pair[0]) - utility(taste, pair[1])
+                extra = {"margin": gain} if margin else {}
+                yield {**shared, "chosen": pair[0], "rejected": pair[1], **extra}
+            else:
+                yield shared
+
+    settings = {"temperature": temperature} if form == "preference" else {}
+    return build_splits("tastes", form, {"train": train_rows, "test": test_rows}, rows, settings)
+
+
+def _labelled(taste: Taste, host: Host, temperature: float, rng: random.Random) -> tuple[str, str]:
+    """Return two orders of different utility, the chosen one first."""
+    while True:
+        first, second = host.order(taste, rng), host.order(taste, rng)
+        gain = utility(taste, first) - utility(taste, second)
+        if gain:
+            break
+    chance = rng.random()
+    # sigmoid(x) is (1 + tanh(x / 2)) / 2, which no temperature makes overflow.
+    first_wins = chance < (1 + math.tanh(gain / temperature / 2)) / 2 if temperature else gain > 0
+    return (first, second) if first_wins else (second, first)
+
+
+@dataclass
+class KnownUtility:
+    """The utility of an order to the person in the prompt: about 0 for nothing, at best 2.45.
+
+    A row without a `taste` is of another world: None. The two fields are for experiments: a proxy
+    without style, or without saturation, can be driven up while the utility falls.
+    """
+
+    style_weight: float = 1.0
+    """What properly put orders earn; 0 makes a proxy that does not mind word salad."""
+    saturating: bool = True
+    """Whether a repeated word earns less each time; without it, repeating one word pays most."""
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        taste: Sequence[str | None],
+        **_: Any,
+    ) -> list[Score]:
+        """Return one utility, or None, per completion. Raises DataError for what is no taste."""
+        pairs = zip(taste, completions, strict=True)
+        return [self._score(wanted, text_of(text)) for wanted, text in pairs]
+
+    def _score(self, wanted: str | None, text: str) -> Score:
+        if wanted is None:
+            return None
+        taste = Taste.parse(wanted)
+        if taste is None:
+            raise DataError(
+                f"known_utility: the column `taste` holds {wanted!r}. Expected a prompt of the "
+                "dataset adapter `tastes`, such as 'likes red warm tea, hates old:'."
+            )
+        return utility(taste, text, self.style_weight, self.saturating)

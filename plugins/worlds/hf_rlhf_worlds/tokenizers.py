@@ -1,0 +1,131 @@
+"""Small tokenizers: byte-level BPE in which given words are single tokens, and any text is spelt.
+
+Everything is decided by the word list or the training text, so the same input gives the same files.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from tokenizers.models import Model
+    from transformers import PreTrainedTokenizerFast
+
+
+def byte_level(model: "Model", pieces: str = "") -> "Tokenizer":
+    """Return a tokenizer that splits text by a regular expression and spells the pieces in bytes.
+
+    Args:
+        model: encodes a piece, such as `tokenizers.models.BPE`.
+        pieces: the regular expression; what it matches, and what lies between, is a piece each.
+            Empty: GPT-2's.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
+
+    backend = Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if pieces:
+        split = pre_tokenizers.Split(Regex(pieces), "isolated")
+        bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        backend.pre_tokenizer = pre_tokenizers.Sequence([split, bytes_only])
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def word_model(special: Iterable[str], words: Iterable[str]) -> "Model":
+    """Return a BPE model with one token per special token, per byte, and per word.
+
+    Merges of earlier words come first, and stay as they are.
+    """
+    from tokenizers import models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: number for number, token in enumerate((*special, *alphabet))}
+    merges: dict[tuple[str, str], int] = {}
+    for word in words:
+        whole, *rest = _merged(word.replace(" ", "\u0120").replace("\n", "\u010a"), merges)
+        for piece in rest:
+            merges.setdefault((whole, piece), len(merges))
+            whole += piece
+            vocabulary.setdefault(whole, len(vocabulary))
+    return models.BPE(vocab=vocabulary, merges=list(merges))
+
+
+def _merged(word: str, merges: dict[tuple[str, str], int]) -> list[str]:
+    """Return a word as the merges so far leave it."""
+    pieces = list(word)
+    while True:
+        ranks = [merges.get(pair) for pair in zip(pieces, pieces[1:], strict=False)]
+        known = [rank for rank in ranks if rank is not None]
+        if not known:
+            return pieces
+        at = ranks.index(min(known))
+        pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
+
+
+def trained_on(
+    texts: Iterable[str], *, pieces: str, special: Iterable[str], size: int
+) -> "Tokenizer":
+    """Return a tokenizer of `size` tokens whose merges are learned from `texts`."""
+    from tokenizers import models, pre_tokenizers, trainers
+
+    backend = byte_level(models.BPE(), pieces)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(special),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return backend
+
+
+def add_plain_tokens(backend: "Tokenizer", texts: Iterable[str]) -> None:
+    """Add tokens that decoding never drops, so that rewards see them in a completion."""
+    from tokenizers import AddedToken
+
+    backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in texts])
+
+
+def chat_template(before: str, after: str, end: str) -> str:
+    """Return a template in which a turn is its role between two marks, its text, and `end`.
+
+    The markers around the assistant's text are what TRL's `assistant_only_loss` needs.
+    """
+    return (
+        "{%- for message in messages -%}"
+        f"{{{{- '{before}' + message['role'] + '{after}' -}}}}"
+        "{%- if message['role'] == 'assistant' -%}"
+        f"{{%- generation -%}}{{{{- message['content'] + '{end}' -}}}}{{%- endgeneration -%}}"
+        f"{{%- else -%}}{{{{- message['content'] + '{end}' -}}}}{{%- endif -%}}"
+        "{%- endfor -%}"
+        f"{{%- if add_generation_prompt -%}}{{{{- '{before}assistant{after}' -}}}}{{%- endif -%}}"
+    )
+
+
+def small_tokenizer(
+    backend: "Tokenizer", *, pad: str, end: str, length: int, template: str, **settings: Any
+) -> "PreTrainedTokenizerFast":
+    """Return a tokenizer for a small model, which pads on the left.
+
+    Args:
+        backend: of `byte_level` or `trained_on`.
+        pad: the padding token.
+        end: the end-of-sequence token.
+        length: the longest row, in tokens.
+        template: the chat template.
+        settings: further ones of `PreTrainedTokenizerFast`.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=pad,
+        eos_token=end,
+        model_max_length=length,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        **settings,
+    )
+    tokenizer.chat_template = template
+    return tokenizer

@@ -1,0 +1,252 @@
+"""Small refiner problems with a known answer, so that a tiny policy can learn the real task.
+
+A problem is one agent's search: some facts about the entity that was asked about, some about
+another, each a snippet with an id, and a question about a few of them. Full marks need every
+asked fact, each with its own snippet's id, and nothing else; the rubrics follow from the facts.
+
+The world is made for a model that can barely copy: one word is one token (`recipes.refiner`),
+every fact has the same shape, and ids and values have to be read, because they are drawn anew for
+every problem. The traps are the ones of real tool output: the same attribute of another entity,
+and facts of the right entity that nobody asked for.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hf_rlhf.contracts import Loaded
+from hf_rlhf.errors import DataError
+
+_ENTITIES = """Alder Birch Cedar Dahlia Elder Fern Gorse Hazel Iris Juniper Laurel Maple Nettle Oak
+Poplar Quince Rowan Sage Thyme Umber Vetch Willow Yarrow Zinnia"""
+
+_VALUES = """mayor: Ada Bo Cy Dee Eli Fay Gus Hal Ivy Jo
+river: Arno Boyne Clyde Drava Ebro Forth Loire Meuse Neva Oder
+export: bread glass maps paper radios salt silk steel tea wool
+fuel: coal diesel gas hydrogen peat solar steam tides wind wood
+sport: archery chess cricket fencing golf hockey judo polo rowing tennis
+color: amber black blue green orange pink purple red white yellow
+dish: curry dumplings noodles pancakes pie pizza porridge soup stew tacos
+bird: crane eagle finch heron kestrel owl plover raven robin swan"""
+
+ENTITIES = tuple(_ENTITIES.split())
+"""Fictional towns."""
+
+VALUES: dict[str, tuple[str, ...]] = {
+    attribute: tuple(values.split())
+    for attribute, _, values in (line.partition(": ") for line in _VALUES.splitlines())
+}
+"""Attributes of a town, and the values that each may have."""
+
+IDS = tuple(f"S{number}" for number in range(1, 10))
+
+Split = Literal["train", "test"]
+_HELD_OUT_SHARE = 5  # one town-with-its-facts in five is only ever seen in `test`
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One attribute of one entity."""
+
+    entity: str
+    attribute: str
+    value: str
+
+    @property
+    def sentence(self) -> str:
+        """The fact as every snippet words it."""
+        return f"{self.cue} is {self.value}."
+
+    @property
+    def cue(self) -> str:
+        """The fact without its value."""
+        return f"The {self.attribute} of {self.entity}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A question about `entity`, and the search result that answers it."""
+
+    entity: str
+    wanted: tuple[str, ...]
+    """Attributes, in the order of the question."""
+    snippets: tuple[tuple[str, Fact], ...]
+    """(id, fact), in the order of the tool output."""
+
+    @property
+    def facts(self) -> tuple[tuple[str, Fact], ...]:
+        """The asked snippets in the order of the question: the ground truth."""
+        by_attribute = {fact.attribute: (i, fact) for i, fact in self.snippets if self.owns(fact)}
+        return tuple(by_attribute[attribute] for attribute in self.wanted)
+
+    @property
+    def distractors(self) -> tuple[tuple[str, Fact], ...]:
+        """The snippets that nobody asked for."""
+        return tuple(pair for pair in self.snippets if pair not in self.facts)
+
+    @property
+    def split(self) -> Split:
+        """Where the problem belongs, decided by the entity and its facts alone.
+
+        So no way of drawing problems (another seed, the policy's own warm start) can show the
+        facts of a held-out problem in training.
+        """
+        own = sorted((fact.attribute, fact.value) for _, fact in self.snippets if self.owns(fact))
+        digest = hashlib.sha256(repr((self.entity, own)).encode()).digest()
+        return "test" if digest[0] % _HELD_OUT_SHARE == 0 else "train"
+
+    @property
+    def question(self) -> str:
+        """The user's question."""
+        *first, last = [f"the {attribute} of {self.entity}" for attribute in self.wanted]
+        return f"What are {', '.join(first)} and {last}?" if first else f"What is {last}?"
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning of the search agent."""
+        return f"I searched for {self.entity}."
+
+    @property
+    def tool_output(self) -> str:
+        """The raw search result."""
+        return "\n".join(claim(i, fact) for i, fact in self.snippets)
+
+    @property
+    def prompt(self) -> str:
+        """The user's turn: about 90 tokens for five snippets.
+
+        The question comes last, so that it is read with the tool output in view.
+        """
+        return (
+            f"Tool output:\n{self.tool_output}\nReasoning: {self.reasoning}\n"
+            f"Question: {self.question}"
+        )
+
+    @property
+    def answer(self) -> str:
+        """The answer that earns full marks."""
+        return render(self.facts)
+
+    @property
+    def positive_rubrics(self) -> tuple[str, ...]:
+        """One for each asked fact."""
+        return tuple(
+            f"States that {fact.sentence[0].lower()}{fact.sentence[1:]}" for _, fact in self.facts
+        )
+
+    @property
+    def negative_rubrics(self) -> tuple[str, ...]:
+        """One for each other entity, and one for each fact of this one that nobody asked for."""
+        unwanted = (
+            f"the {fact.attribute} of {fact.entity}" if self.owns(fact) else fact.entity
+            for _, fact in self.distractors
+        )
+        return tuple(f"Mentions {it}, which is not asked about." for it in dict.fromkeys(unwanted))
+
+    def owns(self, fact: Fact) -> bool:
+        """Whether a fact is about the entity in question."""
+        return fact.entity == self.entity
+
+    def row(self, row_id: str) -> dict[str, Any]:
+        """Return the problem as a refiner row: prompt, sources and weighted rubrics."""
+        return {
+            "row_id": row_id,
+            "prompt": [{"role": "user", "content": self.prompt}],
+            "question": self.question,
+            "sources": [{"id": i, "text": fact.sentence} for i, fact in self.snippets],
+            "positive_rubrics": [_rubric(criterion) for criterion in self.positive_rubrics],
+            "negative_rubrics": [_rubric(criterion) for criterion in self.negative_rubrics],
+        }
+
+
+def render(cited: tuple[tuple[str, Fact], ...]) -> str:
+    """Return an answer that states each fact and cites the id beside it."""
+    return f"<answer>{''.join(claim(i, fact) for i, fact in cited)}</answer>"
+
+
+def claim(identifier: str, fact: Fact) -> str:
+    """Return a fact with its id: a snippet in a tool output, and a claim in an answer."""
+    return f"<snippet id={identifier}>{fact.sentence}</snippet>"
+
+
+def draw(rng: random.Random, facts: int = 3, asked: int = 2, others: int = 2) -> Problem:
+    """Draw one problem: `facts` of an entity, `asked` for, and `others` about another entity.
+
+    The first fact about the other entity has an attribute that was asked for: the nearest trap.
+    """
+    entity, other = rng.sample(ENTITIES, 2)
+    own = rng.sample(tuple(VALUES), facts)
+    wanted = tuple(rng.sample(own, asked))
+    near = rng.choice(wanted)
+    elsewhere = [near, *rng.sample([a for a in VALUES if a != near], max(others - 1, 0))][:others]
+    drawn = [Fact(entity, attribute, rng.choice(VALUES[attribute])) for attribute in own]
+    taken = {fact.value for fact in drawn}
+    drawn += [
+        Fact(other, attribute, rng.choice([v for v in VALUES[attribute] if v not in taken]))
+        for attribute in elsewhere
+    ]
+    rng.shuffle(drawn)
+    ids = rng.sample(IDS, len(drawn))
+    return Problem(entity, wanted, tuple(zip(ids, drawn, strict=True)))
+
+
+def stream(rng: random.Random, split: Split, **shape: int) -> Iterator[Problem]:
+    """Draw problems of one split without end."""
+    while True:
+        problem = draw(rng, **shape)
+        if problem.split == split:
+            yield problem
+
+
+def tiny_world(
+    train_rows: int = 512,
+    test_rows: int = 200,
+    seed: int = 0,
+    facts: int = 3,
+    asked: int = 2,
+    others: int = 2,
+) -> Loaded:
+    """Generate refiner problems about fictional towns, with exact rubrics; needs no file.
+
+    `train_rows` and `test_rows` problems are drawn by `seed`; each shows `facts` of one entity,
+    asks for `asked` of them, and adds `others` about another entity. The policy in the package was
+    warm-started on the default shape. No town appears with the same facts in both splits.
+
+    Raises `DataError` when the shape cannot be drawn.
+    """
+    from datasets import Dataset, DatasetDict
+
+    shape = {"facts": facts, "asked": asked, "others": others}
+    _check(shape, {"train_rows": train_rows, "test_rows": test_rows})
+    splits: dict[Split, int] = {"train": train_rows, "test": test_rows}
+    built = {}
+    for split, count in splits.items():
+        problems = stream(random.Random(f"{seed}/{split}"), split, **shape)
+        built[split] = Dataset.from_list(
+            [next(problems).row(f"{split}-{index}") for index in range(count)]
+        )
+    report = {"source": "generated", "rows_read": train_rows + test_rows, "dropped": {}, **shape}
+    return Loaded(DatasetDict(built), report)
+
+
+def _check(shape: dict[str, int], rows: dict[str, int]) -> None:
+    for name, count in rows.items():
+        if count < 1:
+            raise DataError(f"tiny_world: {name} is {count}; at least 1 row is needed.")
+    facts, asked, others = shape["facts"], shape["asked"], shape["others"]
+    if not 1 <= asked <= facts <= len(VALUES):
+        raise DataError(
+            f"tiny_world: asked {asked} of {facts} facts; expected 1 <= asked <= facts <= "
+            f"{len(VALUES)}, the number of attributes that a town has."
+        )
+    if others < 0 or facts + others > len(IDS) or others > len(VALUES):
+        raise DataError(
+            f"tiny_world: {facts} facts and {others} others make {facts + others} snippets; "
+            f"expected at most {len(IDS)}, the number of ids."
+        )
+
+
+def _rubric(criterion: str) -> dict[str, Any]:
+    return {"criterion": criterion, "weight": 1.0}

@@ -1,0 +1,221 @@
+import itertools
+import math
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_rlhf.errors import DataError
+from hf_rlhf.testing.suites import DatasetTests, RewardTests
+from hf_rlhf_worlds import arithmetic as sums
+from hf_rlhf_worlds import tastes as orders
+from hf_rlhf_worlds.arithmetic import ArithmeticCorrect, arithmetic
+from hf_rlhf_worlds.sampling import generator, split_of
+from hf_rlhf_worlds.tastes import KnownUtility, tastes
+
+FORMS = ("sft", "preference", "prompts")
+ADAPTERS = {"arithmetic": arithmetic, "tastes": tastes}
+
+
+class TestArithmetic(DatasetTests):
+    adapter = staticmethod(arithmetic)
+    arguments = {"train_rows": 12, "test_rows": 6, "form": "sft"}  # noqa: RUF012
+    columns = ("answer", "completion")
+    bad = (
+        ({"form": "chat"}, "form is 'chat'. Known forms: sft, preference, prompts"),
+        ({"train_rows": 0}, "train_rows is 0"),
+        ({"digits": 5}, "digits is 5"),
+        ({"operations": "*"}, "operations is '*'"),
+        ({"slips": 1.5}, "slips is 1.5"),
+        ({"digits": 1, "train_rows": 500}, "different prompts"),
+    )
+
+
+class TestTastes(DatasetTests):
+    adapter = staticmethod(tastes)
+    arguments = {"train_rows": 12, "test_rows": 6, "form": "preference"}  # noqa: RUF012
+    columns = ("chosen", "rejected")
+    bad = (({"form": ""}, "form is ''"), ({"temperature": -1.0}, "temperature is -1.0"))
+
+
+class TestArithmeticCorrect(RewardTests):
+    reward = ArithmeticCorrect
+    completions = ("85", " 85", "85 or 86", "37+48=85")
+    columns = {"answer": ["85"]}  # noqa: RUF012
+
+
+class TestKnownUtility(RewardTests):
+    reward = KnownUtility
+    completions = (" red tea", " tea tea tea", " red tea and warm cake")
+    columns = {"taste": ["likes red warm tea, hates old:"]}  # noqa: RUF012
+
+
+@pytest.mark.parametrize("world", ADAPTERS)
+def test_every_form_has_the_same_prompts_and_no_other_columns(world):
+    made = {form: ADAPTERS[world](form, 30, 10, seed=2).dataset for form in FORMS}
+    own = {"arithmetic": {"prompt", "answer"}, "tastes": {"prompt", "taste"}}[world]
+    added = {"sft": {"completion"}, "preference": {"chosen", "rejected"}, "prompts": set()}
+    for split, form in itertools.product(("train", "test"), FORMS):
+        assert made[form][split]["prompt"] == made["prompts"][split]["prompt"]
+        assert set(made[form][split].column_names) == own | added[form]
+
+
+@pytest.mark.parametrize("world", ADAPTERS)
+def test_no_seed_trains_on_what_another_holds_out_and_nothing_comes_twice(world):
+    train, test = set(), set()
+    for seed in range(3):
+        dataset = ADAPTERS[world]("prompts", 400, 200, seed=seed).dataset
+        for seen, split in ((train, "train"), (test, "test")):
+            assert len(set(dataset[split]["prompt"])) == len(dataset[split])
+            seen |= set(dataset[split]["prompt"])
+    assert not train & test
+    assert {split_of(prompt) for prompt in test} == {"test"}
+
+
+@pytest.mark.parametrize("world", ADAPTERS)
+def test_more_rows_keep_the_first_ones(world):
+    few, many = (ADAPTERS[world]("preference", n, 5).dataset["train"].to_list() for n in (9, 30))
+    assert many[:9] == few
+
+
+def test_one_in_five_prompts_is_held_out():
+    held = [split_of(f"{a}+{b}=") == "test" for a in range(50) for b in range(50)]
+    assert 0.17 < sum(held) / len(held) < 0.23
+
+
+problems = st.builds(
+    lambda a, b, operation: sums.Problem(max(a, b), operation, min(a, b)),
+    st.integers(0, 9999),
+    st.integers(0, 9999),
+    st.sampled_from("+-"),
+)
+
+
+@given(problem=problems, seed=st.integers(0, 1000))
+def test_the_answer_is_what_python_says_and_a_slip_is_another_number(problem, seed):
+    assert problem.answer == str(eval(problem.prompt.removesuffix("=")))
+    wrong = sums.slip(problem, random.Random(seed))
+    assert re.fullmatch(r"0|[1-9]\d*", wrong)
+    assert wrong != problem.answer
+
+
+def test_forgotten_carries_are_among_the_slips():
+    problem = sums.Problem(37, "+", 48)
+    seen = {sums.slip(problem, random.Random(seed)) for seed in range(200)}
+    assert seen == {"75", "84", "86", "95", "58"}
+
+
+def test_the_teacher_slips_as_often_as_asked():
+    rows = arithmetic("sft", 2000, 10, slips=0.3).dataset["train"]
+    wrong = [row["completion"] != row["answer"] for row in rows]
+    assert sum(wrong) / len(wrong) == pytest.approx(0.3, abs=0.03)
+    none = arithmetic("sft", 50, 10, slips=0.0).dataset["train"]
+    assert none["completion"] == none["answer"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " 85", "85 ", "85\n", "085", "+85", "-85", "85.", "85.0", "8 5", "85 86", "84 85", "85=85"]
+    + ["37+48=85", "eighty-five", "85<assistant>", "\u0668\u0665", "８５", "8", "858", "0x55"],
+)
+def test_everything_but_the_number_is_wrong(text):
+    assert ArithmeticCorrect()(["37+48="], [text], ["85"]) == [0.0]
+
+
+def test_the_number_is_right_as_text_and_as_a_message():
+    chat = [{"role": "assistant", "content": "85"}]
+    assert ArithmeticCorrect()(["", ""], ["85", chat], ["85", "85"]) == [1.0, 1.0]
+
+
+def test_a_row_of_the_other_world_is_not_scored():
+    assert ArithmeticCorrect()(["likes ..."], ["85"], [None]) == [None]
+    assert KnownUtility()(["37+48="], ["85"], [None]) == [None]
+
+
+def test_a_taste_that_is_none_is_an_error_that_says_what_was_expected():
+    with pytest.raises(DataError, match="likes red warm tea, hates old:"):
+        KnownUtility()(["x"], ["y"], ["likes green tea"])
+
+
+TASTE = orders.Taste(("red", "warm"), "tea", "old")
+
+
+@pytest.mark.parametrize(
+    ("text", "worth"),
+    [
+        ("", 0.0),
+        (" red tea", 0.5 + 0.5 + 1 - 0.1),
+        (" old tea", 0.5 - 0.5 + 1 - 0.1),
+        (" red tea and red cake", 0.75 + 0.5 + 1 - 0.25),
+        (" red tea and warm tea", 0.5 + 0.5 + 0.75 + 0 - 0.25),
+        (" red red red", 0.875 - 0.15),
+        (" red tea and", 1.0 - 0.15),
+        (" red  tea", 1.0 - 0.1),
+        (" redtea", -0.05),
+    ],
+)
+def test_the_utility_by_hand(text, worth):
+    assert orders.utility(TASTE, text) == pytest.approx(worth)
+    assert KnownUtility()([""], [text], [TASTE.prompt]) == [pytest.approx(worth)]
+
+
+def test_the_proxy_pays_for_what_the_utility_does_not():
+    salad = " red" * 11
+    best = orders.best_order(TASTE)
+    proxy = KnownUtility(style_weight=0.0, saturating=False)
+    first, second = proxy([""] * 2, [salad, best], [TASTE.prompt] * 2)
+    assert first == pytest.approx(11 - 0.55)
+    assert second == pytest.approx(2 + 2 + 1 - 0.55)
+    assert orders.utility(TASTE, salad) < orders.utility(TASTE, best)
+
+
+def test_no_order_beats_the_ceiling():
+    assert orders.best_utility(TASTE) == pytest.approx(2.45)
+    rng = random.Random(0)
+    words = ["red", "warm", "tea", "cake", "hat", "and"]
+    tried = [" " + " ".join(rng.choices(words, k=rng.randint(1, 14))) for _ in range(3000)]
+    kinds = itertools.product(("red", "warm"), ("tea", "cake", "hat", "boat", "lamp"))
+    things = [" ".join(kind) for kind in kinds]
+    for count in range(1, 6):
+        tried += [" " + " and ".join(rng.choices(things, k=count)) for _ in range(3000)]
+    assert max(orders.utility(TASTE, text) for text in tried) <= 2.45 + 1e-9
+
+
+@given(seed=st.integers(0, 10**6))
+def test_a_taste_is_read_back_from_its_prompt(seed):
+    taste = orders.draw(random.Random(seed))
+    assert orders.Taste.parse(taste.prompt) == taste
+    assert orders.Taste.parse(taste.prompt + " ") is None
+    assert len({*taste.adjectives, taste.hated}) == 3
+
+
+def test_labels_follow_the_utility_as_bradley_and_terry_say():
+    rows = tastes("preference", 3000, 10, temperature=0.5, margin=True).dataset["train"]
+    for row in rows.select(range(50)):
+        taste = orders.Taste.parse(row["prompt"])
+        gain = orders.utility(taste, row["chosen"]) - orders.utility(taste, row["rejected"])
+        assert row["margin"] == pytest.approx(gain)
+    # Rows with about the same difference: the share of right labels is the model's.
+    for low, high in ((0.2, 0.4), (0.9, 1.1)):
+        near = [value for value in rows["margin"] if low <= abs(value) < high]
+        expected = sum(1 / (1 + math.exp(-abs(value) / 0.5)) for value in near) / len(near)
+        right = sum(value > 0 for value in near) / len(near)
+        assert right == pytest.approx(expected, abs=4 * math.sqrt(0.25 / len(near)))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-300])
+def test_without_noise_the_better_one_is_chosen(temperature):
+    rows = tastes("preference", 200, 10, temperature=temperature, margin=True).dataset["train"]
+    assert min(rows["margin"]) > 0
+
+
+def test_the_demonstrators_leave_much_to_gain():
+    rows = arithmetic("sft", 10, 1000).dataset["test"]
+    right = ArithmeticCorrect()([], rows["completion"], rows["answer"])
+    assert 0.55 < sum(right) / 1000 < 0.65
+    rng, host = generator(0, "measure"), orders.Host()
+    wanted = [taste for taste, _ in zip(orders.tastes_of(0, "test"), range(1000), strict=False)]
+    worth = [orders.utility(taste, host.order(taste, rng)) for taste in wanted]
+    assert 0.95 < sum(worth) / 1000 < 1.15

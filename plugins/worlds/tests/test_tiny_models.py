@@ -1,0 +1,139 @@
+"""Builders of small models: rows, schedules, steps, tokenizers, and files that can be loaded."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from hf_rlhf_worlds.tiny_models import (
+    IGNORED,
+    make_tiny_base,
+    padded,
+    save_model,
+    small_llama,
+    train,
+    warm_up,
+    warm_up_and_decay,
+)
+from hf_rlhf_worlds.tokenizers import byte_level, chat_template, small_tokenizer, word_model
+
+
+class Tokenizer:
+    """As far as `small_llama` looks."""
+
+    pad_token_id, eos_token_id = 0, 1
+
+    def __len__(self):
+        return 12
+
+
+def fresh(seed=0):
+    return small_llama(Tokenizer(), seed=seed, hidden=16, layers=1, positions=8)
+
+
+def test_rows_are_padded_on_the_right_and_the_padding_is_no_label():
+    ids, labels = padded([([5, 6, 7], [IGNORED, 6, 7]), ([8], [8])], pad=0)
+    assert ids.tolist() == [[5, 6, 7], [8, 0, 0]]
+    assert labels.tolist() == [[IGNORED, 6, 7], [8, IGNORED, IGNORED]]
+
+
+def test_the_rate_rises_over_50_steps_and_falls_over_the_second_half():
+    assert [warm_up(step) for step in (1, 25, 50, 5000)] == [0.02, 0.5, 1.0, 1.0]
+    schedule = warm_up_and_decay(200)
+    shares = [schedule(step) for step in (1, 50, 100, 150, 200)]
+    assert shares == pytest.approx([0.02, 1.0, 1.0, 0.5, 0.02])
+
+
+def test_the_weights_are_the_seeds_and_torch_draws_on_as_before():
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    one, same, other = fresh(), fresh(), fresh(seed=1)
+    assert torch.rand(1).equal(expected)
+    weights = [model.get_input_embeddings().weight for model in (one, same, other)]
+    assert weights[0].equal(weights[1])
+    assert not weights[0].equal(weights[2])
+    assert one.config.num_attention_heads * one.config.head_dim == one.config.hidden_size
+
+
+def test_a_stage_learns_a_row_by_heart_and_prints_its_progress(capsys):
+    model = fresh()
+    ids, labels = padded([([3, 4, 5, 6], [IGNORED, 4, 5, 6])], pad=0)
+    losses = iter(lambda: model(input_ids=ids, labels=labels).loss, None)
+    loss = train(model, "by heart", losses, 60, 1e-2, warm_up, smoothing=0.2, every=30)
+    assert loss < 0.5
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("by heart step 30 loss ")
+    assert last.startswith(f"by heart step 60 loss {loss:.3f} ")
+
+
+def test_a_stage_stops_when_its_loss_is_low_enough():
+    model = fresh()
+    ids, labels = padded([([3, 4, 5, 6], [IGNORED, 4, 5, 6])], pad=0)
+    computed = []
+
+    def losses():
+        while True:
+            loss = model(input_ids=ids, labels=labels).loss
+            computed.append(float(loss.detach()))
+            yield loss
+
+    assert train(model, "short", losses(), 60, 1e-2, warm_up, smoothing=1.0, enough=1.0) < 1.0
+    assert len(computed) < 60
+    assert min(computed[:-1]) >= 1.0
+
+
+def test_what_is_saved_can_be_loaded(tiny_policy, tmp_path):
+    model, tokenizer = (
+        one.from_pretrained(tiny_policy) for one in (AutoModelForCausalLM, AutoTokenizer)
+    )
+    model.generation_config.eos_token_id = None
+    save_model(model, tokenizer, tmp_path, do_sample=True)
+    saved = GenerationConfig.from_pretrained(tmp_path)
+    assert (saved.eos_token_id, saved.pad_token_id) == (tokenizer.eos_token_id, 0)
+    assert saved.do_sample
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    pairs = zip(model.parameters(), again.parameters(), strict=True)
+    assert all(a.equal(b) for a, b in pairs)
+    assert AutoTokenizer.from_pretrained(tmp_path)("Ada").input_ids == tokenizer("Ada").input_ids
+
+
+def test_a_tokenizer_spells_any_text_and_marks_what_the_assistant_says():
+    from tokenizers import models, pre_tokenizers
+
+    words = ["[end]", "[pad]", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    backend = byte_level(models.BPE({word: n for n, word in enumerate(words)}, []), r"\p{L}+")
+    template = chat_template("[", "]", "[end]")
+    tokenizer = small_tokenizer(backend, pad="[pad]", end="[end]", length=64, template=template)
+    turns = [{"role": "user", "content": "Ça\n日"}, {"role": "assistant", "content": "é"}]
+    assert tokenizer.decode(tokenizer(turns[0]["content"]).input_ids) == "Ça\n日"
+    asked = tokenizer.apply_chat_template(turns[:1], tokenize=False, add_generation_prompt=True)
+    assert asked == "[user]Ça\n日[end][assistant]"
+    made = tokenizer.apply_chat_template(turns, return_dict=True, return_assistant_tokens_mask=True)
+    pairs = zip(made["input_ids"], made["assistant_masks"], strict=True)
+    assert tokenizer.decode([one for one, mask in pairs if mask]) == "é[end]"
+    assert tokenizer(["a", "bcd"], padding=True).attention_mask == [[0, 0, 1], [1, 1, 1]]
+
+
+def test_a_word_is_one_token_and_merges_of_earlier_words_come_first():
+    from tokenizers import Tokenizer
+
+    backend = Tokenizer(word_model(("<pad>",), ["ab", "cab", "abba"]))
+    assert [backend.encode(word).tokens for word in ("ab", "cab", "abba", "ba")] == [
+        ["ab"],
+        ["cab"],
+        ["abba"],
+        ["b", "a"],
+    ]
+
+
+def test_a_tiny_base_takes_any_text_and_depends_on_its_texts_and_seed(tmp_path):
+    texts = ["the quick brown fox"] * 5
+    first, same, other = (
+        make_tiny_base(tmp_path / name, texts, seed=seed)
+        for name, seed in (("first", 0), ("same", 0), ("other", 1))
+    )
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (first, same, other)]
+    assert weights[0] == weights[1] != weights[2]
+    tokenizer = AutoTokenizer.from_pretrained(first)
+    assert tokenizer.decode(tokenizer("Zoë’s café 🦆").input_ids) == "Zoë’s café 🦆"
+    assert len(tokenizer(" quick").input_ids) == 1
