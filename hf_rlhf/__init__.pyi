@@ -4,6 +4,7 @@ from .config.run_file import RunFile as RunFile
 from .contracts import DatasetAdapter as DatasetAdapter
 from .contracts import Judge as Judge
 from .contracts import Loaded as Loaded
+from .contracts import Method as Method
 from .contracts import Question as Question
 from .contracts import Reward as Reward
 from .contracts import RowCounts as RowCounts
@@ -26,6 +27,7 @@ from .evaluation.scoring import evaluate as evaluate
 from .hub.download import pull as pull
 from .hub.publishing import publish as publish
 from .runs.run import Run as Run
+from .storage.record import RunRecord as RunRecord
 from .storage.record import load_record as load_record
 from .train import dry_run as dry_run
 from .train import train as train

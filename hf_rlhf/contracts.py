@@ -1,15 +1,23 @@
-"""What each kind of plugin is: a signature, never a base class.
+"""What each kind of plugin is, for plugin authors; `hf_rlhf.testing` checks that one is.
 
-Nothing here is inherited from. A component fits when it has the shape below, and
-`hf_rlhf.testing` checks that it does.
+A trainer derives from the base class `Trainer`. Every other kind is a signature: a component fits
+when it has that shape.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+
+from hf_rlhf.errors import BrokenPlugin
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from datasets import DatasetDict
+
+    from hf_rlhf.errors import Problem
+    from hf_rlhf.evaluation.results import Evaluation
+    from hf_rlhf.runs.run import Run
 
 Score = float | None
 """A reward for one completion. None abstains: no claim is made, which is not the same as 0."""
@@ -82,9 +90,6 @@ adapter writes the rows that it leaves out, as JSON lines of `where`, `row`, `re
 It is None where nothing may be written: in a dry run, on all processes but the first, and in a
 folder whose run has begun."""
 
-Task = Literal["text-generation", "text-classification"]
-"""What a trained model is for; a reward model classifies, into one class."""
-
 
 @dataclass(frozen=True)
 class Question:
@@ -135,74 +140,190 @@ class Judge(Protocol):
         ...
 
 
-class Trainer(Protocol):
-    """What `--plugin` names: a class made from a resolved run. TRL's trainers nearly are this.
+@dataclass(frozen=True)
+class Method:
+    """What a trainer does, as the model card presents it. `summary` is Markdown on one line."""
 
-    An instance has, as `transformers.Trainer` has, `model`, `accelerator`, and `state` (a
-    `TrainerState`: `global_step`, `max_steps`, `epoch`, `log_history`), and hands `run.callbacks`
-    its events; the record is made of them.
+    name: str
+    """As in a sentence: `GRPO`, `reward modelling`."""
+    tags: tuple[str, ...] = ()
+    """Tags of the card on the Hub, such as `("trl", "grpo")`."""
+    citations: tuple[str, ...] = ()
+    """One reference each: `Shao et al. 2024, DeepSeekMath, arXiv:2402.03300`."""
+    summary: str = ""
+    """One to three sentences on what distinguishes it, such as the KL estimator in the loss."""
+    step: str = "optimizer step"
+    """What one step of `state.global_step` is, in the singular."""
 
-    What a trainer may have beside what stands below, and does without otherwise:
 
-    * `default_run: str`: the shipped run file that its name alone means.
-    * `task: Task`: what the saved model is; `text-generation` if not said.
-    * `variant_of: str`: the trainer by that name is what it trains by; the record and the card name
-      both, with the packages that offer them.
-    * `chain_of: str`: it is a chain of runs of the trainer so named, one for each entry of the run
-      file's `phases`, each begun with what the one before has made (`hf_rlhf.runs.phases`). Its own
-      `Config` is then for `hf-rlhf describe`, and its `from_run` is not called.
-    * `tokens(run) -> Mapping[str, int]` (classmethod): `tokens` of the training rows as they are
-      trained, in one epoch, and `trained`, those of them with a loss; for the plan of a dry run.
-    * `row_counts(run) -> Mapping[str, RowCounts]` (classmethod): of `train` and of the held-out
-      split, how many rows are kept, dropped and cut; printed and recorded before training. Of a
-      training split that loses more than the run file's `max_dropped_share` or `max_cut_share`
-      the run does not begin. Called when nothing else is wrong.
-    * `columns: frozenset[str]`: the dataset columns that it cannot do without.
-    * `refused_settings: Mapping[str, tuple[str, str] | None]`: settings of its Config that have no
-      effect here, or spoil training: what is wrong, and what to do. They are refused at any value
-      but the default, as those of `hf_rlhf.config.settings` are; None accepts one that is refused
-      there, such as `eval_strategy` by a trainer that takes an evaluation dataset.
-    * `preflight(run) -> Iterable[Problem]` (classmethod): its own checks, before weights load.
-      `Problem.where` is a top-level key of the run file.
-    * `advice(run) -> Iterable[str]` (classmethod): what may spoil training and is not known
-      to; shown as notes by `hf-rlhf check` and when training begins, and on the card.
-    * `held_out(run, model, model_kwargs) -> Evaluation | None` (classmethod): what it measures on
-      the held-out rows, beside the composed rewards or without any. `model` is a folder or a Hub
-      id with whole weights, `model_kwargs` are for `from_pretrained`. One row of metrics for each
-      row of the dataset, on every process the same: `hf_rlhf.evaluation.measure_rows` does that.
-      Called by all processes, before training and after it, if the run has an `evaluation`
-      section. Every number is finite or None. In place of an Evaluation, None: there is nothing
-      to measure of this model.
-    * `held_out_metrics: Mapping[str, str]`: what each metric of `held_out` is, for the card.
-    * `report() -> Mapping`: JSON of what only it knows, for the record (`training.report`) and the
-      card: under each title a list of rows or one mapping. Called after saves and at the end, on
-      every process, also when training fails; so no collective calls.
-    * `unpublished: tuple[str, ...]`: how the names of parameters begin that are trained with the
-      model and are no part of what is saved, such as a value head's; they are not counted.
-    * `kept_bytes(run) -> int` (classmethod): at most how many bytes it writes into the run folder
-      beside checkpoints and the saved model, for the estimate of the space on disk.
-    * `trial_completions(row) -> list[str]` (static): plausible answers for `hf-rlhf check`.
+class Trainer:
+    """Base class of what `--plugin` names; every hook below has a default.
+
+    Derive from it first and from a TRL trainer second: `class MyTrainer(Trainer, GRPOTrainer)`.
+    Then `Config` and `from_run` are all that is left to write. A trainer with a loop of its own
+    also writes `train` and `save_model`, and its instances have, as `transformers.Trainer` has,
+    `model`, `accelerator`, and `state` (a `TrainerState`: `global_step`, `max_steps`, `epoch`,
+    `log_history`), and call `run.callbacks`; the record is made from them.
+
+    Never override a method of TRL or transformers whose name begins with an underscore: a release
+    may change it without notice. `hf_rlhf.testing.check_trainer` checks all of this.
     """
 
-    Config: type
-    """A dataclass, a subclass of `transformers.TrainingArguments` for trainers built on it."""
+    Config: ClassVar[Any]
+    """The settings: a dataclass, of `transformers.TrainingArguments` for trainers built on it."""
+    default_run: ClassVar[str | None] = None
+    """The run file in the package's `runs/` that `--plugin NAME` alone means."""
+    method: ClassVar[Method | None] = None
+    """Algorithm, citations and tags for the model card."""
+    task: ClassVar[str] = "text-generation"
+    """What the saved model is for, in the Hub's words (`pipeline_tag`). A `text-classification`
+    model has one class, as a reward model has, and its score head is trained."""
+    auto_class: ClassVar[str | None] = None
+    """The class of transformers that loads the model. Required for a task other than
+    `text-generation` and `text-classification`."""
+    columns: ClassVar[frozenset[str]] = frozenset()
+    """The dataset columns without which it cannot train."""
+    refused_settings: ClassVar[Mapping[str, tuple[str, str] | None]] = {}
+    """Settings of `Config` that have no effect or spoil training: (problem, cure). They are refused
+    at any value but the default, as those in `hf_rlhf.config.settings` are. None accepts one of
+    these, such as `eval_strategy` by a trainer that takes an evaluation dataset."""
+    held_out_metrics: ClassVar[Mapping[str, str]] = {}
+    """Metric of `held_out` -> what it measures, for the model card."""
+    unpublished: ClassVar[tuple[str, ...]] = ()
+    """Prefixes of the names of parameters that are trained but are not part of the saved model,
+    such as a value head's; they are not counted."""
+    variant_of: ClassVar[str | None] = None
+    """The trainer, by name, that this one trains by; record and card name both packages."""
+    phase_trainer: ClassVar[str | None] = None
+    """The trainer, by name, that runs each entry of the run file's `phases`, each beginning with
+    the weights of the one before. The class's own `from_run` is then never called."""
+
+    if TYPE_CHECKING:
+        # transformers' Trainer has these; defaults here would hide them.
+        model: Any
+        accelerator: Any
+        state: Any
+
+        def train(self, resume_from_checkpoint: Any = None) -> Any:
+            """Train to the end; return an object with `metrics`, as transformers does."""
+
+        def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+            """Write the weights (for LoRA, the adapter) as safetensors into `output_dir`.
+
+            Of several adapters the trained one goes into `output_dir` itself. Others may go into
+            folders of their name, which stay on disk and are not published; `ref` is deleted.
+            """
 
     @classmethod
-    def from_run(cls, run: Any) -> "Trainer":
-        """Build the trainer that a `hf_rlhf.runs.run.Run` describes."""
-        ...
+    def from_run(cls, run: "Run") -> Self:
+        """Build the trainer from a resolved run; this is where the weights are loaded."""
+        raise NotImplementedError(f"{cls.__name__} has no from_run(run)")
 
-    def train(self, resume_from_checkpoint: str | None = None) -> Any:
-        """Train to the end; return an object with `metrics`, as transformers does."""
-        ...
+    @classmethod
+    def preflight(cls, run: "Run") -> "Iterable[Problem]":
+        """Return what stops or spoils this run, found before any weights load.
 
-    def save_model(self, output_dir: str) -> None:
-        """Write the weights (the adapter, for LoRA) as safetensors.
-
-        With several adapters, the trained one goes into `output_dir` itself. Others may go into
-        folders of their name, which are kept and never published; one called `ref` is not kept.
+        `Problem.where` is a top-level key of the run file.
         """
-        ...
+        return ()
+
+    @classmethod
+    def advice(cls, run: "Run") -> Iterable[str]:
+        """Return warnings that do not stop the run: printed when it begins, and on the card."""
+        return ()
+
+    @classmethod
+    def tokens(cls, run: "Run") -> Mapping[str, int] | None:
+        """Return `tokens` of the training rows in one epoch and `trained`, those with a loss.
+
+        None if unknown; a dry run then plans without them.
+        """
+        return None
+
+    @classmethod
+    def row_counts(cls, run: "Run") -> Mapping[str, RowCounts]:
+        """Return how many rows of `train` and of the held-out split are kept, dropped and cut.
+
+        Recorded before training. A training split that loses more than the run file's
+        `max_dropped_share` or `max_cut_share` stops the run.
+        """
+        return {}
+
+    @classmethod
+    def extra_disk_bytes(cls, run: "Run") -> int:
+        """Return an upper bound on what it writes beside checkpoints and the saved model."""
+        return 0
+
+    @classmethod
+    def card_facts(cls, run: "Run") -> Mapping[str, str]:
+        """Return lines of the card's training setup, by title, as Markdown on one line.
+
+        `hf_rlhf.cards.settings_line` writes settings as the other lines have them. A line
+        with a title that the card has already (`KL`, `Loss`, `Rollouts`, ...) replaces that one.
+        """
+        return {}
+
+    @classmethod
+    def held_out(
+        cls, run: "Run", model: "str | Path", model_kwargs: Mapping[str, Any]
+    ) -> "Evaluation | None":
+        """Measure a saved model on the held-out rows, apart from the composed rewards.
+
+        All processes call it before training and after it, if the run has an `evaluation` section.
+        The result has one row of the same metrics per row of the dataset, each a finite number or
+        None, equal on every process: `hf_rlhf.evaluation.measure_rows` does that.
+
+        Args:
+            run: the resolved run.
+            model: a folder or a Hub id with full weights.
+            model_kwargs: arguments for `from_pretrained`.
+
+        Returns:
+            None when there is nothing to measure of this model.
+        """
+        return None
+
+    @classmethod
+    def measures_held_out(cls) -> bool:
+        """Return whether the class has a `held_out` of its own."""
+        return cls.held_out.__func__ is not Trainer.held_out.__func__  # type: ignore[attr-defined]
+
+    @staticmethod
+    def trial_completions(row: Mapping[str, Any]) -> Sequence[str]:
+        """Return plausible answers to a row, on which `hf-rlhf check` tries the rewards."""
+        return ()
+
+    def report(self) -> Mapping[str, Any]:
+        """Return what only the trainer knows, as JSON, for the record and the card.
+
+        Under each title a list of rows or one mapping. Called after each save and at the end, on
+        every process, also when training fails; so it makes no collective calls.
+        """
+        return {}
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write none: TRL's draft is unaware of the run, whose card is made from its record."""
+
+
+def as_trainer(component: Any, name: str) -> type[Trainer]:
+    """Return the component that is offered as the trainer `name`, once it is known to be one.
+
+    Raises BrokenPlugin for anything that is not a class derived from `Trainer` with a `Config`.
+    """
+    qualified = getattr(component, "__qualname__", type(component).__qualname__)
+    title = f"trainer {name!r} ({getattr(component, '__module__', '?')}:{qualified})"
+    if not (isinstance(component, type) and issubclass(component, Trainer)):
+        raise BrokenPlugin(
+            f"{title} is not derived from hf_rlhf.Trainer. Write `class MyTrainer(Trainer, "
+            "GRPOTrainer)`, with the TRL trainer that it builds on "
+            "(docs/how-to/write-a-trainer.md)."
+        )
+    if not hasattr(component, "Config"):
+        raise BrokenPlugin(
+            f"{title} has no `Config`, the dataclass of its settings. For a trainer built on TRL's "
+            "GRPOTrainer: `Config = GRPOConfig`."
+        )
+    return component
 
 
 Command = Callable[[Sequence[str]], int]

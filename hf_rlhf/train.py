@@ -11,12 +11,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.distributed import few_threads, planned, processes, rank
 from hf_rlhf.errors import HfRlhfError, PublishError
 from hf_rlhf.storage.secrets import scrub
 from hf_rlhf.training.signals import Terminated
+
+if TYPE_CHECKING:
+    from hf_rlhf.storage.record import RunRecord
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""
@@ -31,7 +34,7 @@ def train(
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
     **settings: Any,
-) -> dict[str, Any]:
+) -> "RunRecord":
     """Run a whole training run and return its record.
 
     Args:
@@ -58,7 +61,7 @@ def train(
     with disk_errors_told(Path.cwd()):
         with annotate_shipped_errors(file, shipped):
             session = _session(file, plugin, settings)
-        record: dict[str, Any] = session.go(argv)
+        record: RunRecord = session.go(argv)
         return record
 
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from datasets import Dataset, DatasetDict
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
+from hf_rlhf.contracts import Method, Trainer
 from hf_rlhf.evaluation import held_out_rows, measure_rows, saved_model
 from hf_rlhf.models.loading import policy_arguments
 
@@ -25,7 +26,7 @@ class DPOSettings(DPOConfig):
     """DPO's own."""
 
 
-class _FromColumns:
+class _FromColumns(Trainer):
     """What the three share."""
 
     @classmethod
@@ -37,9 +38,6 @@ class _FromColumns:
             callbacks=list(run.callbacks),
             **policy_arguments(run),
         )
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        pass
 
 
 class ColumnsSFT(_FromColumns, SFTTrainer):
@@ -71,6 +69,7 @@ class ColumnsReward(_FromColumns, RewardTrainer):
 
     Config = RewardSettings
     task = "text-classification"
+    method = Method("reward modelling", tags=("trl", "reward"))
     columns: ClassVar = frozenset({"prompt", "chosen", "rejected"})
 
     @classmethod

@@ -16,7 +16,7 @@ PUBLIC = {
     *("train", "dry_run", "evaluate", "publish", "pull", "load_record"),
     *("Run", "RunFile", "PromptsPerStep"),
     *("DatasetAdapter", "Judge", "Loaded", "Question", "Reward", "RowCounts", "Score"),
-    *("Trainer", "Verdict"),
+    *("Method", "RunRecord", "Trainer", "Verdict"),
     *("ConfigError", "DataError", "DiskError", "HfRlhfError", "JudgeError", "ModelError"),
     *("PluginError", "Problem", "PublishError", "RewardError", "RunFolderError"),
 }

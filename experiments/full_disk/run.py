@@ -227,7 +227,7 @@ class Experiment:
             trial.problem = "WRONG STATUS"
         resize(self.lab.mount, ROOMY, "nr_inodes=0")
         trial.again = self.lab.end(self.lab.start())
-        if trial.again.status or load_record(self.lab.folder)["status"] != "finished":
+        if trial.again.status or load_record(self.lab.folder).status != "finished":
             trial.problem += f" NOT FINISHED: {trial.again.said[-400:]!r}"
         else:
             trial.same = self.lab.adapter() == self.reference

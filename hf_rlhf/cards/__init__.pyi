@@ -14,6 +14,7 @@ from .markdown import interval as interval
 from .markdown import no_interval as no_interval
 from .markdown import number as number
 from .markdown import plain as plain
+from .markdown import settings_line as settings_line
 from .markdown import share as share
 from .metadata import COLLECTION as COLLECTION
 from .metadata import TAG as TAG

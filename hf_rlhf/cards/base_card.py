@@ -2,17 +2,15 @@
 
 import json
 import math
-from collections.abc import Mapping
-from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 from hf_rlhf.cards.render import PACKAGE_SCHEME, render_base, render_card
 from hf_rlhf.models.safetensors import read_header
 from hf_rlhf.storage.record import load_record, run_of_merged
+from hf_rlhf.storage.record_schema import ModelSection
 
 
-def base_card(folder: Path, model: Mapping[str, Any], repo_id: str, *, endpoint: str) -> str:
+def base_card(folder: Path, model: ModelSection, repo_id: str, *, endpoint: str) -> str:
     """Return the README of a base that has none.
 
     The merged weights of a run get the card of that run; of any other base little is known.
@@ -25,18 +23,19 @@ def base_card(folder: Path, model: Mapping[str, Any], repo_id: str, *, endpoint:
     """
     if (run := run_of_merged(folder)) is not None:
         # Only the merged weights go along: no adapter, and no pictures.
-        record = deepcopy(load_record(run))
-        record["model"]["saved"] = ["merged"]
-        record |= {"publish": None, "pictures": [], "comparison": None}
+        record = load_record(run)
+        record.model.saved = ["merged"]
+        record.publish, record.pictures, record.comparison = None, [], None
         return render_card(record, repo_id=repo_id, endpoint=endpoint)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    tensors = [one for path in folder.glob("*.safetensors") for one in read_header(path).values()]
-    named = str(model["base"])
+    headers = [read_header(path) for path in folder.glob("*.safetensors")]
+    tensors = [tensor for header in headers for tensor in header.values()]
+    name = str(model.base)
     return render_base(
         repo_id,
-        source=named if named.startswith(PACKAGE_SCHEME) else None,
+        source=name if name.startswith(PACKAGE_SCHEME) else None,
         architecture=next(iter(config.get("architectures") or ()), None),
-        parameters=sum(math.prod(one.shape) for one in tensors),
+        parameters=sum(math.prod(tensor.shape) for tensor in tensors),
         model=model,
         endpoint=endpoint,
     )

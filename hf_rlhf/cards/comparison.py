@@ -48,11 +48,11 @@ def record_comparison(
         picture: a PNG file and its alternative text.
     """
     record = load_record(folder)
-    record["comparison"] = dict(comparison)
+    record.comparison = dict(comparison)
     (folder / PICTURE).unlink(missing_ok=True)
     if picture:
         path, alt = picture
         atomic_write_bytes(folder / PICTURE, path.read_bytes())
-        record["comparison"]["picture"] = {"file": PICTURE, "alt": alt}
+        record.comparison["picture"] = {"file": PICTURE, "alt": alt}
     write_record(record, folder)
     write_card(record, folder)

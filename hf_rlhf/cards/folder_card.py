@@ -1,7 +1,5 @@
 """The card in a run's own folder, which tells how to load what lies there."""
 
-from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from hf_rlhf.cards.metadata import is_hub_id
 from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.storage.files import atomic_write_text
-from hf_rlhf.storage.record import load_record, write_record
+from hf_rlhf.storage.record import RunRecord, load_record, write_record
 
 
 def weights_in(folder: Path) -> list[str]:
@@ -20,17 +18,17 @@ def weights_in(folder: Path) -> list[str]:
     return [name for name in ("adapter", "merged") if any((folder / name).glob("*.safetensors"))]
 
 
-def write_card(record: Mapping[str, Any], folder: Path) -> None:
+def write_card(record: RunRecord, folder: Path) -> None:
     """Write the card of a run into its folder; of one that is published, the card on the Hub."""
     how: dict[str, Any] = {"endpoint": constants.ENDPOINT}
-    published = record["publish"] or {}
+    published = record.published()
     if published.get("commit"):
         known = {item.name for item in fields(PublishSpec)}
-        asked = PublishSpec(**{key: value for key, value in published.items() if key in known})
-        if "adapter" in {*weights_in(folder), *(record["model"]["saved"] or ())}:
-            how |= {"adapter_repo": adapter_repo(asked)}
-            how |= {} if asked.merged else {"kind": "adapter"}
-        record = on_hub(record, asked)
+        spec = PublishSpec(**{key: value for key, value in published.items() if key in known})
+        if "adapter" in {*weights_in(folder), *(record.model.saved or ())}:
+            how |= {"adapter_repo": adapter_repo(spec)}
+            how |= {} if spec.merged else {"kind": "adapter"}
+        record = on_hub(record, spec)
     atomic_write_text(folder / "README.md", render_card(record, **how))
 
 
@@ -38,33 +36,34 @@ FOR_THE_CARD = ("base_was", "steps")
 """What the card of a published run shows of where it was published, beside the repository."""
 
 
-def adapter_repo(asked: PublishSpec) -> str | None:
+def adapter_repo(spec: PublishSpec) -> str | None:
     """Return the repository that has the adapter in its root, if one has."""
-    assert asked.repo_id is not None
-    if not asked.merged:
-        return asked.repo_id
-    return f"{asked.repo_id}-adapter" if asked.layout == "separate" else None
+    assert spec.repo_id is not None
+    if not spec.merged:
+        return spec.repo_id
+    return f"{spec.repo_id}-adapter" if spec.layout == "separate" else None
 
 
-def on_hub(record: Mapping[str, Any], asked: PublishSpec) -> dict[str, Any]:
+def on_hub(record: RunRecord, spec: PublishSpec) -> RunRecord:
     """Return the record as it is published and its card shows it: the base by its Hub name."""
-    shown: dict[str, Any] = deepcopy(dict(record))
-    model, base = shown["model"], asked.base_model
-    if base is not None and model["base"] != base:
-        model["lineage"] = [base if one == model["base"] else one for one in model["lineage"]]
-        model["base"], model["base_is_hub_id"], model["revision"] = base, True, None
+    public = record.model_copy(deep=True)
+    model, base = public.model, spec.base_model
+    if base is not None and model.base != base:
+        model.lineage = [base if ancestor == model.base else ancestor for ancestor in model.lineage]
+        model.base, model.base_is_hub_id, model.revision = base, True, None
     # Folders of this machine say nothing to others.
-    model["lineage"] = [one for one in model["lineage"] if is_hub_id(one) or "://" in one]
+    model.lineage = [name for name in model.lineage if is_hub_id(name) or "://" in name]
     # What is pushed is what the card tells of, whatever is in the folder.
-    model["saved"] = None
+    model.saved = None
     # Without commit and address: a card that named its own commit could never be pushed twice.
-    steps = sorted(int(step) for step in (record["publish"] or {}).get("steps") or {})
-    shown["publish"] = {"repo_id": asked.repo_id, "layout": asked.layout}
-    if (was := record["model"]["base"]) != model["base"]:
-        shown["publish"]["base_was"] = was
+    steps = sorted(int(step) for step in record.published().get("steps") or {})
+    publish: dict[str, Any] = {"repo_id": spec.repo_id, "layout": spec.layout}
+    if (was := record.model.base) != model.base:
+        publish["base_was"] = was
     if steps:
-        shown["publish"]["steps"] = steps
-    return shown
+        publish["steps"] = steps
+    public.publish = publish
+    return public
 
 
 def tell_weights(folder: Path) -> None:
@@ -73,6 +72,6 @@ def tell_weights(folder: Path) -> None:
     Raises RunFolderError when it holds no record.
     """
     record = load_record(folder)
-    record["model"]["saved"] = weights_in(folder)
+    record.model.saved = weights_in(folder)
     write_record(record, folder)
     write_card(record, folder)

@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from hf_rlhf.storage.record_schema import Estimate
+
 NOT_MEASURED = "not measured"
 NOT_RECORDED = "not recorded"
 
@@ -27,10 +29,10 @@ def visible(text: str) -> str:
 
 def fence(text: str, language: str = "") -> str:
     """Return a fenced code block that `text` cannot close, whatever it holds (CommonMark 4.5)."""
-    shown = visible(text)
-    longest = max((len(run) for run in _BACKTICKS.findall(shown)), default=0)
+    visible_text = visible(text)
+    longest = max((len(run) for run in _BACKTICKS.findall(visible_text)), default=0)
     bar = "`" * max(3, longest + 1)
-    return f"{bar}{language or 'text'}\n{shown}\n{bar}"
+    return f"{bar}{language or 'text'}\n{visible_text}\n{bar}"
 
 
 def excerpt(text: str, limit: int) -> str:
@@ -44,13 +46,29 @@ def excerpt(text: str, limit: int) -> str:
 def code(value: Any) -> str:
     """Return an inline code span; of what is not text, its JSON."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    shown = " ".join(visible(text).split())
-    if not shown:
+    visible_text = " ".join(visible(text).split())
+    if not visible_text:
         return "(empty)"
-    longest = max((len(run) for run in _BACKTICKS.findall(shown)), default=0)
+    longest = max((len(run) for run in _BACKTICKS.findall(visible_text)), default=0)
     bar = "`" * (longest + 1)
-    space = " " if shown[0] == "`" or shown[-1] == "`" else ""
-    return f"{bar}{space}{shown}{space}{bar}"
+    space = " " if visible_text[0] == "`" or visible_text[-1] == "`" else ""
+    return f"{bar}{space}{visible_text}{space}{bar}"
+
+
+def settings_line(settings: Mapping[str, Any], *names: str) -> str:
+    """Return `name = value` of those of the settings that have a value, as Markdown."""
+    return ", ".join(
+        code(f"{name} = {short(settings[name])}")
+        for name in names
+        if settings.get(name) is not None
+    )
+
+
+def short(value: Any) -> str:
+    """Return a setting's value as text: floats rounded to six digits, names without quotes."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def plain(value: Any) -> str:
@@ -90,31 +108,40 @@ def share(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{100 * value:.1f}%"
 
 
-def interval(estimate: Mapping[str, Any] | None, *, signed: bool = False) -> str:
-    """Return `mean [low, high]`, or `not measured`; a difference is `signed`.
+def interval(estimate: Estimate | Mapping[str, Any] | None, *, signed: bool = False) -> str:
+    """Return `mean [low, high]` of an estimate or its JSON, or `not measured`.
+
+    A difference is `signed`.
 
     Of one row, or of rows that are all the same, the interval would have no width and look like
     certainty: the reason stands in its place.
     """
-    if not estimate or estimate["mean"] is None:
+    if estimate is None:
+        return NOT_MEASURED
+    value = as_estimate(estimate)
+    if value.mean is None:
         return NOT_MEASURED
 
-    def text(value: float) -> str:
-        return f"{'+' if signed and value > 0 else ''}{number(float(value))}"
+    def text(value: float | None) -> str:
+        return "" if value is None else f"{'+' if signed and value > 0 else ''}{number(value)}"
 
-    if reason := no_interval(estimate):
-        return f"{text(estimate['mean'])} ({reason})"
-    return f"{text(estimate['mean'])} [{text(estimate['low'])}, {text(estimate['high'])}]"
+    if reason := no_interval(value):
+        return f"{text(value.mean)} ({reason})"
+    return f"{text(value.mean)} [{text(value.low)}, {text(value.high)}]"
 
 
-def no_interval(estimate: Mapping[str, Any]) -> str:
+def as_estimate(estimate: Estimate | Mapping[str, Any]) -> Estimate:
+    """Return an estimate, of which JSON may be given."""
+    return estimate if isinstance(estimate, Estimate) else Estimate(**estimate)
+
+
+def no_interval(estimate: Estimate) -> str:
     """Return why an estimate has no interval to show; empty where it has one."""
-    rows = estimate.get("n")
-    if rows == 1:
+    if estimate.n == 1:
         return "one row"
-    if estimate["low"] is None or estimate["high"] is None:
+    if estimate.low is None or estimate.high is None:
         return "no interval"
-    return f"all {rows:,} alike" if rows and estimate["low"] == estimate["high"] else ""
+    return f"all {estimate.n:,} alike" if estimate.n and estimate.low == estimate.high else ""
 
 
 def duration(seconds: float | None) -> str:

@@ -10,6 +10,7 @@ import yaml
 
 from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.errors import ConfigError
+from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.storage.secrets import scrub
 
 TAG = "hf-rlhf"
@@ -29,13 +30,6 @@ _TASK_OF_CLASS = {
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
 }
-_TRL_ALGORITHMS = ("sft", "dpo", "kto", "grpo", "rloo", "reward", "iterative_dpo")
-ALGORITHMS = (*_TRL_ALGORITHMS, "ppo", "prm")
-_NAMES = {
-    "reward": "reward modelling",
-    "prm": "process reward modelling",
-    "iterative_dpo": "iterative DPO",
-}
 
 
 def card_folder() -> Path:
@@ -51,46 +45,23 @@ def hub_rules(key: str) -> frozenset[str]:
     return frozenset(rules[key])
 
 
-def algorithm_of(record: Mapping[str, Any]) -> str | None:
-    """Return the algorithm that the plugin is named after: `refiner_grpo` -> `grpo`.
-
-    Of one that is not, it is that of the trainer which it trains by.
-    """
-    trainers = [one["name"] for one in record["components"] if one["kind"] == "trainers"]
-    # The first of them is the plugin itself.
-    found = (_named_after(name) for name in (record["plugin"]["name"], *trainers[1:]))
-    return next((algorithm for algorithm in found if algorithm), None)
-
-
-def _named_after(name: str | None) -> str | None:
-    words = re.split(r"[^a-z0-9]+", (name or "").lower())
-    if "iterative_dpo" in "_".join(words):
-        return "iterative_dpo"
-    return next((word for word in reversed(words) if word in ALGORITHMS), None)
-
-
-def algorithm_name(algorithm: str) -> str:
-    """Return an algorithm's name as it is written in a sentence."""
-    return _NAMES.get(algorithm, algorithm.upper())
-
-
-def metadata(record: Mapping[str, Any], *, adapter: bool, hub: str = HUB) -> dict[str, Any]:
+def metadata(record: RunRecord, *, adapter: bool, hub: str = HUB) -> dict[str, Any]:
     """Return the card's metadata: only keys with a value, only values that the record supports.
 
     Args:
-        record: a complete record (`hf_rlhf.storage.record.complete`).
+        record: the run's record.
         adapter: whether the repository holds an adapter rather than full weights.
         hub: the address of the Hub.
     """
-    model, author = record["model"], record["author"]
+    model, author = record.model, record.author
     base = hub_base(record)
     by_class = (
-        task for end, task in _TASK_OF_CLASS.items() if (model["class"] or "").endswith(end)
+        task for end, task in _TASK_OF_CLASS.items() if (model.class_name or "").endswith(end)
     )
-    task = model["task"] or next(by_class, None)
+    task = model.task or next(by_class, None)
     data = {
         **license_of(record, hub=hub),
-        "language": author["language"],
+        "language": author.language,
         "base_model": base,
         "base_model_relation": ("adapter" if adapter else "finetune") if base else None,
         "pipeline_tag": task,
@@ -101,54 +72,52 @@ def metadata(record: Mapping[str, Any], *, adapter: bool, hub: str = HUB) -> dic
     return {key: value for key, value in data.items() if value}
 
 
-def hub_base(record: Mapping[str, Any]) -> str | None:
+def hub_base(record: RunRecord) -> str | None:
     """Return the base's Hub id, or None when the base is not on the Hub."""
-    model = record["model"]
-    return model["base"] if model["base_is_hub_id"] and is_hub_id(model["base"]) else None
+    model = record.model
+    return model.base if model.base_is_hub_id and is_hub_id(model.base) else None
 
 
-def hub_datasets(record: Mapping[str, Any]) -> list[str]:
+def hub_datasets(record: RunRecord) -> list[str]:
     """Return the Hub ids of the data: an adapter that read from the Hub reports the `commit`."""
-    report = record["data"]["report"]
+    report = record.data.report
     return [report["source"]] if report.get("commit") and is_hub_id(report.get("source")) else []
 
 
-def license_of(record: Mapping[str, Any], *, hub: str = HUB) -> dict[str, str]:
+def license_of(record: RunRecord, *, hub: str = HUB) -> dict[str, str]:
     """Return `license`, and for `other` its name and link: the author's, else the base's.
 
     Empty when neither is known: the Hub then shows none, which is the truth.
     """
-    author, model = record["author"], record["model"]
-    source = author if author["license"] else model
-    said = source["license"]
-    if not said:
+    author, model = record.author, record.model
+    source = author if author.license else model
+    license_id = source.license
+    if not license_id:
         return {}
-    known = said.lower() in hub_rules("licenses") and said.lower() != "other"
+    known = license_id.lower() in hub_rules("licenses") and license_id.lower() != "other"
     if known:
-        return {"license": said.lower()}
-    name = source["license_name"] or ("same-as-base-model" if said.lower() == "other" else said)
-    link = source["license_link"]
+        return {"license": license_id.lower()}
+    unnamed = "same-as-base-model" if license_id.lower() == "other" else license_id
+    name = source.license_name or unnamed
+    link = source.license_link
     base = hub_base(record)
     if link is None and source is model and base:
         link = f"{hub}/{base}"
-    named = {"license": "other", "license_name": _slug(name), "license_link": link}
-    return {key: value for key, value in named.items() if value}
+    custom = {"license": "other", "license_name": _slug(name), "license_link": link}
+    return {key: value for key, value in custom.items() if value}
 
 
 def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-")
 
 
-def _tags(record: Mapping[str, Any]) -> list[str]:
-    algorithm = algorithm_of(record)
+def _tags(record: RunRecord) -> list[str]:
     tags = [
         TAG,
-        record["plugin"]["name"],
-        "trl" if algorithm in _TRL_ALGORITHMS else None,
-        algorithm,
-        "dpo" if algorithm == "iterative_dpo" else None,
-        "lora" if record["model"]["adapter"] else None,
-        *record["author"]["tags"],
+        record.plugin.name,
+        *record.method.tags,
+        "lora" if record.model.adapter else None,
+        *record.author.tags,
     ]
     return list(dict.fromkeys(tag for tag in tags if tag))
 
@@ -183,14 +152,14 @@ def validate_card(text: str) -> list[str]:
     problems = [*_bad_values(data), *_bad_license(data)]
     for key in ("base_model", "datasets"):
         problems += [
-            f"{key}: {one!r} is not the id of a Hub repository."
-            for one in _listed(data.get(key))
-            if not is_hub_id(one)
+            f"{key}: {value!r} is not the id of a Hub repository."
+            for value in _listed(data.get(key))
+            if not is_hub_id(value)
         ]
     problems += [
-        f"language: {one!r} is not an ISO 639 code such as en, nor code or multilingual."
-        for one in _listed(data.get("language"))
-        if not (isinstance(one, str) and _LANGUAGE.fullmatch(one))
+        f"language: {value!r} is not an ISO 639 code such as en, nor code or multilingual."
+        for value in _listed(data.get("language"))
+        if not (isinstance(value, str) and _LANGUAGE.fullmatch(value))
     ]
     task = data.get("pipeline_tag")
     if task is not None and not (isinstance(task, str) and task in hub_rules("pipeline_tags")):
@@ -222,11 +191,11 @@ def _listed(value: Any) -> list[Any]:
 def _bad_values(data: Mapping[str, Any]) -> list[str]:
     problems = []
     for key, value in data.items():
-        for one in _listed(value) or [None]:
-            if one is None or one == "" or one == "None":
+        for item in _listed(value) or [None]:
+            if item is None or item == "" or item == "None":
                 problems.append(f"{key}: it has no value; leave the key out.")
-            elif isinstance(one, str) and _LOCAL_PATH.match(one):
-                problems.append(f"{key}: {one!r} is a path of this machine.")
+            elif isinstance(item, str) and _LOCAL_PATH.match(item):
+                problems.append(f"{key}: {item!r} is a path of this machine.")
     return problems
 
 

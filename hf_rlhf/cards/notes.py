@@ -7,8 +7,8 @@ from hf_rlhf.cards.facts import during_training, results
 from hf_rlhf.cards.markdown import code, counted, number, plain, share, words
 from hf_rlhf.cards.metadata import hub_base
 from hf_rlhf.rewards.composed import TOTAL
+from hf_rlhf.storage.record import RunRecord
 
-Record = Mapping[str, Any]
 LOSSES = ("cut", "dropped", "truncated", "shortened")
 """Words in the names of what an adapter reports that a reader of the card must not overlook."""
 
@@ -17,7 +17,7 @@ FEW = 20
 z sqrt((n-1)/n) against t of n-1 degrees of freedom (Hesterberg 2015, arXiv:1411.5279).
 """
 
-SHOWN = 5
+MAX_RESUMPTIONS = 5
 """How many resumptions are listed, the last ones."""
 _ENDED = {
     "failed": "failed",
@@ -27,30 +27,30 @@ _ENDED = {
 }
 
 
-def known_notes(record: Record, history: Sequence[Mapping[str, Any]]) -> list[str]:
+def known_notes(record: RunRecord, history: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the author's notes, then those that follow from the record, as Markdown."""
     return [
-        *record["author"]["known_notes"],
+        *record.author.known_notes,
         *_ending(record),
         *_sessions(record),
         *_phases(record),
-        *_rows(record["data"]["report"]),
-        *_used(record["data"]["used"]),
-        *(f"Note at the start of training: {plain(note)}" for note in record["advice"]),
+        *_rows(record.data.report),
+        *_used(record.data.used),
+        *(f"Warning at the start of training: {plain(note)}" for note in record.advice),
         *_abstentions(record, history),
         *_measurement(record),
         *_origin(record),
-        *(f"In the record, {plain(note)}." for note in record["notes"]),
+        *(f"In the record, {plain(note)}." for note in record.notes),
     ]
 
 
-def _ending(record: Record) -> Iterator[str]:
-    training = record["training"]
-    steps, planned = training["steps"], training["planned_steps"]
+def _ending(record: RunRecord) -> Iterator[str]:
+    training = record.training
+    steps, planned = training.steps, training.planned_steps
     reached = "before its first step" if steps is None else f"at step {steps:,}"
     if steps is not None and planned is not None:
         reached += f" of {planned:,}"
-    status = record["status"]
+    status = record.status
     if status == "interrupted":
         yield f"The run was interrupted {reached}."
     elif status == "failed":
@@ -63,33 +63,34 @@ def _ending(record: Record) -> Iterator[str]:
         yield f"The run ended {reached} planned steps."
 
 
-def _phases(record: Record) -> Iterator[str]:
-    phases = [one for one in record["config"].get("phases") or () if isinstance(one, Mapping)]
+def _phases(record: RunRecord) -> Iterator[str]:
+    phases = [phase for phase in record.config.get("phases") or () if isinstance(phase, Mapping)]
     if len(phases) > 1:
         last = code(phases[-1].get("name"))
         yield (
-            f"Data, results and samples are of the rows of the last phase, {last}; what the phases "
-            "before it trained on stands in the table of phases."
+            f"Data, results and samples describe the last phase, {last}; the earlier phases are in "
+            "the table of phases."
         )
 
 
-def _sessions(record: Record) -> Iterator[str]:
+def _sessions(record: RunRecord) -> Iterator[str]:
     """What lies between the beginning of a run and its end, if that was not one session."""
-    sessions = record["sessions"]
-    ended = [_ENDED.get(one["status"], "did not say how it ended") for one in sessions]
+    sessions = record.sessions
+    ended = [_ENDED.get(str(session.status), "ended without a status") for session in sessions]
     went_on = [
-        f"from step {after['from_step'] or 0:,} (the one before {how})"
+        f"from step {after.from_step or 0:,} (the session before {how})"
         for how, after in zip(ended, sessions[1:], strict=False)
     ]
     if went_on:
-        shown = f"{'' if len(went_on) <= SHOWN else 'last '}{'; '.join(went_on[-SHOWN:])}"
-        yield f"The run took {len(sessions)} sessions; it went on {shown}."
-    told = set[str]()
-    for one in sessions:
-        if new := [change for change in one["changed"] if change not in told]:
-            told.update(new)
-            where = f"the session from step {one['from_step'] or 0:,}"
-            yield f"In {where}, other than in the first: {plain('; '.join(new))}."
+        last = "" if len(went_on) <= MAX_RESUMPTIONS else "last "
+        resumptions = last + "; ".join(went_on[-MAX_RESUMPTIONS:])
+        yield f"The run took {len(sessions)} sessions; it resumed {resumptions}."
+    reported = set[str]()
+    for session in sessions:
+        if new := [change for change in session.changed if change not in reported]:
+            reported.update(new)
+            where = f"the session from step {session.from_step or 0:,}"
+            yield f"The environment changed in {where}: {plain('; '.join(new))}."
 
 
 def _rows(report: Mapping[str, Any]) -> Iterator[str]:
@@ -97,54 +98,55 @@ def _rows(report: Mapping[str, Any]) -> Iterator[str]:
     reasons = dropped if isinstance(dropped, Mapping) else {"": dropped}
     counts = {why: n for why, n in reasons.items() if isinstance(n, (int, float)) and n}
     if counts:
-        said = [f"{plain(words(why))}: {n:,}" if why else f"{n:,}" for why, n in counts.items()]
-        yield f"Rows of the data were dropped ({'; '.join(said)})."
+        reasons_text = [
+            f"{plain(words(why))}: {n:,}" if why else f"{n:,}" for why, n in counts.items()
+        ]
+        yield f"The dataset adapter dropped rows ({'; '.join(reasons_text)})."
     for name, value in report.items():
         lost = name != "dropped" and any(word in name for word in LOSSES)
         if lost and isinstance(value, (int, float)) and value:
-            yield f"Of the data, {plain(words(name))}: {number(value)}."
+            yield f"The dataset adapter reports {plain(words(name))}: {number(value)}."
 
 
 def _used(used: Mapping[str, Any]) -> Iterator[str]:
-    """How many of the adapter's rows the trainer kept, and why not the others."""
-    for split, one in used.items():
-        lost = {**(one.get("dropped") or {}), **(one.get("cut") or {})}
+    """How many of the adapter's rows the trainer used, and why not the others."""
+    for split, split_counts in used.items():
+        lost = {**(split_counts.get("dropped") or {}), **(split_counts.get("cut") or {})}
         if reasons := [f"{plain(why)}: {count:,}" for why, count in lost.items() if count]:
             yield (
-                f"Of {one['rows']:,} rows of {code(split)} the trainer kept {one['kept']:,} "
-                f"({'; '.join(reasons)})."
+                f"Of {split_counts['rows']:,} rows of {code(split)} the trainer used "
+                f"{split_counts['kept']:,} ({'; '.join(reasons)})."
             )
 
 
-def _abstentions(record: Record, history: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for judge in record["reward"]["judges"]:
+def _abstentions(record: RunRecord, history: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for judge in record.reward.judges:
         usage = judge.get("usage") or {}
         if usage.get("failed"):
-            asked = usage.get("calls") or usage.get("questions")
-            of = f" of {asked:,.0f}" if asked else ""
+            calls = usage.get("calls") or usage.get("questions")
+            of = f" of {calls:,.0f}" if calls else ""
             label = code(judge.get("label") or "judge")
             yield (
-                f"Judge {label} gave no verdict {usage['failed']:,.0f}{of} times; such an answer "
-                "counts as none, never as a score."
+                f"Judge {label} returned no verdict {usage['failed']:,.0f}{of} times; these count "
+                "as missing, never as a score."
             )
-    for row in during_training(history, record["reward"])["rows"]:
+    for row in during_training(history, record.reward)["rows"]:
         if row["none"] and row["label"] != TOTAL:
             yield (
-                f"{code(row['label'])} abstained, on {number(row['none'])} completions per logged "
-                "step on average."
+                f"{code(row['label'])} abstained on {number(row['none'])} completions per logged "
+                "step, on average."
             )
         if row["label"] == TOTAL and row["flat"]:
             yield (
                 f"In {share(row['flat'])} of the groups all completions earned the same total; "
-                "such a group has no advantage and teaches nothing."
+                "such a group has zero advantage and does not train the model."
             )
 
 
-def _measurement(record: Record) -> Iterator[str]:
-    if not (record["evaluation"] or {}).get("after"):
-        yield "These weights were not evaluated on held-out rows: this card claims no improvement."
-        return
-    count = record["evaluation"]["rows"]
+def _measurement(record: RunRecord) -> Iterator[str]:
+    if record.evaluation is None or not record.evaluation.after:
+        return  # which is the headline
+    count = record.evaluation.rows
     if count is not None and count < FEW:
         yield (
             f"Only {counted(count, 'held-out row')}: of so few, a result is little more than "
@@ -155,25 +157,17 @@ def _measurement(record: Record) -> Iterator[str]:
     if few:
         listed = ", ".join(f"{code(row['metric'])} of {row['of']:,}" for row in few)
         yield f"Few of {count:,} held-out rows could be measured: {listed}. This is weak evidence."
-    if TOTAL not in {row["metric"] for row in rows} and not any(
-        row["verdict"] in ("rose", "fell") for row in rows
-    ):
-        yield "No change of a held-out metric was shown."
     for row in rows:
-        if row["metric"] == TOTAL and row["verdict"] == "fell":
-            yield "The held-out reward fell."
-        elif row["metric"] == TOTAL and row["verdict"] != "rose":
-            yield f"An improvement of the held-out reward was not shown ({row['verdict']})."
-        elif row["metric"] == "truncated" and row["after"] and row["after"]["mean"]:
+        if row["metric"] == "truncated" and row["after"] and row["after"].mean:
             yield (
-                f"{share(row['after']['mean'])} of the held-out completions after training were "
+                f"{share(row['after'].mean)} of the held-out completions after training were "
                 "cut at the token limit."
             )
 
 
-def _origin(record: Record) -> Iterator[str]:
-    if record["model"]["base"] and not hub_base(record):
+def _origin(record: RunRecord) -> Iterator[str]:
+    if record.model.base and not hub_base(record):
         yield "The base model is not on the Hub, so the metadata names none."
-    git = record["environment"]["git"]
-    if git and git["dirty"]:
+    git = record.environment.git
+    if git and git.dirty:
         yield "The command ran in a checkout with uncommitted changes."

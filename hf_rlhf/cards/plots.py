@@ -9,29 +9,31 @@ from typing import Any
 from hf_rlhf.cards.facts import optimisation, series
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.files import atomic_write_bytes
+from hf_rlhf.storage.record import RunRecord
+from hf_rlhf.storage.record_schema import Estimate, EvaluationSection
 
 # Okabe and Ito (2008): told apart by colour-blind readers, and in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 INK = "#222222"
-COMPONENTS_SHOWN = 6
-CURVES_SHOWN = 6
+MAX_COMPONENTS = 6
+MAX_CURVES = 6
 
 
-def reward_curve(record: Mapping[str, Any], path: str | os.PathLike[str]) -> bool:
+def reward_curve(record: RunRecord, path: str | os.PathLike[str]) -> bool:
     """Draw reward over optimizer steps, and held-out reward before and after, as a PNG.
 
     Left: the mean total with a band of one standard deviation over completions, and the mean of
     each component that has a weight. Right: held-out means with their 95% intervals. Either half
     is left out when it was not measured. Return False, writing nothing, when neither was.
     """
-    history = record["training"]["history"]
+    history = record.training.history
     total = series(history, f"rewards/{TOTAL}/mean")
-    evaluation = record["evaluation"] or {}
-    stages = {name: evaluation.get(name) or {} for name in ("before", "after")}
+    evaluation = record.evaluation or EvaluationSection()
+    stages = {"before": evaluation.before or {}, "after": evaluation.after or {}}
     held_out = {
         name: stage[TOTAL]
         for name, stage in stages.items()
-        if (stage.get(TOTAL) or {}).get("mean") is not None
+        if TOTAL in stage and stage[TOTAL].mean is not None
     }
     if len(total) < 2 and not held_out:
         return False
@@ -59,18 +61,16 @@ def reward_curve(record: Mapping[str, Any], path: str | os.PathLike[str]) -> boo
 
 
 def _draw_training(
-    axes: Any, record: Mapping[str, Any], history: Any, total: list[tuple[int, float]]
+    axes: Any, record: RunRecord, history: Any, total: list[tuple[int, float]]
 ) -> None:
     steps = [step for step, _ in total]
     means = [value for _, value in total]
     spread = dict(series(history, f"rewards/{TOTAL}/std"))
-    parts = [
-        part for part in record["reward"]["rewards"] if part["weight"] and part["label"] != TOTAL
-    ]
-    for colour, part in zip(COLOURS[1:], parts[:COMPONENTS_SHOWN], strict=False):
-        points = series(history, f"rewards/{part['label']}/mean")
+    parts = [part for part in record.reward.rewards if part.weight and part.label != TOTAL]
+    for colour, part in zip(COLOURS[1:], parts[:MAX_COMPONENTS], strict=False):
+        points = series(history, f"rewards/{part.label}/mean")
         if points and len(parts) > 1:
-            label = f"{part['label']} (× {part['weight']:g})"
+            label = f"{part.label} (× {part.weight:g})"
             axes.plot(*zip(*points, strict=True), color=colour, lw=1.3, label=label)
     low = [mean - spread.get(step, 0.0) for step, mean in total]
     high = [mean + spread.get(step, 0.0) for step, mean in total]
@@ -85,18 +85,19 @@ def _draw_training(
 
 
 def _draw_held_out(
-    axes: Any, evaluation: Mapping[str, Any], held_out: Mapping[str, Mapping[str, Any]]
+    axes: Any, evaluation: EvaluationSection, held_out: Mapping[str, Estimate]
 ) -> None:
-    for place, (name, estimate) in enumerate(held_out.items()):
+    for x, (name, estimate) in enumerate(held_out.items()):
         colour = COLOURS[0] if name == "after" else COLOURS[-1]
-        mean = estimate["mean"]
+        mean = estimate.mean
+        assert mean is not None, "those without are left out"
         error = None
-        if estimate["low"] is not None and estimate["high"] is not None:
-            error = [[mean - estimate["low"]], [estimate["high"] - mean]]
-        axes.errorbar([place], [mean], yerr=error, fmt="o", color=colour, capsize=6, lw=2, ms=7)
+        if estimate.low is not None and estimate.high is not None:
+            error = [[mean - estimate.low], [estimate.high - mean]]
+        axes.errorbar([x], [mean], yerr=error, fmt="o", color=colour, capsize=6, lw=2, ms=7)
         axes.annotate(
             f"{mean:.3f}",
-            (place, mean),
+            (x, mean),
             xytext=(11, 0),
             textcoords="offset points",
             va="center",
@@ -106,7 +107,7 @@ def _draw_held_out(
     axes.set_xticks(range(len(held_out)), list(held_out))
     axes.set_xlim(-0.5, len(held_out) - 0.25)
     axes.margins(y=0.15)
-    rows = evaluation.get("rows")
+    rows = evaluation.rows
     if axes.get_subplotspec().is_first_col():
         axes.set_ylabel("reward per completion")
     of = f", {rows} rows" if rows is not None else ""
@@ -115,17 +116,17 @@ def _draw_held_out(
     calm(axes)
 
 
-def training_curves(record: Mapping[str, Any], path: str | os.PathLike[str]) -> bool:
+def training_curves(record: RunRecord, path: str | os.PathLike[str]) -> bool:
     """Draw what the trainer logged of itself (loss, KL, entropy, ...) over the steps, as a PNG.
 
-    A panel for each of the first `CURVES_SHOWN` rows of the card's table that were logged more
+    A panel for each of the first `MAX_CURVES` rows of the card's table that were logged more
     than once and are not always the same. Return False, writing nothing, when there is none.
     """
-    history = record["training"]["history"]
-    facts = optimisation(history, record["reward"])["rows"]
+    history = record.training.history
+    facts = optimisation(history, record.reward)["rows"]
     curves = [(row["name"], series(history, row["name"])) for row in facts]
     curves = [(name, points) for name, points in curves if len({y for _, y in points}) > 1]
-    curves = curves[:CURVES_SHOWN]
+    curves = curves[:MAX_CURVES]
     if not curves:
         return False
     from matplotlib.backends.backend_agg import FigureCanvasAgg

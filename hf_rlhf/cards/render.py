@@ -15,7 +15,6 @@ import yaml
 from hf_rlhf.cards.data import arguments, data_rows
 from hf_rlhf.cards.facts import (
     during_training,
-    learned_reward,
     optimisation,
     results,
     settings_of,
@@ -26,8 +25,6 @@ from hf_rlhf.cards.metadata import (
     BASE,
     HUB,
     TAG,
-    algorithm_name,
-    algorithm_of,
     card_folder,
     hub_base,
     hub_datasets,
@@ -37,19 +34,22 @@ from hf_rlhf.cards.metadata import (
     validate_card,
 )
 from hf_rlhf.cards.notes import known_notes
-from hf_rlhf.cards.results import how_measured, measures
+from hf_rlhf.cards.results import headline, how_measured, measures
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.storage.pure_json import as_json
-from hf_rlhf.storage.record import complete
+from hf_rlhf.storage.record import RunRecord
+from hf_rlhf.storage.record_schema import ModelSection, Sample
 from hf_rlhf.storage.secrets import scrub
 
 Kind = Literal["model", "adapter", "checkpoint"]
-PROMPTS_SHOWN = 3
+MAX_PROMPTS = 3
+MAIN_SETUP = ("Learned reward", "Parameters trained", "Length of the run")
+"""Lines of the training setup that a reader sees without opening `Settings`."""
 PACKAGE_SCHEME = "package://"
 
 
 def render_card(
-    record: Mapping[str, Any],
+    record: RunRecord,
     *,
     kind: Kind = "model",
     repo_id: str | None = None,
@@ -78,13 +78,12 @@ def render_card(
     """
     if kind == "checkpoint" and step is None:
         raise ValueError("a checkpoint's card needs the step of the checkpoint")
-    plain, _ = as_json(complete(record))
-    clean: dict[str, Any] = complete(scrub(plain))
+    clean = RunRecord.from_json(scrub(as_json(record.to_json())[0]))
     if step is not None:
         clean = as_of_step(clean, step)
     here = weights_here(clean)
     if here is None:
-        repo_id = repo_id or (clean["publish"] or {}).get("repo_id")
+        repo_id = repo_id or clean.published().get("repo_id")
     hub = scrub(endpoint.rstrip("/"))
     view = {
         "r": clean,
@@ -96,30 +95,31 @@ def render_card(
         "here": here,
         "metadata": _front_matter(metadata(clean, adapter=kind == "adapter", hub=hub)),
         "title": _title(clean, kind, repo_id, step),
-        "algorithm": algorithm_of(clean),
+        "algorithm": clean.method.name,
         "base": base(clean),
         "license": license_of(clean, hub=hub),
         "adapter": {"repo": adapter_repo or repo_id, "root": adapter_repo is not None},
         "datasets": hub_datasets(clean),
         "setup": setup(clean),
+        "main_setup": MAIN_SETUP,
         "results": results(clean),
+        "headline": headline(clean),
         "how_measured": how_measured(clean),
         "measures": measures(clean),
-        "data": data_rows(clean["data"]),
-        "data_arguments": arguments(clean["data"]["arguments"]),
-        "during": during_training(clean["training"]["history"], clean["reward"]),
-        "optimisation": optimisation(clean["training"]["history"], clean["reward"]),
-        "tables": report_tables(clean["training"]["report"]),
+        "data": data_rows(clean.data),
+        "data_arguments": arguments(clean.data.arguments),
+        "during": during_training(clean.training.history, clean.reward),
+        "optimisation": optimisation(clean.training.history, clean.reward),
+        "tables": report_tables(clean.training.report),
         "auto_class": _auto_class(clean),
-        "notes": known_notes(clean, clean["training"]["history"]),
+        "notes": known_notes(clean, clean.training.history),
         "only_measured": only_measured(clean),
-        "weighted": any(part["weight"] for part in clean["reward"]["rewards"]),
-        "learned_reward": learned_reward(settings_of(clean)),
-        "samples": sample_groups(clean["samples"]),
+        "weighted": any(part.weight for part in clean.reward.rewards),
+        "samples": sample_groups(clean.samples),
         "stands_for": stands_for(clean),
-        "command": shlex.join(str(word) for word in clean["command"]),
+        "command": shlex.join(str(word) for word in clean.command),
         "requirements": _requirements(clean),
-        "defaults": {k: v for k, v in clean["defaults"].items() if k not in clean["config"]},
+        "defaults": {k: v for k, v in clean.defaults.items() if k not in clean.config},
         "settings": settings_of(clean),
     }
     text = _templates().get_template(f"{kind}.md.jinja").render(view)
@@ -129,7 +129,7 @@ def render_card(
 def render_base(
     repo_id: str,
     *,
-    model: Mapping[str, Any],
+    model: ModelSection,
     source: str | None,
     architecture: str | None,
     parameters: int,
@@ -145,9 +145,8 @@ def render_base(
         parameters: how many it has.
         endpoint: the address of the Hub.
     """
-    named = {"model": {**model, "class": architecture, "adapter": None, "task": None}}
-    record = complete({**named, "author": {}})
-    record["model"]["base_is_hub_id"] = False
+    own = {"class_name": architecture, "adapter": None, "task": None, "base_is_hub_id": False}
+    record = RunRecord(model=model.model_copy(update=own))
     hub = scrub(endpoint.rstrip("/"))
     head = {**metadata(record, adapter=False, hub=hub), "tags": [TAG, BASE]}
     view = {
@@ -170,95 +169,93 @@ def _valid(text: str) -> str:
     return text
 
 
-def weights_here(record: Mapping[str, Any]) -> list[str] | None:
+def weights_here(record: RunRecord) -> list[str] | None:
     """Return which of `adapter` and `merged` the run folder has, for the card that lies there.
 
     None where that is not recorded, and of a run that is on the Hub: its card tells of what is
     there.
     """
-    if (record["publish"] or {}).get("commit"):
+    if record.published().get("commit"):
         return None
-    saved: list[str] | None = record["model"]["saved"]
-    return saved
+    return record.model.saved
 
 
-def as_of_step(record: Mapping[str, Any], step: int) -> dict[str, Any]:
+def as_of_step(record: RunRecord, step: int) -> RunRecord:
     """Return the record without what was measured after `step`, for that checkpoint's card.
 
     The held-out results after training are of the last weights, not of these; those before
     training stand.
     """
-    training = record["training"]
-    history = [entry for entry in training["history"] if (entry.get("step") or 0) <= step]
-    evaluation = record["evaluation"]
-    if evaluation:
-        evaluation = {**evaluation, "after": None, "difference": None}
-    return {
-        **record,
-        "training": {**training, "history": history},
-        "evaluation": evaluation,
-        "samples": [
-            sample
-            for sample in record["samples"]
-            if sample["stage"] == "before"
-            or (sample["stage"] == "train" and (sample["step"] or 0) <= step)
-        ],
-        "pictures": [],
-        "comparison": None,
-    }
+    earlier = record.model_copy(deep=True)
+    earlier.training.history = [
+        entry for entry in earlier.training.history if (entry.get("step") or 0) <= step
+    ]
+    if earlier.evaluation:
+        earlier.evaluation.after = earlier.evaluation.difference = None
+    earlier.samples = [
+        sample
+        for sample in earlier.samples
+        if sample.stage == "before" or (sample.stage == "train" and (sample.step or 0) <= step)
+    ]
+    earlier.pictures, earlier.comparison = [], None
+    return earlier
 
 
-def base(record: Mapping[str, Any]) -> dict[str, Any]:
+def base(record: RunRecord) -> dict[str, Any]:
     """Return how to name and how to load the base model: `on_hub`, `name`, `package`, `folder`."""
-    asked = record["model"]["base"]
+    name = record.model.base
     package, folder = None, None
-    if asked and asked.startswith(PACKAGE_SCHEME):
-        package, _, folder = asked.removeprefix(PACKAGE_SCHEME).partition("/")
+    if name and name.startswith(PACKAGE_SCHEME):
+        package, _, folder = name.removeprefix(PACKAGE_SCHEME).partition("/")
     return {
         "on_hub": hub_base(record),
-        "name": asked,
+        "name": name,
         "package": package,
         "folder": folder,
         "lineage": [
-            {"name": one, "on_hub": is_hub_id(one) and one != asked or one == hub_base(record)}
-            for one in record["model"]["lineage"]
+            {
+                "name": ancestor,
+                "on_hub": (is_hub_id(ancestor) and ancestor != name)
+                or ancestor == hub_base(record),
+            }
+            for ancestor in record.model.lineage
         ],
     }
 
 
-def stands_for(record: Mapping[str, Any]) -> str | None:
+def stands_for(record: RunRecord) -> str | None:
     """Return the path by which the command or the settings name a base that has a Hub id now."""
-    path = (record["publish"] or {}).get("base_was")
-    named = [settings_of(record).get("model_name_or_path"), *record["command"]]
-    return path if path and any(path in str(one) for one in named) else None
+    path = record.published().get("base_was")
+    texts = [settings_of(record).get("model_name_or_path"), *record.command]
+    return path if path and any(path in str(text) for text in texts) else None
 
 
-def only_measured(record: Mapping[str, Any]) -> bool:
+def only_measured(record: RunRecord) -> bool:
     """Return whether the rewards scored held-out completions and had no part in training."""
-    logged = during_training(record["training"]["history"], record["reward"])["rows"]
-    return record["reward"]["trains"] is False and not logged
+    logged = during_training(record.training.history, record.reward)["rows"]
+    return record.reward.trains is False and not logged
 
 
-def sample_groups(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def sample_groups(samples: Sequence[Sample]) -> list[dict[str, Any]]:
     """Return up to three prompts with their completions, before and after side by side.
 
     Prompts keep the record's order, so that nobody picked them: first those answered after
     training, and where there are none, the latest of training.
     """
-    groups: dict[str, list[Mapping[str, Any]]] = {}
+    groups: dict[str, list[Sample]] = {}
     for sample in samples:
-        if sample["stage"] in ("before", "after"):
-            groups.setdefault(sample["prompt"] or "", []).append(sample)
+        if sample.stage in ("before", "after"):
+            groups.setdefault(sample.prompt or "", []).append(sample)
     answered = [
-        prompt for prompt, some in groups.items() if any(one["stage"] == "after" for one in some)
+        prompt for prompt, some in groups.items() if any(sample.stage == "after" for sample in some)
     ]
-    chosen = (answered or list(groups))[:PROMPTS_SHOWN]
-    if answered or not any(sample["stage"] == "train" for sample in samples):
+    chosen = (answered or list(groups))[:MAX_PROMPTS]
+    if answered or not any(sample.stage == "train" for sample in samples):
         return [{"prompt": prompt, "completions": groups[prompt]} for prompt in chosen]
-    trained = [sample for sample in samples if sample["stage"] == "train"]
+    trained = [sample for sample in samples if sample.stage == "train"]
     return [
-        {"prompt": sample["prompt"] or "", "completions": [sample]}
-        for sample in trained[-PROMPTS_SHOWN:]
+        {"prompt": sample.prompt or "", "completions": [sample]}
+        for sample in trained[-MAX_PROMPTS:]
     ]
 
 
@@ -269,14 +266,14 @@ def report_tables(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     for each of its keys.
     """
     tables = []
-    for title, told in report.items():
-        rows = told if isinstance(told, list) else None
+    for title, content in report.items():
+        rows = content if isinstance(content, list) else None
         if rows is None or not all(isinstance(row, Mapping) for row in rows):
-            pairs = told if isinstance(told, Mapping) else {"": told}
+            pairs = content if isinstance(content, Mapping) else {"": content}
             rows = [{"": key, " ": value} for key, value in pairs.items()]
         columns = list(dict.fromkeys(key for row in rows for key in row))
         values = {column: _alike([row.get(column) for row in rows]) for column in columns}
-        table = [[values[column][place] for column in columns] for place in range(len(rows))]
+        table = [[values[column][row] for column in columns] for row in range(len(rows))]
         if columns:
             tables.append({"title": title, "columns": columns, "rows": table})
     return tables
@@ -290,19 +287,20 @@ def _alike(column: Sequence[Any]) -> list[Any]:
     return [int(value) if isinstance(value, float) else value for value in column]
 
 
-def _auto_class(record: Mapping[str, Any]) -> str:
-    """Return the Auto class that loads the trained model."""
-    classifies = record["model"]["task"] == "text-classification"
-    return "AutoModelForSequenceClassification" if classifies else "AutoModelForCausalLM"
+def _auto_class(record: RunRecord) -> str:
+    """Return the class that loads the trained model; older records leave it to the task."""
+    classifies = record.model.task == "text-classification"
+    by_task = "AutoModelForSequenceClassification" if classifies else "AutoModelForCausalLM"
+    return record.model.auto_class or by_task
 
 
-def _title(record: Mapping[str, Any], kind: Kind, repo_id: str | None, step: int | None) -> str:
-    title = record["author"]["title"]
+def _title(record: RunRecord, kind: Kind, repo_id: str | None, step: int | None) -> str:
+    title = record.author.title
     if not title and repo_id:
         title = repo_id.rpartition("/")[2]
     if not title:
-        name = _folder_name(record["model"]["base"] or "")
-        title = "-".join(part for part in (name, record["plugin"]["name"]) if part)
+        name = _folder_name(record.model.base or "")
+        title = "-".join(part for part in (name, record.plugin.name) if part)
     ending = " (adapter)" if kind == "adapter" else ""
     ending += "" if step is None else f" (step {step})"
     return " ".join((title or "Model of an unrecorded run").split()) + ending
@@ -316,12 +314,12 @@ def _folder_name(base: str) -> str:
     return parts[-1] if parts else ""
 
 
-def _requirements(record: Mapping[str, Any]) -> list[str]:
+def _requirements(record: RunRecord) -> list[str]:
     """Return `package==version` of hf-rlhf and of every package that a component came from."""
-    versions = {"hf-rlhf": record["environment"]["packages"].get("hf-rlhf")}
-    for item in (record["plugin"], *record["components"]):
-        if item["package"]:
-            versions[item["package"]] = item["version"]
+    versions = {"hf-rlhf": record.environment.packages.get("hf-rlhf")}
+    for item in (record.plugin, *record.components):
+        if item.package:
+            versions[item.package] = item.version
     return [f"{name}=={version}" for name, version in sorted(versions.items()) if version]
 
 
@@ -340,7 +338,7 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(FILTERS, algorithm_name=algorithm_name, hub_link=_hub_link)
+    environment.filters.update(FILTERS, hub_link=_hub_link)
     return environment
 
 

@@ -4,33 +4,67 @@ from collections.abc import Mapping
 from typing import Any
 
 from hf_rlhf.cards.facts import results
-from hf_rlhf.cards.markdown import code, listed, plain
+from hf_rlhf.cards.markdown import code, counted, interval, listed, number, plain
 from hf_rlhf.rewards.composed import TOTAL
+from hf_rlhf.storage.record import RunRecord
 
 OF_COMPLETIONS = {
-    TOTAL: "the reward as defined below",
+    TOTAL: "the composed reward",
     "completion_tokens": "tokens of a completion",
     "truncated": "share of completions that were cut at the token limit",
 }
 """What is measured of every completion, beside the rewards."""
 
 
-def how_measured(record: Mapping[str, Any]) -> str:
+def headline(record: RunRecord) -> str:
+    """Return the first sentence of the card: the main result with its interval, as Markdown.
+
+    The main result is the composed reward; without one, the trainer's first metric.
+    """
+    row = _main_result(record)
+    if row is None or row["after"] is None or row["after"].mean is None:
+        return (
+            "No held-out evaluation of these weights is recorded, so this card claims no "
+            "improvement."
+        )
+    name = "the reward" if row["metric"] == TOTAL else code(row["metric"])
+    before, after, difference = row["before"], row["after"], row["difference"]
+    rows = after.n if difference is None else difference.n
+    where = "On held-out rows" if rows is None else f"On {counted(rows, 'held-out row')}"
+    if row["verdict"] in ("rose", "fell"):
+        return (
+            f"{where}, {name} {row['verdict']} from {number(before.mean)} to {number(after.mean)}: "
+            f"{interval(difference, signed=True)} (paired difference with 95% interval)."
+        )
+    known = "" if before is None else f", from {number(before.mean)} before it"
+    if row["verdict"] == "no change shown":
+        change = f"the paired difference, {interval(difference, signed=True)}, shows no change"
+    else:
+        change = "without an interval of the difference, this shows no change"
+    return f"{where}, {name} was {number(after.mean)} after training{known}; {change}."
+
+
+def _main_result(record: RunRecord) -> dict[str, Any] | None:
+    rows = {row["metric"]: row for row in results(record)}
+    own = record.evaluation.metrics if record.evaluation else {}
+    return next((rows[name] for name in (TOTAL, *own, *rows) if name in rows), None)
+
+
+def how_measured(record: RunRecord) -> str:
     """Return what of the results is of generated completions, and how those were made."""
-    sampling = (record["evaluation"] or {}).get("sampling")
+    sampling = record.evaluation.sampling if record.evaluation else {}
     if not sampling:
         return ""
-    rewards = record["reward"]
-    labels = {part["label"] for part in (*rewards["rewards"], *rewards["gates"])}
+    labels = record.reward.labels()
     names = [row["metric"] for row in results(record)]
     of_text = [name for name in names if name in labels or name in OF_COMPLETIONS]
     own = [name for name in names if name not in of_text]
-    said = f"are of completions that the model wrote: {_sampled(sampling)}."
+    sentence = f"are of completions that the model wrote: {_sampled(sampling)}."
     if not own or not of_text:
-        return f"The numbers {said}" if of_text else ""
+        return f"The numbers {sentence}" if of_text else ""
     verb = "is" if len(own) == 1 else "are"
     return (
-        f"{listed([code(name) for name in of_text])} {said} "
+        f"{listed([code(name) for name in of_text])} {sentence} "
         f"{listed([code(name) for name in own])} {verb} what the trainer itself measures on the "
         "same rows."
     )
@@ -53,9 +87,8 @@ def _sampled(sampling: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def measures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+def measures(record: RunRecord) -> list[tuple[str, str]]:
     """Return what each metric of the results is, as (name, text), where that is known."""
-    evaluation = record["evaluation"] or {}
-    told = {**OF_COMPLETIONS, **(evaluation.get("metrics") or {})}
+    descriptions = {**OF_COMPLETIONS, **(record.evaluation.metrics if record.evaluation else {})}
     names = [row["metric"] for row in results(record)]
-    return [(name, told[name]) for name in names if told.get(name)]
+    return [(name, descriptions[name]) for name in names if descriptions.get(name)]

@@ -17,6 +17,7 @@ from hf_rlhf.config import registry
 from hf_rlhf.config.plugin_source import class_in_source, constant
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.values import KeyPath, dotted, leaves
+from hf_rlhf.contracts import as_trainer
 from hf_rlhf.errors import BrokenPlugin, ConfigError, Problem, suggest
 
 SUBJECTS = ("dataset", "model_name_or_path", "adapter")
@@ -58,7 +59,7 @@ def default_run(trainer: str) -> str | None:
     name: str | None = None
     with suppress(BrokenPlugin):  # what is imported there from elsewhere cannot be read there
         name = constant(class_in_source(registry.find("trainers", trainer)), "default_run")
-    return name or getattr(registry.load("trainers", trainer), "default_run", None)
+    return name or as_trainer(registry.load("trainers", trainer), trainer).default_run
 
 
 def default_folder(trainer: str, file: str) -> Path:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from annotated_types import BaseMetadata, Ge, Gt, Le, Lt
 
 from hf_rlhf.config.validation import InvalidValue, Where, validate
+from hf_rlhf.contracts import Trainer
 from hf_rlhf.errors import Problem
 
 _OWNED = "is decided by the run itself."
@@ -258,12 +259,12 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 """Setting -> its values, where the libraries look at it only once the weights are loaded."""
 
 
-def refusals(trainer: Any) -> dict[str, tuple[str, str]]:
+def refusals(trainer: type[Trainer]) -> dict[str, tuple[str, str]]:
     """Return the settings that a trainer's runs refuse: what is wrong with each, and the cure."""
     result = dict(REFUSED)
-    for base in reversed(getattr(trainer, "__mro__", ())):
+    for base in reversed(trainer.__mro__):
         result |= WITHOUT_EFFECT.get(base.__name__, {})
-    for name, reason in getattr(trainer, "refused_settings", {}).items():
+    for name, reason in trainer.refused_settings.items():
         if reason is None:
             result.pop(name, None)
         else:
@@ -272,7 +273,7 @@ def refusals(trainer: Any) -> dict[str, tuple[str, str]]:
 
 
 def refused_problems(
-    trainer: Any, classes: Sequence[type], settings: Mapping[str, Any], where: Where
+    trainer: type[Trainer], classes: Sequence[type], settings: Mapping[str, Any], where: Where
 ) -> list[Problem]:
     """Return the settings that are refused, and not just at what they are by default."""
     defaults = {item.name: _default(item) for cls in reversed(classes) for item in fields(cls)}

@@ -55,13 +55,15 @@ def known_schemas(
 
 
 def row_kind(values: Mapping[str, Any]) -> str:
-    """Return the kind of a row: `preference`, `sft`, `prompts`, or `unknown`.
+    """Return the kind of a row by its columns: `preference`, `sft`, `prompts`, or `unknown`.
 
-    A conversation that does not end with the assistant's turn is a prompt.
+    A conversation that does not end with the assistant's turn is a prompt. A value of a wrong type
+    does not change the kind: the adapter rejects that row with the reason.
     """
+    present = {name for name, value in values.items() if value is not None}
     for kind in ("preference", "sft", "prompts"):
         for schema in _KNOWN[kind]:
-            if schema.fits(values):
+            if present >= schema.needs.keys() and present.isdisjoint(schema.unless):
                 column = next(iter(schema.needs))
                 is_conversation = kind == "sft" and column in _CONVERSATIONS
                 return _conversation_kind(values[column]) if is_conversation else kind

@@ -103,8 +103,8 @@ def measure(
 def _is_measured(run: "Run", part: str) -> bool:
     spec = run.spec.evaluation
     if part == "own" or spec is None:
-        return spec is not None and hasattr(run.trainer_class, "held_out")
-    if run.task != "text-generation":
+        return spec is not None and run.trainer_class.measures_held_out()
+    if not run.writes_text:
         return False
     if run.reward is not None:
         return True

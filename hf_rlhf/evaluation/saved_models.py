@@ -17,7 +17,7 @@ from hf_rlhf.models.fingerprint import check_base
 from hf_rlhf.models.loading import INNER, find_adapter
 from hf_rlhf.models.locate import check_there, find_model, resolve_model_path
 from hf_rlhf.storage.pure_json import parse_json
-from hf_rlhf.storage.record import RECORD_NAME, load_record
+from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record
 
 _KEYS = ("base", "adapter", "revision")
 _CONFIGS = ("config.json", "adapter_config.json", "generation_config.json")
@@ -178,7 +178,7 @@ def _run(source: str, folder: Path) -> SavedModel:
     merged = folder / "merged"
     if not (merged / "config.json").exists():
         raise ModelError(
-            f"the run in {folder} is {record['status']} and has no weights in {merged.name}/. "
+            f"the run in {folder} is {record.status} and has no weights in {merged.name}/. "
             "Finish it (the same command resumes it), or name one of its checkpoints as "
             "`{base: BASE, adapter: FOLDER}`."
         )
@@ -186,13 +186,12 @@ def _run(source: str, folder: Path) -> SavedModel:
     return SavedModel(source, str(merged), run_folder=folder, training=_training(record))
 
 
-def _training(record: Mapping[str, Any]) -> dict[str, Any]:
-    trained: Mapping[str, Any] = record["training"] or {}
+def _training(record: RunRecord) -> dict[str, Any]:
     return {
-        "run_id": record["run_id"],
-        "plugin": record["plugin"]["name"],
-        "seconds": trained.get("seconds"),
-        "peak_memory": trained.get("peak_memory"),
+        "run_id": record.run_id,
+        "plugin": record.plugin.name,
+        "seconds": record.training.seconds,
+        "peak_memory": record.training.peak_memory,
     }
 
 

@@ -105,12 +105,12 @@ def saved_model(run: "Run", model: str | Path, model_kwargs: Mapping[str, Any]) 
     from accelerate.utils.memory import clear_device_cache
 
     kwargs = dict(model_kwargs)
-    if run.task == "text-classification":
+    if run.has_score_head:
         kwargs["num_labels"] = 1
         set_seed(run.training.seed)
     with whole_weights():
-        loaded = model_class(run.task).from_pretrained(model, **kwargs)
-    if run.task == "text-classification":
+        loaded = model_class(run).from_pretrained(model, **kwargs)
+    if run.has_score_head:
         loaded.config.get_text_config().pad_token_id = run.tokenizer.pad_token_id
     loaded = loaded.to(run.training.device).eval()
     try:

@@ -1,10 +1,8 @@
 """The base model that an adapter and a card name: it is on the Hub, or is pushed there first."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from hf_rlhf.cards.base_card import base_card
 from hf_rlhf.config.schema import PublishSpec
@@ -14,14 +12,15 @@ from hf_rlhf.hub.commit import push
 from hf_rlhf.hub.layout import add_list
 from hf_rlhf.hub.upload_set import Bundle
 from hf_rlhf.models.locate import resolve_model_path
-from hf_rlhf.storage.record import load_record, run_of_merged
+from hf_rlhf.storage.record import RunRecord, load_record, run_of_merged
+from hf_rlhf.storage.record_schema import ModelSection
 
 
 def with_base(
-    hub: Hub, asked: PublishSpec, model: Mapping[str, Any], *, look_only: bool = False
+    hub: Hub, asked: PublishSpec, model: ModelSection, *, look_only: bool = False
 ) -> PublishSpec:
     """Return `asked` with the base's Hub id, which exists; PublishError with the cure if not."""
-    base = asked.base_model or (model["base"] if model["base_is_hub_id"] else None)
+    base = asked.base_model or (model.base if model.base_is_hub_id else None)
     if base is None:
         cure = (
             "--push_base pushes it, but not where to: add --base_model YOU/BASE, its name there "
@@ -31,18 +30,18 @@ def with_base(
             "if not, --base_model YOU/BASE --push_base, and it is pushed there first."
         )
         raise PublishError(
-            f"The base model is {model['base']!r}, which nobody else can load: a card and an "
+            f"The base model is {model.base!r}, which nobody else can load: a card and an "
             f"adapter must name one on the Hub. {cure}"
         )
-    revision = model.get("revision") if base == model["base"] else None
-    if not hub.exists(base, revision) and (not asked.push_base or base == model["base"]):
+    revision = model.revision if base == model.base else None
+    if not hub.exists(base, revision) and (not asked.push_base or base == model.base):
         at = f" at revision {revision}" if revision else ""
         raise PublishError(
             f"The base model {base!r}{at} is not on {hub.endpoint}, or not for this token to "
             "see. Name one that is with --base_model, or push a folder with --push_base."
         )
     # A push that was cut short has made the repository, and left it empty.
-    if asked.push_base and base != model["base"] and not look_only and _is_empty(hub, base):
+    if asked.push_base and base != model.base and not look_only and _is_empty(hub, base):
         _push_base(hub, base, model, asked.private)
     return replace(asked, base_model=base)
 
@@ -52,8 +51,8 @@ def _is_empty(hub: Hub, repo_id: str) -> bool:
     return found is None or set(found.files) <= set(NOT_CONTENT)
 
 
-def _push_base(hub: Hub, repo_id: str, model: Mapping[str, Any], private: bool | None) -> None:
-    folder = Path(resolve_model_path(model["base"]))
+def _push_base(hub: Hub, repo_id: str, model: ModelSection, private: bool | None) -> None:
+    folder = Path(resolve_model_path(str(model.base)))
     if not any(folder.glob("*.safetensors")):
         raise PublishError(f"The base model cannot be pushed: {folder} holds no *.safetensors.")
     repo_id = hub.writable_repo(repo_id)
@@ -64,7 +63,7 @@ def _push_base(hub: Hub, repo_id: str, model: Mapping[str, Any], private: bool |
     else:
         bundle.add_text("README.md", base_card(folder, model, repo_id, endpoint=hub.endpoint))
     if (record := _record_of(folder)) is not None:
-        record["publish"] = None  # where the run itself was published, this is not
+        record.publish = None  # where the run itself was published, this is not
         add_list(bundle, record, repo_id=repo_id, layout="single", step=None)
     bundle.check(secrets_in_use(hub))
     hub.prepare_repo(repo_id, "main", private=private, gated=None)
@@ -74,16 +73,16 @@ def _push_base(hub: Hub, repo_id: str, model: Mapping[str, Any], private: bool |
     push(hub, repo_id, "main", bundle, found=found, message="Base model of a run")
 
 
-def _record_of(folder: Path) -> dict[str, Any] | None:
+def _record_of(folder: Path) -> RunRecord | None:
     """Return the record of the run that made a base: of its merged weights, or as pulled."""
     if (run := run_of_merged(folder)) is not None:
-        return dict(load_record(run))
+        return load_record(run)
     try:
-        record = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        # Its list is of the repository it came from, whose subfolders do not go along.
+        return RunRecord.from_json(content) if listed(content) else None
     except (OSError, ValueError):
         return None
-    # Its list is of the repository it came from, whose subfolders do not go along.
-    return record if listed(record) else None
 
 
 def secrets_in_use(hub: Hub) -> dict[str, str]:

@@ -8,10 +8,8 @@ Hub then is listed, with the command that finishes it.
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub.utils import (  # type: ignore[attr-defined]
     are_progress_bars_disabled,
@@ -25,6 +23,7 @@ from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.outbox import complete_steps, note_step, outbox, published_steps, set_aside
 from hf_rlhf.hub.publishing import finish_command, push_run
 from hf_rlhf.hub.retries import Patience, is_transient
+from hf_rlhf.storage.record import RunRecord
 
 ASIDE_BYTES = 10 * 10**9
 """How much may be set aside; beyond it the oldest are left to the rotation of checkpoints."""
@@ -49,9 +48,9 @@ class CheckpointPushes:
         self._spec = replace(spec, merged=False, revision=None)
         self._say = say or (lambda line: print(line, flush=True))
         self._changed = threading.Condition()
-        self._waiting: dict[int, Mapping[str, Any]] = {}
+        self._waiting: dict[int, RunRecord] = {}
         """Step -> the record as it was then, of what is to be pushed."""
-        self._failed: dict[int, tuple[str, Mapping[str, Any]]] = {}
+        self._failed: dict[int, tuple[str, RunRecord]] = {}
         self._told: dict[int, str] = {}
         """Step -> the reason that was last said of it."""
         self._seen: set[int] = set()
@@ -67,9 +66,7 @@ class CheckpointPushes:
         self._thread.start()
 
     @classmethod
-    def of(
-        cls, run: Path, spec: PublishSpec, record: Mapping[str, Any]
-    ) -> "CheckpointPushes | None":
+    def of(cls, run: Path, spec: PublishSpec, record: RunRecord) -> "CheckpointPushes | None":
         """Return the pushes of a run that asks for them, begun with what is left from before."""
         if spec.repo_id is None or not spec.checkpoints:
             return None
@@ -77,21 +74,21 @@ class CheckpointPushes:
         pushes.take_up(record)
         return pushes
 
-    def saved(self, step: int, record: Mapping[str, Any]) -> None:
+    def saved(self, step: int, record: RunRecord) -> None:
         """Push the checkpoint of `step`, which is sealed, and again what has failed so far."""
         checkpoint = self._run / "checkpoints" / f"checkpoint-{step}"
         try:
             set_aside(checkpoint, self._run, step)
         except OSError as error:  # a full disk, say: then it is pushed from where it is
             self._say(f"checkpoint of step {step} not set aside: {error.strerror or error}")
-        self._enqueue({step: deepcopy(dict(record))})
+        self._enqueue({step: record.model_copy(deep=True)})
         self._bound_aside()
 
-    def take_up(self, record: Mapping[str, Any]) -> None:
+    def take_up(self, record: RunRecord) -> None:
         """Push what an earlier session of the run has not: it ended before it could."""
         done = published_steps(self._run, record)
         found = [step for step in complete_steps(self._run) if str(step) not in done]
-        self._enqueue({step: deepcopy(dict(record)) for step in found})
+        self._enqueue({step: record.model_copy(deep=True) for step in found})
 
     def settle(self, seconds: float | None = None) -> None:
         """Push what waits and wait for it, up to `seconds`; without them, what failed once more.
@@ -112,12 +109,12 @@ class CheckpointPushes:
             if not self._bars_were_off:
                 enable_progress_bars()
 
-    def remember(self, record: dict[str, Any]) -> None:
+    def remember(self, record: RunRecord) -> None:
         """Put into the record which checkpoints are published, and where."""
         if steps := published_steps(self._run, record):
-            record["publish"] = {**(record["publish"] or {}), "steps": steps}
+            record.publish = {**record.published(), "steps": steps}
 
-    def unpublished(self, record: Mapping[str, Any]) -> dict[int, str]:
+    def unpublished(self, record: RunRecord) -> dict[int, str]:
         """Return step -> why it is not on the Hub, for every checkpoint that is not."""
         done = {int(step) for step in published_steps(self._run, record)}
         there = set(complete_steps(self._run))
@@ -135,7 +132,7 @@ class CheckpointPushes:
             result[step] = why
         return result
 
-    def told(self, record: Mapping[str, Any]) -> str | None:
+    def told(self, record: RunRecord) -> str | None:
         """Return what is not published and how to finish it; None if everything is."""
         missing = self.unpublished(record)
         if not missing:
@@ -148,7 +145,7 @@ class CheckpointPushes:
             + f"\nTo finish:\n  {finish}"
         )
 
-    def _enqueue(self, more: Mapping[int, Mapping[str, Any]]) -> None:
+    def _enqueue(self, more: Mapping[int, RunRecord]) -> None:
         with self._changed:
             self._waiting |= {step: record for step, (_, record) in self._failed.items()}
             self._failed = {}
@@ -196,7 +193,7 @@ class CheckpointPushes:
             self._say(f"checkpoint of step {step} not published: {why}")
         self._told[step] = failure
 
-    def _next(self) -> tuple[int, Mapping[str, Any]] | None:
+    def _next(self) -> tuple[int, RunRecord] | None:
         with self._changed:
             while not self._waiting and not self._closed:
                 self._changed.wait()

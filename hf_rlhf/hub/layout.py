@@ -7,7 +7,7 @@ weights for the base, and applies the adapter a second time. `separate`: two rep
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from hf_rlhf.models.adapter_check import check_adapter
 from hf_rlhf.models.fingerprint import IDENTITY
 from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.models.merge import merge_adapter
+from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.storage.secrets import scrub
 
 ADAPTER = "adapter"
@@ -55,7 +56,7 @@ class Weights:
 
 def parts(
     run: Path,
-    record: Mapping[str, Any],
+    record: RunRecord,
     asked: PublishSpec,
     weights: Weights,
     step: int | None,
@@ -75,9 +76,9 @@ def parts(
     shown = on_hub(record, asked)
     if step is not None:
         # Another checkpoint that is published since is no change of this one.
-        shown["publish"].pop("steps", None)
+        shown.publish = {k: v for k, v in shown.published().items() if k != "steps"}
     notes = check_adapter(weights.adapter) if weights.adapter and hashed else []
-    shown["author"]["known_notes"] += notes
+    shown.author.known_notes += notes
     revision = None if step is None else asked.revision
     result = []
     if weights.model is not None:
@@ -105,7 +106,7 @@ def parts(
 
 
 def names(
-    run: Path, record: Mapping[str, Any], asked: PublishSpec, step: int | None
+    run: Path, record: RunRecord, asked: PublishSpec, step: int | None
 ) -> list[tuple[str, str]]:
     """Return (repository, path) of what would be pushed, without reading or merging any weights."""
     folder = run / ADAPTER if step is None else _checkpoint(run, step)
@@ -120,7 +121,7 @@ def names(
     return [(part.repo_id, path) for part in found for path in part.bundle.files]
 
 
-def _add_card(bundle: Bundle, record: Mapping[str, Any], **how: Any) -> None:
+def _add_card(bundle: Bundle, record: RunRecord, **how: Any) -> None:
     text = render_card(record, **how)
     if problems := validate_card(text):
         listed = "".join(f"\n  - {problem}" for problem in problems)
@@ -129,23 +130,23 @@ def _add_card(bundle: Bundle, record: Mapping[str, Any], **how: Any) -> None:
 
 
 def _add_adapter(
-    bundle: Bundle, folder: Path, prefix: str, asked: PublishSpec, record: Mapping[str, Any]
+    bundle: Bundle, folder: Path, prefix: str, asked: PublishSpec, record: RunRecord
 ) -> None:
     """Add an adapter, its base named as others can load it, not as this machine did."""
     bundle.add_folder(folder, prefix, skip=("adapter_config.json", "config.json", IDENTITY))
     config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     config["base_model_name_or_path"] = asked.base_model
-    model = record["model"]
-    config["revision"] = model["revision"] if model["base"] == asked.base_model else None
+    model = record.model
+    config["revision"] = model.revision if model.base == asked.base_model else None
     bundle.add_text(f"{prefix}adapter_config.json", as_text(config))
     # From the record, since a checkpoint has none beside it.
-    if identity := model.get("identity"):
+    if identity := model.identity:
         named = {**identity, "base": asked.base_model, "revision": config["revision"]}
         bundle.add_text(f"{prefix}{IDENTITY}", as_text(named))
 
 
 def _add_record(
-    part: Part, run: Path, record: Mapping[str, Any], asked: PublishSpec, step: int | None
+    part: Part, run: Path, record: RunRecord, asked: PublishSpec, step: int | None
 ) -> None:
     """Add what the run measured and was made from; last the record."""
     bundle = part.bundle
@@ -160,17 +161,17 @@ def _add_record(
     add_list(bundle, record, repo_id=part.repo_id, layout=asked.layout, step=step)
 
 
-def add_list(bundle: Bundle, record: Mapping[str, Any], **where: Any) -> None:
+def add_list(bundle: Bundle, record: RunRecord, **where: Any) -> None:
     """Add the record with the list of the bundle's files: by it pushes and pulls know their own."""
     bundle.files.pop(MANIFEST, None)
-    kept = {key: value for key, value in (record["publish"] or {}).items() if key in FOR_THE_CARD}
+    kept = {key: value for key, value in record.published().items() if key in FOR_THE_CARD}
     stated = {**kept, **where, "files": dict(sorted(bundle.manifest().items()))}
     # In the record's own order, which is that of the card's tables.
-    text = json.dumps(scrub({**record, "publish": stated}), indent=2, ensure_ascii=False)
+    text = json.dumps(scrub({**record.to_json(), "publish": stated}), indent=2, ensure_ascii=False)
     bundle.add_text(MANIFEST, text + "\n")
 
 
-def eval_results(record: Mapping[str, Any]) -> dict[str, str]:
+def eval_results(record: RunRecord) -> dict[str, str]:
     """Return `.eval_results/*.yaml` by path, for benchmarks that the Hub has a leaderboard of.
 
     A run's own held-out split is none, and stays on the card. The record names benchmarks under
@@ -179,7 +180,7 @@ def eval_results(record: Mapping[str, Any]) -> dict[str, str]:
     """
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
-    named = (record.get("evaluation") or {}).get("benchmarks") or []
+    named = record.evaluation.benchmarks if record.evaluation else []
     by_file: dict[str, list[EvalResultEntry]] = {}
     for one in named:
         try:
@@ -196,7 +197,7 @@ def eval_results(record: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def weights_of(
-    run: Path, record: Mapping[str, Any], asked: PublishSpec, step: int | None
+    run: Path, record: RunRecord, asked: PublishSpec, step: int | None
 ) -> Iterator[Weights]:
     """Give a run's weights, or a checkpoint's; what is not merged yet is merged here.
 
@@ -222,12 +223,12 @@ def weights_of(
             yield Weights(model if asked.merged else None, adapter)
 
 
-def _merge(record: Mapping[str, Any], asked: PublishSpec, adapter: Path, out: Path) -> None:
-    model = record["model"]
-    here = resolve_model_path(model["base"])
-    gone = not model["base_is_hub_id"] and not Path(here).is_dir()
+def _merge(record: RunRecord, asked: PublishSpec, adapter: Path, out: Path) -> None:
+    model = record.model
+    here = resolve_model_path(str(model.base))
+    gone = not model.base_is_hub_id and not Path(here).is_dir()
     base = asked.base_model if gone and asked.base_model else here
-    merge_adapter(base, adapter, out, revision=model["revision"] if base == here else None)
+    merge_adapter(base, adapter, out, revision=model.revision if base == here else None)
 
 
 def _checkpoint(run: Path, step: int) -> Path:
@@ -247,9 +248,9 @@ def _steps(run: Path) -> str:
     return ", ".join(str(step) for step in complete_steps(run)) or "none"
 
 
-def _nothing(run: Path, model: Path, record: Mapping[str, Any]) -> str:
+def _nothing(run: Path, model: Path, record: RunRecord) -> str:
     return (
         f"{model} holds no *.safetensors, so there is nothing to publish: the run is "
-        f"{record['status']}. Run it again to its end, or publish a checkpoint of it with "
+        f"{record.status}. Run it again to its end, or publish a checkpoint of it with "
         f"--step (complete: {_steps(run)})."
     )

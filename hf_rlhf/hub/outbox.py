@@ -13,6 +13,7 @@ from typing import Any
 
 from hf_rlhf.hub.upload_set import goes_along
 from hf_rlhf.storage.files import atomic_write_json
+from hf_rlhf.storage.record import RunRecord
 
 OUTBOX = ".publishing"
 _COPIED_BYTES = 2**30
@@ -65,9 +66,9 @@ def note_step(run: Path, step: int, where: Mapping[str, Any]) -> None:
     shutil.rmtree(outbox(run, step), ignore_errors=True)
 
 
-def published_steps(run: Path, record: Mapping[str, Any]) -> dict[str, Any]:
+def published_steps(run: Path, record: RunRecord) -> dict[str, Any]:
     """Return step -> where it was published, as the record knows and as was noted since."""
-    known = dict((record["publish"] or {}).get("steps") or {})
+    known = dict(record.published().get("steps") or {})
     for path in (run / OUTBOX).glob("step-*.json"):
         known[path.stem.removeprefix("step-")] = json.loads(path.read_text(encoding="utf-8"))
     return {step: known[step] for step in sorted(known, key=int)}

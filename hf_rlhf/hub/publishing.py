@@ -20,7 +20,8 @@ from hf_rlhf.hub.outbox import complete_steps, note_step, published_steps
 from hf_rlhf.hub.retries import Patience, failures, in_words, is_transient, status_of
 from hf_rlhf.hub.upload_set import Bundle
 from hf_rlhf.storage.files import atomic_write_bytes
-from hf_rlhf.storage.record import RECORD_NAME, load_record, write_record
+from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record, write_record
+from hf_rlhf.storage.record_schema import ModelSection
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def publish_steps(
 def push_run(
     hub: Hub,
     run: Path,
-    record: Mapping[str, Any],
+    record: RunRecord,
     asked: PublishSpec,
     step: int | None,
     *,
@@ -144,7 +145,7 @@ def push_run(
         asked = replace(asked, revision=f"step-{step}")
     try:
         asked = replace(asked, repo_id=hub.writable_repo(str(asked.repo_id)))
-        asked = with_base(hub, asked, record["model"])
+        asked = with_base(hub, asked, record.model)
     except failures(Overtaken) as error:
         missing = [f"{repo}/{path}" for repo, path in names(run, record, asked, step)]
         raise PublishError(_unfinished(hub, error, missing, finish)) from error
@@ -152,14 +153,12 @@ def push_run(
         prepared = parts(run, record, asked, weights, step, endpoint=hub.endpoint)
         for part in prepared:
             part.bundle.check(secrets_in_use(hub))
-        published = _push_all(hub, prepared, asked, record["run_id"], finish, overwrite)
+        published = _push_all(hub, prepared, asked, str(record.run_id), finish, overwrite)
         card = prepared[0].bundle.files["README.md"].read()
     return published, card, asked
 
 
-def check_target(
-    spec: PublishSpec, model: Mapping[str, Any], run_dir: str | Path | None = None
-) -> str:
+def check_target(spec: PublishSpec, model: ModelSection, run_dir: str | Path | None = None) -> str:
     """Return a line saying where a run will be published; PublishError if it could not be.
 
     Nothing is written. `model` is the record's section (`base`, `base_is_hub_id`, `revision`);
@@ -174,17 +173,17 @@ def check_target(
         found = hub.state(repo_id, spec.revision or "main")
         if found is not None:
             begun = run_dir is not None and (Path(run_dir) / RECORD_NAME).exists()
-            run_id = load_record(Path(run_dir or "."))["run_id"] if begun else None
+            run_id = load_record(Path(run_dir or ".")).run_id if begun else None
             _stale(hub, repo_id, found, Bundle(Path()), run_id, overwrite=False)
     except failures() as error:
         raise PublishError(_told(hub, error)) from error
     return f"{hub.endpoint}/{repo_id}: the token may write there"
 
 
-def asked_of(record: Mapping[str, Any], given: Mapping[str, Any]) -> PublishSpec:
+def asked_of(record: RunRecord, given: Mapping[str, Any]) -> PublishSpec:
     """Return what is to be pushed where: as given, else as recorded, else as usual."""
     known = {item.name for item in fields(PublishSpec)}
-    recorded = {key: value for key, value in (record["publish"] or {}).items() if key in known}
+    recorded = {key: value for key, value in record.published().items() if key in known}
     chosen = {key: value for key, value in given.items() if value is not None}
     spec = PublishSpec(**{**recorded, **chosen})
     if spec.repo_id is None:
@@ -354,7 +353,7 @@ def _remember(
     """Write to the run's own record and card where it was published; nothing if nothing changed."""
     # Read again: the upload took a while, and a training under way writes it too.
     record = load_record(run)
-    before = record["publish"] or {}
+    before = record.published()
     if step is None:
         told = {item.name: getattr(asked, item.name) for item in fields(PublishSpec)}
         first = {"commit": published.commits[published.repo_id]}
@@ -366,4 +365,5 @@ def _remember(
         note_step(run, step, published.where())
         after = {**before, "steps": published_steps(run, record)}
     if after != before:
-        write_record({**record, "publish": after}, run)
+        record.publish = after
+        write_record(record, run)

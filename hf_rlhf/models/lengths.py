@@ -56,7 +56,7 @@ def model_config(run: "Run") -> Any:
 def has_new_head(run: "Run") -> bool:
     """Return whether the run puts a score head on a base that has none."""
     kinds = model_config(run).architectures or []
-    return run.task == "text-classification" and not any("Classification" in one for one in kinds)
+    return run.has_score_head and not any("Classification" in one for one in kinds)
 
 
 def completion_length(run: "Run") -> int:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 CONFIG = "adapter_config.json"
 INNER = "adapter"
 """Where a run folder, and a repository of ours, has its adapter."""
+_PEFT_TASKS = {"text-generation": "CAUSAL_LM", "text-classification": "SEQ_CLS"}
+"""What `lora_task_type` has to be, by task; peft knows more tasks, which are not checked."""
 _LM_HEADS = frozenset({"lm_head", "embed_out"})
 """Output layers of language models, which a model with a score head does not have."""
 _FILES = (CONFIG, "adapter_model.safetensors", IDENTITY)
@@ -116,7 +118,7 @@ def lora_config(run: "Run") -> "LoraConfig | None":
         # ModelConfig makes text of a list of one, and peft a pattern for whole names of that.
         if isinstance(target, str) and target != "all-linear" and re.fullmatch(r"[\w.-]+", target):
             config.target_modules = {target}
-    if run.task == "text-classification":
+    if run.has_score_head:
         config.task_type = "SEQ_CLS"
         saved = {*(config.modules_to_save or ())} - _LM_HEADS
         config.modules_to_save = sorted({*saved, "score"})
@@ -165,7 +167,7 @@ def adapter_problems(run: "Run") -> Iterator[Problem]:
         yield Problem("adapter", str(error))
         return
     yield from _disagreements(run, adapter.config)
-    if run.task == "text-generation" and adapter.config.get("task_type") == "SEQ_CLS":
+    if run.writes_text and adapter.config.get("task_type") == "SEQ_CLS":
         yield Problem(
             "adapter",
             "is one of a classification model: it has a score head, and this run generates text.",
@@ -173,12 +175,11 @@ def adapter_problems(run: "Run") -> Iterator[Problem]:
         )
 
 
-def model_class(task: str) -> Any:
-    """Return transformers' Auto class for a task."""
+def model_class(run: "Run") -> Any:
+    """Return the class of transformers that loads what the run trains."""
     import transformers
 
-    names = {"text-classification": "AutoModelForSequenceClassification"}
-    return getattr(transformers, names.get(task, "AutoModelForCausalLM"))
+    return getattr(transformers, run.auto_class)
 
 
 def skeleton(run: "Run", **options: Any) -> Any:
@@ -193,10 +194,10 @@ def skeleton(run: "Run", **options: Any) -> Any:
     config = AutoConfig.from_pretrained(
         run.model_path, revision=run.model.model_revision, trust_remote_code=trust
     )
-    if run.task == "text-classification":
+    if run.has_score_head:
         config.num_labels = 1
     with whole_weights(), torch.device("meta"):
-        model = model_class(run.task).from_config(config, trust_remote_code=trust, **options)
+        model = model_class(run).from_config(config, trust_remote_code=trust, **options)
     dtype = getattr(torch, str(run.model.dtype), None)
     return model.to(dtype) if isinstance(dtype, torch.dtype) else model
 
@@ -212,17 +213,17 @@ def _continued(run: "Run", adapter: Path, quantization: Any) -> Any:
         kwargs["quantization_config"] = quantization
     if run.training.distributed_state.distributed_type in ("MULTI_GPU", "DEEPSPEED"):
         kwargs["device_map"] = None
-    if run.task == "text-classification":
+    if run.has_score_head:
         kwargs["num_labels"] = 1
     set_seed(run.training.seed)  # a head that is new is drawn at random
-    base = model_class(run.task).from_pretrained(run.model_path, **kwargs)
+    base = model_class(run).from_pretrained(run.model_path, **kwargs)
     check_base(adapter, run.model_path, **check)
-    if run.task == "text-classification":
+    if run.has_score_head:
         base.config.get_text_config().pad_token_id = run.tokenizer.pad_token_id
     # Adapters in float32 beside a base in bfloat16 stop ZeRO-3 (huggingface/trl#6089).
     plugin = run.training.deepspeed_plugin
     cast = plugin is None or plugin.zero_stage != 3 or quantization is not None
-    if run.task == "text-classification" and not check_head(read_adapter(adapter)):
+    if run.has_score_head and not check_head(read_adapter(adapter)):
         model = get_peft_model(base, lora_config(run), autocast_adapter_dtype=cast)
         _load(model, adapter)
         return model
@@ -273,8 +274,8 @@ def _check_shapes(run: "Run", adapter: LoraAdapter) -> None:
 
 def _task_type(run: "Run") -> Iterator[Problem]:
     asked = run.spec.settings.get("lora_task_type")
-    wanted = "SEQ_CLS" if run.task == "text-classification" else "CAUSAL_LM"
-    if asked is not None and asked != wanted:
+    wanted = _PEFT_TASKS.get(run.task)
+    if None not in (asked, wanted) and asked != wanted:
         yield Problem(
             "lora_task_type",
             f"is {asked!r}, and what {run.spec.plugin} trains is {run.task}.",
@@ -376,7 +377,7 @@ def _missing(key: str, names: Any, modules: list[str]) -> Iterator[Problem]:
 def _head_problem(run: "Run", names: Any, model: Any) -> Iterator[Problem]:
     """TRL's trainers multiply by the output layer's weights themselves, past a LoRA on it."""
     trl = any(base.__module__.startswith("trl.") for base in run.trainer_class.__mro__)
-    head = model.get_output_embeddings() if run.task == "text-generation" and trl else None
+    head = model.get_output_embeddings() if run.writes_text and trl else None
     if head is None or not names or names == "all-linear":
         return
     place = next(name for name, module in model.named_modules() if module is head)

@@ -46,7 +46,7 @@ class DiskNeed:
     at_once: int
     """How many of them lie there at once: one more than are kept, while one is being saved."""
     beside: int = 0
-    """At most, what the trainer keeps beside them, as its `kept_bytes` says."""
+    """At most, what the trainer keeps beside them, as its `extra_disk_bytes` says."""
 
     @property
     def total(self) -> int:
@@ -67,13 +67,12 @@ def disk_need(run: Run, steps: int) -> DiskNeed:
         width = _stored_width(run)
     made = _saves(run.training, steps)
     kept = run.training.save_total_limit
-    beside = getattr(run.trainer_class, "kept_bytes", None)
     return DiskNeed(
         checkpoint=checkpoint_bytes(model, run.tokenizer, run.training),
         end=final_bytes(model, run.tokenizer, width),
         made=made,
         at_once=min(made, kept + 1) if kept else made,
-        beside=beside(run) if beside is not None else 0,
+        beside=run.trainer_class.extra_disk_bytes(run),
     )
 
 

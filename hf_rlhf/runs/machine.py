@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config.registry import KINDS, offered, package
+from hf_rlhf.storage.record_schema import Environment, Git
 
 PACKAGES = (
     *("hf-rlhf", "trl", "transformers", "peft", "accelerate", "datasets", "tokenizers"),
@@ -17,23 +18,23 @@ PACKAGES = (
 )
 
 
-def environment() -> dict[str, Any]:
+def environment() -> Environment:
     """Return the software and the machine as the record's `environment`, with nothing secret.
 
     Imports torch, for the GPUs' names. The host's and the user's names are left out.
     """
     import psutil
 
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": packages(),
-        "cpu": _cpu(),
-        "cpu_count": os.cpu_count(),
-        "gpu": _gpus(),
-        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
-        "git": git_state(),
-    }
+    return Environment(
+        python=platform.python_version(),
+        platform=platform.platform(),
+        packages=packages(),
+        cpu=_cpu(),
+        cpu_count=os.cpu_count(),
+        gpu=_gpus(),
+        memory_gb=round(psutil.virtual_memory().total / 2**30, 1),
+        git=git_state(),
+    )
 
 
 def peak_memory() -> dict[str, Any]:
@@ -84,13 +85,13 @@ def _gpus() -> list[str]:
     return ["Apple MPS"] if torch.backends.mps.is_available() else []
 
 
-def git_state() -> dict[str, Any] | None:
+def git_state() -> Git | None:
     """Return the commit of the current folder's checkout, and whether tracked files differ."""
     commit = _output("git", "rev-parse", "HEAD")
     if not commit:
         return None
     changes = _output("git", "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+    return Git(commit=commit, dirty=None if changes is None else bool(changes))
 
 
 def _output(*command: str) -> str | None:

@@ -1,8 +1,8 @@
 """A chain: runs one after another, each beginning with the weights that the one before has made.
 
-A trainer that has `chain_of: str` (a trainer's name) is one. Its run file has a section `phases`, a
-list of parts of a run file, each with a `name`; a phase is the whole file with its own keys over
-it, run by that trainer, or by the `plugin` that the phase names.
+A trainer that names a `phase_trainer` is one. Its run file has a section `phases`, a list of parts
+of a run file, each with a `name`; a phase is the whole file with its own keys over it, run by that
+trainer, or by the `plugin` that the phase names.
 """
 
 import hashlib
@@ -20,6 +20,7 @@ from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.run_files import default_folder
 from hf_rlhf.config.schema import RunSpec
 from hf_rlhf.config.values import KeyPath, dotted
+from hf_rlhf.contracts import as_trainer
 from hf_rlhf.errors import ConfigError, PluginError, Problem
 
 SECTION = "phases"
@@ -99,7 +100,7 @@ def chain_of(file: RunFile, plugin: str | None, given: Collection[str] = ()) -> 
     if name is None:
         return None
     try:
-        of = getattr(registry.load("trainers", name), "chain_of", None)
+        of = as_trainer(registry.load("trainers", name), name).phase_trainer
     except PluginError:
         return None  # which is reported with the rest of the run file
     return None if of is None else resolved(file, name, of, given)

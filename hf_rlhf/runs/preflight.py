@@ -9,7 +9,7 @@ import importlib.util
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,8 +68,7 @@ def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
 
 def advice(run: "Run") -> list[str]:
     """Return what `run` may do but its author has hardly meant."""
-    own = getattr(run.trainer_class, "advice", None)
-    found = list(own(run)) if own is not None else []
+    found = list(run.trainer_class.advice(run))
     for part in (*run.reward.rewards, *run.reward.gates) if run.reward is not None else ():
         of_reward = getattr(part.reward, "advice", None)
         if of_reward is not None and part.weight:
@@ -182,7 +181,7 @@ def generation_batch(training: Any) -> int | None:
 
 
 def _rewarded(run: "Run") -> Iterator[Problem]:
-    if run.reward is not None and run.task != "text-generation":
+    if run.reward is not None and not run.writes_text:
         yield Problem(
             "rewards",
             f"score text, and trainer {run.spec.plugin!r} makes a model of {run.task}.",
@@ -192,11 +191,6 @@ def _rewarded(run: "Run") -> Iterator[Problem]:
         return
     if run.reward is None or all(part.weight == 0 for part in run.reward.rewards):
         yield Problem("rewards", "no reward has a weight other than 0, so nothing is trained.")
-
-
-def _trainers_own(run: "Run") -> Iterator[Problem]:
-    own = getattr(run.trainer_class, "preflight", None)
-    yield from own(run) if own is not None else ()
 
 
 def _packages(run: "Run") -> Iterator[Problem]:
@@ -315,7 +309,7 @@ def _folder(run: "Run") -> Iterator[Problem]:
         )
 
 
-Check = Callable[["Run"], Iterator[Problem]]
+Check = Callable[["Run"], Iterable[Problem]]
 _MODEL_CHECKS: tuple[Check, ...] = (
     *(length_problems, _merge, adapter_problems, settings_problems),
 )
@@ -334,7 +328,7 @@ _CHECKS: tuple[Check, ...] = (
     _saves,
     _base,
     _folder,
-    _trainers_own,
+    lambda run: run.trainer_class.preflight(run),
 )
 
 

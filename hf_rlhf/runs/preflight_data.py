@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.contracts import RowCounts
 from hf_rlhf.errors import Problem
 from hf_rlhf.models.lengths import completion_length, positions, prompt_lengths
 
@@ -18,9 +17,10 @@ if TYPE_CHECKING:
 
 def column_problems(run: "Run") -> Iterator[Problem]:
     """The dataset has the columns that the trainer learns from."""
-    needed: frozenset[str] = getattr(run.trainer_class, "columns", frozenset())
+    needed = run.trainer_class.columns
     spec = run.spec.evaluation
-    held_out = spec.split if spec is not None and hasattr(run.trainer_class, "held_out") else None
+    measures = spec is not None and run.trainer_class.measures_held_out()
+    held_out = spec.split if spec is not None and measures else None
     for name in dict.fromkeys(("train", held_out)):
         have = run.dataset[name].column_names if name in run.dataset else needed
         if missing := sorted(needed - set(have)):
@@ -149,7 +149,7 @@ def _uses(run: "Run", room: int | None) -> Iterator[tuple[str, int | None, int]]
     if not cuts:
         yield "train", None, answer
     if (spec := run.spec.evaluation) is not None:
-        scored = run.reward is not None and run.task == "text-generation"
+        scored = run.reward is not None and run.writes_text
         if scored or not cuts:
             length = spec.max_new_tokens or completion_length(run) if scored else 0
             yield spec.split, spec.rows, length
@@ -160,7 +160,7 @@ def evaluation_problems(run: "Run") -> Iterator[Problem]:
     spec = run.spec.evaluation
     if spec is None:
         return
-    if run.reward is None and not hasattr(run.trainer_class, "held_out"):
+    if run.reward is None and not run.trainer_class.measures_held_out():
         yield Problem("evaluation", "has no rewards to measure with.", "Add some, or remove it.")
         return
     split = run.dataset.get(spec.split)
@@ -173,7 +173,7 @@ def evaluation_problems(run: "Run") -> Iterator[Problem]:
             "write `evaluation: null`.",
         )
         return
-    prompts = run.reward is None or run.task != "text-generation" or "prompt" in split.column_names
+    prompts = run.reward is None or not run.writes_text or "prompt" in split.column_names
     if not prompts:
         yield Problem(
             "evaluation",
@@ -190,15 +190,9 @@ def evaluation_problems(run: "Run") -> Iterator[Problem]:
             )
 
 
-def row_counts(run: "Run") -> Mapping[str, RowCounts]:
-    """Return, by split, how many rows the trainer keeps, drops and cuts."""
-    own = getattr(run.trainer_class, "row_counts", None)
-    return own(run) if own is not None else {}
-
-
 def dropped_problems(run: "Run") -> Iterator[Problem]:
     """The trainer drops and cuts few enough of the training rows."""
-    counts = row_counts(run).get("train")
+    counts = run.trainer_class.row_counts(run).get("train")
     if counts is None:
         return
     limits = run.spec.limits
@@ -227,7 +221,7 @@ def data_lines(run: "Run") -> list[str]:
     if isinstance(dropped, Mapping):
         dropped = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items() if count)
     by = f"; dropped by {run.spec.dataset.name}: {dropped}" if dropped else ""
-    counts = row_counts(run)
+    counts = run.trainer_class.row_counts(run)
     return [f"rows: {splits}{by}", *(f"{split}: {one}" for split, one in counts.items())]
 
 

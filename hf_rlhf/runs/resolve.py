@@ -19,10 +19,9 @@ from hf_rlhf.config.run_files import (
 from hf_rlhf.config.schema import RunSpec
 from hf_rlhf.config.settings import refusals, refused_problems, value_problems
 from hf_rlhf.config.validation import check_settings, setting_names
-from hf_rlhf.contracts import Loaded
+from hf_rlhf.contracts import Loaded, Trainer, as_trainer
 from hf_rlhf.distributed import is_planned, rank
 from hf_rlhf.errors import (
-    BrokenPlugin,
     ConfigError,
     ModelError,
     PluginError,
@@ -93,11 +92,15 @@ class _Preparation(ComponentBuilder):
         loaded = self._dataset(spec, tokenizer, folder)
         adapter = self._adapter(spec)
         if loaded is not None and reward is not None:
-            trained = trains_by_rewards(trainer_class, training) is not False
+            trained = (
+                trainer_class is None or trains_by_rewards(trainer_class, training) is not False
+            )
             spec, reward = self._without_unfed_monitors(spec, reward, loaded.dataset, trained)
         if loaded is not None and reward is not None:
             self.problems += scored_columns(reward, loaded.dataset, spec, self.file.where)
-        if self.problems or training is None or loaded is None or folder is None:
+        if trainer_class is None or training is None or loaded is None or folder is None:
+            raise ConfigError(list(dict.fromkeys(self.problems)))
+        if self.problems:
             raise ConfigError(list(dict.fromkeys(self.problems)))
         run = Run(
             spec=spec,
@@ -188,18 +191,13 @@ class _Preparation(ComponentBuilder):
         report, components = loaded.report, tuple(self.components)
         return Scoring(spec, loaded.dataset, report, reward, judges, components)
 
-    def _trainer(self) -> Any:
+    def _trainer(self) -> type[Trainer] | None:
         if not self.plugin:
             return None
         try:
-            trainer = self._load("trainers", self.plugin, self.plugin, {})
-            if lacks := [name for name in ("Config", "from_run") if not hasattr(trainer, name)]:
-                raise BrokenPlugin(
-                    f"trainer {self.plugin!r} has no {' and no '.join(lacks)}, which every trainer "
-                    "has (docs/how-to/write-a-trainer.md)."
-                )
-            if other := getattr(trainer, "variant_of", None):
-                self._load("trainers", other, other, {})
+            trainer = as_trainer(self._load("trainers", self.plugin, self.plugin, {}), self.plugin)
+            if trainer.variant_of:
+                self._load("trainers", trainer.variant_of, trainer.variant_of, {})
             return trainer
         except PluginError as error:
             unseen = "Until it loads, its settings are not checked."

@@ -6,11 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.config.schema import RunSpec
-from hf_rlhf.contracts import Task
+from hf_rlhf.contracts import Trainer
+from hf_rlhf.errors import BrokenPlugin
 from hf_rlhf.rewards.composed import ComposedReward
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
+
+AUTO_CLASSES = {
+    "text-generation": "AutoModelForCausalLM",
+    "text-classification": "AutoModelForSequenceClassification",
+}
+"""Task -> the class of transformers that loads its models; other tasks' trainers name theirs."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +25,7 @@ class Run:
     """Everything a trainer plugin may build a trainer from."""
 
     spec: RunSpec
-    trainer_class: Any
+    trainer_class: type[Trainer]
     training: Any
     """The trainer's `Config`; its `output_dir` is the run folder's `checkpoints`."""
     model: Any
@@ -39,10 +46,31 @@ class Run:
     """The folder of the LoRA adapter that training continues."""
 
     @property
-    def task(self) -> Task:
-        """What the trained model is for, as the trainer says."""
-        task: Task = getattr(self.trainer_class, "task", "text-generation")
-        return task
+    def task(self) -> str:
+        """What the trained model is for, in the Hub's words."""
+        return self.trainer_class.task
+
+    @property
+    def writes_text(self) -> bool:
+        """Whether the model generates text, which rewards can score."""
+        return self.task == "text-generation"
+
+    @property
+    def has_score_head(self) -> bool:
+        """Whether the model is a classifier with one class, such as a reward model."""
+        return self.task == "text-classification"
+
+    @property
+    def auto_class(self) -> str:
+        """The name of the class of transformers that loads the model."""
+        name = self.trainer_class.auto_class or AUTO_CLASSES.get(self.task)
+        if name is None:
+            raise BrokenPlugin(
+                f"trainer {self.spec.plugin!r} has the task {self.task!r} and no `auto_class`. Set "
+                "it to the name of the class of transformers that loads its model, such as "
+                "AutoModelForSpeechSeq2Seq."
+            )
+        return name
 
     def model_kwargs(self) -> dict[str, Any]:
         """Return the arguments for `from_pretrained` that the run asks for."""
@@ -60,12 +88,11 @@ class Run:
         return replace(self, callbacks=(*self.callbacks, *callbacks))
 
 
-def trains_by_rewards(trainer_class: Any, training: Any) -> bool | None:
+def trains_by_rewards(trainer_class: type[Trainer], training: Any) -> bool | None:
     """Return whether training uses the rewards; it does not if the trainer never generates.
 
     None if unknown: a trainer with its own loop need not declare it.
     """
     if hasattr(training, "max_completion_length"):
         return True
-    learns_from_data = ("columns", "held_out")
-    return False if any(hasattr(trainer_class, one) for one in learns_from_data) else None
+    return False if trainer_class.columns or trainer_class.measures_held_out() else None

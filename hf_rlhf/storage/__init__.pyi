@@ -13,8 +13,11 @@ from .lock import claimed as claimed
 from .pure_json import as_json as as_json
 from .record import LOCK_NAME as LOCK_NAME
 from .record import RECORD_NAME as RECORD_NAME
+from .record import RunRecord as RunRecord
 from .record import load_record as load_record
+from .record import new_record as new_record
 from .record import now as now
 from .record import write_record as write_record
+from .record_schema import Estimate as Estimate
 from .secrets import find_secrets as find_secrets
 from .secrets import scrub as scrub

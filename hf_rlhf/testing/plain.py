@@ -1,17 +1,18 @@
 """The plainest trainer there is: TRL's GRPO as a component, for tests that need some trainer."""
 
-from typing import Any, Self
+from typing import Self
 
 from trl import GRPOConfig, GRPOTrainer
 
+from hf_rlhf.contracts import Trainer
 from hf_rlhf.models.loading import policy_arguments
 from hf_rlhf.runs.run import Run
 
 
-class PlainGRPO(GRPOTrainer):  # type: ignore[misc]
+class PlainGRPO(Trainer, GRPOTrainer):  # type: ignore[misc]
     """TRL's `GRPOTrainer`, built from a run and otherwise untouched."""
 
-    Config: Any = GRPOConfig
+    Config = GRPOConfig
 
     @classmethod
     def from_run(cls, run: Run) -> Self:

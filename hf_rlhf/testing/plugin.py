@@ -4,7 +4,7 @@
 
     def test_works_in_a_run_by_name(minimal_run):
         record = train(config={**minimal_run, "rewards": [{"name": "brevity"}]})
-        assert record["status"] == "finished"
+        assert record.status == "finished"
 """
 
 from collections.abc import Callable, Iterator

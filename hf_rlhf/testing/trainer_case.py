@@ -47,10 +47,10 @@ class TrainerCase:
         policy = self.folder / "policy"
         if not policy.is_dir():
             make_tiny_policy(policy)
-        columns = getattr(self.trainer, "columns", ())
+        columns = self.trainer.columns
         data = self.dataset if self.dataset is not None else minimal_rows(columns)
         # Rewards score text, which only a text generation model has.
-        generates = getattr(self.trainer, "task", "text-generation") == "text-generation"
+        generates = self.trainer.task == "text-generation"
         content = {
             "plugin": _NAME,
             "model_name_or_path": str(policy),

@@ -6,34 +6,40 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from hf_rlhf.contracts import Task
+from hf_rlhf.contracts import Trainer, as_trainer
+from hf_rlhf.errors import BrokenPlugin
+from hf_rlhf.runs.run import AUTO_CLASSES
 from hf_rlhf.testing.checks import Check, Unusable, fail, run_checks
 from hf_rlhf.testing.trainer_case import TrainerCase, weights_of
 
 UPSTREAM = frozenset({"trl", "transformers"})
-TASKS = get_args(Task)
+CLASS_METHODS = tuple(
+    name for name, one in vars(Trainer).items() if isinstance(one, classmethod) and name[0] != "_"
+)
 
 
 def has_the_contract(case: TrainerCase) -> None:
     """A class with `Config`, `from_run`, `train(resume_from_checkpoint)` and `save_model`."""
-    names = ("Config", "from_run", "train", "save_model")
-    trainer: Any = case.trainer
-    lacks = [name for name in names if not hasattr(trainer, name)]
-    if not isinstance(trainer, type) or lacks:
+    try:
+        trainer: Any = as_trainer(case.trainer, "under_test")
+    except BrokenPlugin as error:
+        cure = "class MyTrainer(Trainer, GRPOTrainer), with Trainer from hf_rlhf."
+        fail(str(error), "a class derived from Trainer, with a Config.", cure, Unusable)
+    if lacks := [name for name in ("train", "save_model") if not hasattr(trainer, name)]:
         fail(
-            f"{trainer!r} lacks {', '.join(lacks) or 'being a class'}.",
-            "a class with Config, from_run(run), train(resume_from_checkpoint), save_model(dir).",
-            "add what is missing; a subclass of a TRL trainer has the last two.",
+            f"{trainer!r} lacks {', '.join(lacks)}.",
+            "train(resume_from_checkpoint) and save_model(dir).",
+            "derive it from a trainer of TRL or transformers as well, or write them.",
             Unusable,
         )
-    from transformers import Trainer, TrainingArguments
+    import transformers
 
-    config = case.trainer.Config
-    built_on_it = issubclass(case.trainer, Trainer)
+    config = trainer.Config
+    built_on_it = issubclass(trainer, transformers.Trainer)
     known = isinstance(config, type) and is_dataclass(config)
-    if not known or (built_on_it and not issubclass(config, TrainingArguments)):
+    if not known or (built_on_it and not issubclass(config, transformers.TrainingArguments)):
         fail(
             f"Config is {config!r}.",
             "a dataclass; of TrainingArguments, for a trainer built on transformers.Trainer.",
@@ -53,11 +59,15 @@ def has_the_contract(case: TrainerCase) -> None:
 
 def says_what_it_is(case: TrainerCase) -> None:
     """What it says of itself beside the contract has the form that the core reads."""
-    task = getattr(case.trainer, "task", TASKS[0])
-    if task not in TASKS:
-        wanted = f"one of {', '.join(TASKS)}."
-        fail(f"task is {task!r}.", wanted, "say what the saved model is.", Unusable)
-    columns: Any = getattr(case.trainer, "columns", frozenset())
+    task = case.trainer.task
+    if task not in AUTO_CLASSES and not case.trainer.auto_class:
+        fail(
+            f"task is {task!r}, and there is no auto_class.",
+            f"{' or '.join(AUTO_CLASSES)}, or the class of transformers that loads the model.",
+            'write auto_class = "AutoModelForSpeechSeq2Seq", say.',
+            Unusable,
+        )
+    columns: Any = case.trainer.columns
     if not isinstance(columns, (set, frozenset)) or not all(isinstance(c, str) for c in columns):
         fail(
             f"columns is {columns!r}.",
@@ -65,8 +75,8 @@ def says_what_it_is(case: TrainerCase) -> None:
             'write columns = frozenset({"prompt", "completion"}), say.',
             Unusable,
         )
-    for name in ("preflight", "held_out"):
-        if hasattr(case.trainer, name) and not inspect.ismethod(getattr(case.trainer, name)):
+    for name in CLASS_METHODS:
+        if not inspect.ismethod(getattr(case.trainer, name)):
             fail(f"{name} is no classmethod.", f"Trainer.{name}(run, ...).", "add @classmethod.")
 
 
@@ -159,7 +169,7 @@ def saves(case: TrainerCase) -> None:
 
 def measures(case: TrainerCase) -> None:
     """`held_out`, if there is one, gives each row the same numbers whenever it is asked."""
-    if not hasattr(case.trainer, "held_out"):
+    if not case.trainer.measures_held_out():
         return
     with case.run("measured", evaluation={"rows": 4, "batch_size": 3}) as run:
         kwargs = {key: value for key, value in run.model_kwargs().items() if key != "revision"}
@@ -186,9 +196,7 @@ def measures(case: TrainerCase) -> None:
 
 
 def reports(case: TrainerCase) -> None:
-    """`report`, if there is one, returns JSON."""
-    if not hasattr(case.trainer, "report"):
-        return
+    """`report` returns JSON."""
     told = case.trained.trainer.report()
     try:
         json.dumps(told, allow_nan=False)

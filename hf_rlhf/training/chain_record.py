@@ -8,46 +8,49 @@ from hf_rlhf.cards.markdown import duration
 from hf_rlhf.runs.estimate import planned_steps
 from hf_rlhf.runs.phases import Chain, Link, said_of
 from hf_rlhf.runs.run import Run
+from hf_rlhf.storage.record import RunRecord
+from hf_rlhf.storage.record_schema import EvaluationSection, TrainingSection
 
-Record = Mapping[str, Any]
 TITLE = "Phases"
 """Of the table in the card, under `training.report`."""
 
 
 def composed(
-    chain: Chain, runs: Sequence[Run], records: Sequence[Record | None]
-) -> dict[str, Any] | None:
+    chain: Chain, runs: Sequence[Run], records: Sequence[RunRecord | None]
+) -> TrainingSection | None:
     """Return the section `training` of a chain: sums, and its phases one after another.
 
     `records` has None for a phase that has not begun. The steps of the history go on from one phase
     to the next. None if none has been trained.
     """
-    trained = [one["training"] for one in records if one is not None and one["training"]["steps"]]
+    trained = [one.training for one in records if one is not None and one.training.steps]
     if not trained:
         return None
-    last, peaks = trained[-1], [one["peak_memory"] for one in trained if one["peak_memory"]]
+    last, peaks = trained[-1], [one.peak_memory for one in trained if one.peak_memory]
     rows = [
         _row(link, run, record)
         for link, run, record in zip(chain.links, runs, records, strict=True)
     ]
-    return {
-        **{key: last[key] for key in ("world_size", "distributed", "final")},
-        "steps": sum(one["steps"] for one in trained),
-        "planned_steps": _planned(runs, records),
-        "epochs": _sum(one["epochs"] for one in trained),
-        "seconds": _sum(one["seconds"] for one in trained),
-        "history": _history(trained),
-        "report": {TITLE: rows, **_of_the_last(chain, last["report"] or {})},
-        "peak_memory": max(peaks, key=lambda one: one.get("bytes") or 0) if peaks else None,
-    }
+    return TrainingSection(
+        steps=sum(one.steps or 0 for one in trained),
+        planned_steps=_planned(runs, records),
+        epochs=_sum(one.epochs for one in trained),
+        seconds=_sum(one.seconds for one in trained),
+        world_size=last.world_size,
+        distributed=last.distributed,
+        final=last.final,
+        history=_history(trained),
+        report={TITLE: rows, **_of_the_last(chain, last.report)},
+        peak_memory=max(peaks, key=lambda one: one.get("bytes") or 0) if peaks else None,
+    )
 
 
-def _of_the_last(chain: Chain, report: Record) -> dict[str, Any]:
+def _of_the_last(chain: Chain, report: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{title} (phase {chain.links[-1].name})": one for title, one in report.items()}
 
 
-def _planned(runs: Sequence[Run], records: Sequence[Record | None]) -> int:
-    known = [(one or {}).get("training", {}).get("planned_steps") for one in records]
+def _planned(runs: Sequence[Run], records: Sequence[RunRecord | None]) -> int:
+    known = [None if one is None else one.training.planned_steps for one in records]
     return sum(steps or planned_steps(run) for run, steps in zip(runs, known, strict=True))
 
 
@@ -56,45 +59,41 @@ def _sum(values: Any) -> float | None:
     return math.fsum(known) if known else None
 
 
-def _history(trained: Sequence[Record]) -> list[dict[str, Any]]:
+def _history(trained: Sequence[TrainingSection]) -> list[dict[str, Any]]:
     found, done = [], 0
     for training in trained:
         found += [
             {**entry, "step": entry["step"] + done}
-            for entry in training["history"]
+            for entry in training.history
             if entry.get("step") is not None
         ]
-        done += training["steps"]
+        done += training.steps or 0
     return found
 
 
-def _row(link: Link, run: Run, record: Record | None) -> dict[str, Any]:
+def _row(link: Link, run: Run, record: RunRecord | None) -> dict[str, Any]:
     """Return what the card says of a phase; what is not known of it is left empty."""
-    training: Record = (record or {}).get("training") or {}
-    history = training.get("history") or []
-    tokens = [entry["num_tokens"] for entry in history if "num_tokens" in entry]
-    seconds = training.get("seconds")
+    training = TrainingSection() if record is None else record.training
+    tokens = [entry["num_tokens"] for entry in training.history if "num_tokens" in entry]
     return {
         "phase": f"{link.number} {link.name}",
         "data": said_of(link.own) or run.spec.dataset.name,
         "rows": len(run.dataset["train"]),
         "tokens": int(tokens[-1]) if tokens else None,
-        "epochs": training.get("epochs"),
+        "epochs": training.epochs,
         "learning rate": f"{run.training.learning_rate:g}",
-        "steps": training.get("steps"),
+        "steps": training.steps,
         **_held_out(record, run),
-        "time": None if seconds is None else duration(seconds),
+        "time": None if training.seconds is None else duration(training.seconds),
     }
 
 
-def _held_out(record: Record | None, run: Run) -> dict[str, str | None]:
+def _held_out(record: RunRecord | None, run: Run) -> dict[str, str | None]:
     """Return what the trainer measures first, before and after the phase, on its own rows."""
-    metric = next(iter(getattr(run.trainer_class, "held_out_metrics", ())), None)
+    metric = next(iter(run.trainer_class.held_out_metrics), None)
     if metric is None:
         return {}
-    evaluation = (record or {}).get("evaluation") or {}
-    means = [
-        ((evaluation.get(at) or {}).get(metric) or {}).get("mean") for at in ("before", "after")
-    ]
+    evaluation = (record.evaluation if record else None) or EvaluationSection()
+    means = [evaluation.estimate(at, metric).mean for at in ("before", "after")]
     told = " → ".join("?" if mean is None else f"{mean:.3f}" for mean in means)
     return {f"held-out {metric}": None if set(means) == {None} else told}

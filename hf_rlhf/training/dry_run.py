@@ -7,7 +7,7 @@ in memory. A row is `ok`, `note` (worth reading) or `FAIL`; any FAIL gives exit 
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from hf_rlhf.models.lengths import model_config, prompt_lengths
 from hf_rlhf.runs.estimate import disk_need, planned_steps
 from hf_rlhf.runs.phases import chain_of, said_of
 from hf_rlhf.runs.preflight import advice
-from hf_rlhf.runs.preflight_data import data_lines, row_counts
+from hf_rlhf.runs.preflight_data import data_lines
 from hf_rlhf.runs.resolve import prepare
 from hf_rlhf.runs.resolve_phases import prepare_chain
 from hf_rlhf.runs.run import Run
@@ -179,8 +179,7 @@ def _report_of_run(
     name: str, run: Run, start: str, data: str = "", folders: Sequence[Path] = ()
 ) -> RunReport:
     steps, done = planned_steps(run), _steps_done(run.folder)
-    tokens_of = getattr(run.trainer_class, "tokens", None)
-    tokens = tokens_of(run) if tokens_of is not None else None
+    tokens = run.trainer_class.tokens(run)
     trial = _rewards(run)
     cheap = trial.seconds <= _SLOW_REWARDS_S * trial.completions
     failed = any(finding.status == "FAIL" for finding in trial.findings)
@@ -211,12 +210,13 @@ def _steps_done(folder: Path) -> int:
         record = load_record(folder)
     except HfRlhfError:
         return 0
-    return int((record["training"] or {}).get("steps") or 0)
+    return record.training.steps or 0
 
 
 def _data(run: Run, data: str, tokens: Mapping[str, int] | None) -> Iterator[Finding]:
     lost = bool(run.report.get("dropped")) or any(
-        counts.kept < counts.rows or any(counts.cut.values()) for counts in row_counts(run).values()
+        counts.kept < counts.rows or any(counts.cut.values())
+        for counts in run.trainer_class.row_counts(run).values()
     )
     name = data or run.spec.dataset.name
     yield Finding("data", "note" if lost else "ok", "; ".join([name, *data_lines(run)]))
@@ -273,7 +273,7 @@ def _rewards(run: Run) -> _Trial:
     without a plausible answer a judge may not be asked at all, and its calls be underestimated.
     """
     if run.reward is None:
-        columns = ", ".join(sorted(getattr(run.trainer_class, "columns", ())))
+        columns = ", ".join(sorted(run.trainer_class.columns))
         text = f"none: it learns from the columns {columns}" if columns else "none"
         return _Trial([Finding("rewards", "ok" if columns else "note", text)])
     prompts, completions, columns_of = _trial_batch(run)
@@ -298,9 +298,7 @@ def _trial_batch(run: Run) -> tuple[list[Any], list[Any], dict[str, list[Any]]]:
     """Return prompts, completions and columns to try the rewards on, aligned."""
     split = run.dataset["train"]
     rows = split.select(range(min(ROWS_TRIED, len(split))))
-    plausible: Callable[[Any], Sequence[str]] = getattr(
-        run.trainer_class, "trial_completions", lambda row: ()
-    )
+    plausible = run.trainer_class.trial_completions
     pairs = [(row, text) for row in rows for text in ("", "I do not know.", *plausible(row))]
     prompts = [row["prompt"] for row, _ in pairs]
     completions: list[Any] = [text for _, text in pairs]

@@ -11,35 +11,37 @@ from hf_rlhf.runs.preflight import model_config
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import load_record, run_of_merged
+from hf_rlhf.storage.record_schema import ModelSection
 
 
-def model_section(run: Run) -> dict[str, Any]:
+def model_section(run: Run) -> ModelSection:
     """Return what is known of the base model before its weights are loaded."""
     asked = run.model.model_name_or_path
     config = model_config(run)
     is_hub_id = not asked.startswith(PACKAGE_SCHEME) and not Path(asked).exists()
     card = _base_card(run, is_hub_id)
     parents = card.get("base_model") or []
-    return {
-        "base": asked,
-        "base_is_hub_id": is_hub_id,
-        "revision": (
+    return ModelSection(
+        base=asked,
+        base_is_hub_id=is_hub_id,
+        revision=(
             getattr(config, "_commit_hash", None) or run.model.model_revision if is_hub_id else None
         ),
-        "class": _class(run, config),
-        "task": run.task,
-        "continues": continued(run),
-        "dtype": run.model.dtype,
-        "license": card.get("license"),
-        "license_name": card.get("license_name"),
-        "license_link": card.get("license_link"),
-        "lineage": [*([parents] if isinstance(parents, str) else parents), asked],
-    }
+        class_name=_class(run, config),
+        auto_class=run.auto_class,
+        task=run.task,
+        continues=continued(run),
+        dtype=run.model.dtype,
+        license=card.get("license"),
+        license_name=card.get("license_name"),
+        license_link=card.get("license_link"),
+        lineage=[*([parents] if isinstance(parents, str) else parents), asked],
+    )
 
 
 def _class(run: Run, config: Any) -> str | None:
     """Return the class of the model that is trained, which need not be the base's."""
-    if run.task == "text-classification":
+    if run.has_score_head:
         from transformers.models.auto.modeling_auto import (
             MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as NAMES,
         )
@@ -86,18 +88,18 @@ def licence_and_lineage(folder: Path) -> dict[str, Any]:
         record = load_record(folder)
     except RunFolderError:
         return {}
-    author, model = record["author"], record["model"]
-    source = author if author["license"] else model
-    licence = {key: source[key] for key in ("license", "license_name", "license_link")}
-    lineage = list(model["lineage"])
-    if lineage and not model["base_is_hub_id"] and lineage[-1][0] not in "./~":
+    author, model = record.author, record.model
+    source = author if author.license else model
+    licence = {key: getattr(source, key) for key in ("license", "license_name", "license_link")}
+    lineage = list(model.lineage)
+    if lineage and not model.base_is_hub_id and lineage[-1][0] not in "./~":
         # A folder, which must not be taken for a repository of the same name.
         lineage[-1] = lineage[-1] if "://" in lineage[-1] else f"./{lineage[-1]}"
     return {**licence, "base_model": lineage}
 
 
-def weights(trainer: Any, run: Run) -> dict[str, Any]:
-    """Return what is known of the model only once its weights are loaded."""
+def add_weights(model_section: ModelSection, trainer: Any, run: Run) -> None:
+    """Add what is known of the model only once its weights are loaded."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     names, parameters = zip(*model.named_parameters(), strict=True)
     # Under ZeRO-3 a parameter is empty here and carries its size in ds_numel.
@@ -110,22 +112,20 @@ def weights(trainer: Any, run: Run) -> dict[str, Any]:
     # The record names the base itself; here it may be a path of this machine.
     lora.pop("base_model_name_or_path", None)
     labels = getattr(model.config, "num_labels", None)
-    return {
-        "identity": identify(
-            run.model_path, name=run.model.model_name_or_path, revision=run.model.model_revision
-        ),
-        "num_labels": labels if run.task == "text-classification" else None,
-        # Of the model that is published: what the adapter adds is merged into it.
-        "parameters": sum(
-            count
-            for name, count in zip(names, size, strict=True)
-            if "lora_" not in name
-            and "modules_to_save" not in name
-            and not name.startswith(getattr(trainer, "unpublished", ()))
-        ),
-        "trainable_parameters": sum(
-            count for item, count in zip(parameters, size, strict=True) if item.requires_grad
-        ),
-        "dtype": str(parameters[0].dtype).removeprefix("torch."),
-        "adapter": as_json(lora)[0] or None,
-    }
+    model_section.identity = identify(
+        run.model_path, name=run.model.model_name_or_path, revision=run.model.model_revision
+    )
+    model_section.num_labels = labels if run.has_score_head else None
+    # Of the model that is published: what the adapter adds is merged into it.
+    model_section.parameters = sum(
+        count
+        for name, count in zip(names, size, strict=True)
+        if "lora_" not in name
+        and "modules_to_save" not in name
+        and not name.startswith(trainer.unpublished)
+    )
+    model_section.trainable_parameters = sum(
+        count for item, count in zip(parameters, size, strict=True) if item.requires_grad
+    )
+    model_section.dtype = str(parameters[0].dtype).removeprefix("torch.")
+    model_section.adapter = as_json(lora)[0] or None

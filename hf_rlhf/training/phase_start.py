@@ -17,7 +17,7 @@ from hf_rlhf.storage.files import atomic_write_json
 from hf_rlhf.storage.pure_json import parse_json
 from hf_rlhf.storage.record import RECORD_NAME, load_record
 from hf_rlhf.training.checkpoints import newest_valid
-from hf_rlhf.training.record_sections import differences
+from hf_rlhf.training.run_changes import differences
 
 SAVED = "saved.json"
 """In a phase's folder: the files of what it has saved, with their sizes and checksums."""
@@ -48,7 +48,7 @@ def _has_finished(link: Link, run: Run) -> bool:
         line.partition(":")[0] not in started | {"adapter's weights"}
         for line in differences(record, run)
     )
-    return same and record["status"] == "finished"
+    return same and record.status == "finished"
 
 
 def phase_start(link: Link, before: Link | None, adapted: bool, say: Say) -> Path | None:
@@ -106,7 +106,7 @@ def _damaged(folder: Path, saved: Path) -> list[str]:
 def _began_with(link: Link, adapted: bool) -> str | None:
     if not (link.folder / RECORD_NAME).exists():
         return None
-    began = load_record(link.folder)["config"].get("adapter" if adapted else "model_name_or_path")
+    began = load_record(link.folder).config.get("adapter" if adapted else "model_name_or_path")
     return None if began is None else str(began)
 
 

@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from hf_rlhf.distributed import main_does
 from hf_rlhf.errors import DiskError
@@ -18,7 +17,7 @@ from hf_rlhf.runs.phases import Chain, Link
 from hf_rlhf.runs.resolve import begun_from
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.files import atomic_write_bytes, whole_folder
-from hf_rlhf.storage.record import RECORD_NAME, load_record
+from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record
 from hf_rlhf.training.chain_record import composed
 from hf_rlhf.training.phase_start import is_finished, note_saved, phase_start, starting_from
 from hf_rlhf.training.progress import SAMPLES_NAME, evenly, read_samples
@@ -40,7 +39,7 @@ class ChainSession(Session):
         self._argv: Sequence[str] = ()
         self._current: Link | None = None
 
-    def go(self, argv: Sequence[str]) -> dict[str, Any]:
+    def go(self, argv: Sequence[str]) -> RunRecord:
         """Do what is left to do of the chain, and return its record. `argv` repeats it."""
         self._argv = argv
         return super().go(argv)
@@ -51,7 +50,7 @@ class ChainSession(Session):
         names = " -> ".join(link.name for link in self.chain.links)
         self._say(f"training {self.chain.plugin} in {face.folder}: {names}")
         before = measure_before(face, self._say)
-        self.record["evaluation"] = evaluation_section(face, before, Measured())
+        self.record.evaluation = evaluation_section(face, before, Measured())
         try:
             for place in range(len(self.chain.links)):
                 self._phase(place)
@@ -59,13 +58,13 @@ class ChainSession(Session):
             if self.main:
                 self._compose()
             trained = evenly(read_samples(self.chain.links[-1].folder / SAMPLES_NAME), 6)
-            self.record["samples"] = samples_section(before, Measured(), trained)
+            self.record.samples = samples_section(before, Measured(), trained)
         main_does(self._take_over)
         after = measure(
             face, "after", face.folder / "merged", kwargs, self._say, self._measured_after()
         )
-        self.record["evaluation"] = evaluation_section(face, before, after)
-        self.record["samples"] = samples_section(before, after, trained)
+        self.record.evaluation = evaluation_section(face, before, after)
+        self.record.samples = samples_section(before, after, trained)
         self.recorder.gather_usage()
         main_does(lambda: self.recorder.close("finished"))
 
@@ -106,11 +105,12 @@ class ChainSession(Session):
         ]
         # Before the first step there is nothing to compose, and the record has its empty section.
         if (training := composed(self.chain, self.runs, records)) is not None:
-            self.record["training"] = training
-        known = [record["model"] for record in records if record is not None]
+            self.record.training = training
+        known = [record.model for record in records if record is not None]
         if known:
-            self.record["model"] |= {key: known[-1][key] for key in _OF_WEIGHTS}
-            self.record["model"]["identity"] = known[0]["identity"]
+            for name in _OF_WEIGHTS:
+                setattr(self.record.model, name, getattr(known[-1], name))
+            self.record.model.identity = known[0].identity
 
     def _take_over(self) -> None:
         """Put what the last phase made into the chain's own folder, without a second copy."""

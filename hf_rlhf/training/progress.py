@@ -12,6 +12,8 @@ from hf_rlhf.cards.facts import fewer
 from hf_rlhf.cards.markdown import counted, interval
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward
 from hf_rlhf.storage.files import atomic_write_text
+from hf_rlhf.storage.record import RunRecord
+from hf_rlhf.storage.record_schema import Estimate, EvaluationSection
 from hf_rlhf.storage.secrets import scrub
 
 SAMPLES_NAME = "samples.jsonl"
@@ -167,59 +169,60 @@ def evenly(rows: Sequence[Any], count: int) -> list[Any]:
     return [rows[round(place * (len(rows) - 1) / (count - 1))] for place in range(count)]
 
 
-def results_table(record: Mapping[str, Any]) -> Any:
+def results_table(record: RunRecord) -> Any:
     """Return held-out results before and after as a `rich` table."""
     from rich.table import Table
 
-    evaluation = record["evaluation"]
-    table = Table(title=f"Held-out results, {evaluation['rows']} rows ({evaluation['split']})")
+    evaluation = record.evaluation
+    assert evaluation is not None, "there are results to show"
+    table = Table(title=f"Held-out results, {evaluation.rows} rows ({evaluation.split})")
     for heading in ("metric", "before", "after", "paired difference (95%)"):
         table.add_column(heading, justify="left" if heading == "metric" else "right")
-    for metric, after in (evaluation["after"] or {}).items():
-        before = (evaluation["before"] or {}).get(metric)
-        difference = (evaluation["difference"] or {}).get(metric)
+    for metric, after in (evaluation.after or {}).items():
+        before = (evaluation.before or {}).get(metric)
+        difference = (evaluation.difference or {}).get(metric)
         table.add_row(
-            f"{metric}{_of_rows(evaluation['rows'], after)}",
-            f"{before['mean']:.3f}" if before else "-",
-            f"{after['mean']:.3f}",
+            f"{metric}{_of_rows(evaluation.rows, after)}",
+            f"{before.mean:.3f}" if before else "-",
+            f"{after.mean:.3f}",
             interval(difference, signed=True) if difference else "-",
         )
     return table
 
 
-def _of_rows(rows: int | None, estimate: Mapping[str, Any]) -> str:
+def _of_rows(rows: int | None, estimate: Estimate) -> str:
     """Return of how many rows a metric is, if not of all."""
     count = fewer(rows, estimate)
     return "" if count is None else f" ({counted(count, 'row')})"
 
 
-def cut_off(record: Mapping[str, Any]) -> str:
+def cut_off(record: RunRecord) -> str:
     """Say that most held-out completions after training were cut at the limit, if so."""
-    evaluation = record["evaluation"] or {}
-    cut = (evaluation.get("after") or {}).get("truncated")
-    limit = evaluation.get("sampling", {}).get("max_new_tokens")
-    if not cut or limit is None or cut["mean"] <= 0.5:
+    evaluation = record.evaluation or EvaluationSection()
+    cut = evaluation.estimate("after", "truncated").mean
+    limit = evaluation.sampling.get("max_new_tokens")
+    if cut is None or limit is None or cut <= 0.5:
         return ""
     return (
-        f"{cut['mean']:.1%} of the held-out completions after training were cut at the limit of "
+        f"{cut:.1%} of the held-out completions after training were cut at the limit of "
         f"{limit:,} tokens (`evaluation.max_new_tokens`, or else `max_completion_length`)."
     )
 
 
-def samples_table(record: Mapping[str, Any], stages: Sequence[str] = ("before", "after")) -> Any:
+def samples_table(record: RunRecord, stages: Sequence[str] = ("before", "after")) -> Any:
     """Return a few sample completions as a `rich` table."""
     from rich.table import Table
     from rich.text import Text
 
-    scored = bool(record["reward"]["rewards"])
+    scored = bool(record.reward.rewards)
     table = Table(title="Sample completions", show_lines=True)
     for heading in ("stage", *("reward",) * scored, "completion"):
         table.add_column(heading, overflow="fold")
-    there = {row["stage"] for row in record["samples"]}
+    there = {row.stage for row in record.samples}
     # Without an `evaluation` there are those of training alone.
     for stage in stages if there & {*stages} else ("train",):
-        rows = [row for row in record["samples"] if row["stage"] == stage]
+        rows = [row for row in record.samples if row.stage == stage]
         for row in rows[-2:] if stage == "train" else rows[:2]:
-            reward = "none" if row["reward"] is None else f"{row['reward']:.2f}"
-            table.add_row(stage, *(reward,) * scored, Text(row["completion"][:400]))
+            reward = "none" if row.reward is None else f"{row.reward:.2f}"
+            table.add_row(stage, *(reward,) * scored, Text((row.completion or "")[:400]))
     return table

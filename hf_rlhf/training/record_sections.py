@@ -8,7 +8,6 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from hf_rlhf.config.overrides import without_secrets
-from hf_rlhf.config.schema import Limits
 from hf_rlhf.data.arrow_rows import rows_digest
 from hf_rlhf.distributed import config_file, distributed_type
 from hf_rlhf.errors import BrokenPlugin
@@ -16,38 +15,58 @@ from hf_rlhf.evaluation.results import METHOD, Measured
 from hf_rlhf.rewards.composed import Part
 from hf_rlhf.runs.machine import environment, peak_memory
 from hf_rlhf.runs.preflight import completion_length
-from hf_rlhf.runs.preflight_data import row_counts
 from hf_rlhf.runs.run import Run, trains_by_rewards
 from hf_rlhf.storage.pure_json import as_json
-from hf_rlhf.storage.record import new_record, now
-from hf_rlhf.storage.secrets import scrub
-from hf_rlhf.training.model_record import continued, model_section
+from hf_rlhf.storage.record import RunRecord, new_record, now
+from hf_rlhf.storage.record_schema import (
+    Author,
+    Component,
+    ConfigFile,
+    DataSection,
+    Estimate,
+    EvaluationSection,
+    GatePart,
+    MethodSection,
+    Provenance,
+    RewardPart,
+    RewardSection,
+    Sample,
+    Session,
+    TrainingSection,
+)
+from hf_rlhf.training.model_record import model_section
 
-_MAY_CHANGE = {"publish", "card", "output_dir", *(item.name for item in fields(Limits))}
-# How it is launched: the batch is the same, and resuming on fewer machines is no other run.
-_MAY_CHANGE |= {"expect_world_size", "expect_distributed"}
 TYPED_NAME = "HF_RLHF_TYPED"
 """Environment variable: what the user typed, where a verb of a plugin trains by a run file."""
 _OF_LORA = ("use_rslora", "use_dora")
 
 
-def opening(run: Run, command: Sequence[str]) -> dict[str, Any]:
+def opening(run: Run, command: Sequence[str]) -> RunRecord:
     """Return the record of a run that is about to load its weights."""
     trainer = next(item for item in run.components if item["kind"] == "trainers")
     return new_record(
         command=list(command),
         config=dict(run.spec.plain),
-        config_file={"name": run.spec.name, "sha256": run.spec.sha256},
+        config_file=ConfigFile(name=run.spec.name, sha256=run.spec.sha256),
         defaults=_defaults(run),
-        plugin={key: trainer[key] for key in ("name", "package", "version", "target")},
-        components=[dict(item) for item in run.components],
+        plugin=Provenance(
+            **{key: trainer[key] for key in ("name", "package", "version", "target")}
+        ),
+        method=_method(run),
+        components=[Component(**item) for item in run.components],
         model=model_section(run),
         data=_data(run),
         reward=_reward(run),
         environment=environment(),
-        author=as_json(run.spec.card)[0],
+        author=Author(**as_json(run.spec.card)[0]),
         publish=as_json(run.spec.publish)[0],
     )
+
+
+def _method(run: Run) -> MethodSection:
+    method = run.trainer_class.method
+    content = {} if method is None else as_json(method)[0]
+    return MethodSection(**content, facts=dict(run.trainer_class.card_facts(run)))
 
 
 def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str, Any]) -> list[str]:
@@ -73,7 +92,7 @@ def as_shell(command: Sequence[str]) -> str:
     return os.environ.get(TYPED_NAME) or shlex.join(command)
 
 
-def training_section(run: Run, trainer: Any, seconds: float) -> dict[str, Any]:
+def training_section(run: Run, trainer: Any, seconds: float) -> TrainingSection:
     """Return how far training got, from the trainer's own state."""
     state = trainer.state
     history = [
@@ -82,23 +101,23 @@ def training_section(run: Run, trainer: Any, seconds: float) -> dict[str, Any]:
         if "train_runtime" not in entry  # of one session, not of the run
     ]
     logged = [entry for entry in history if "loss" in entry]
-    return {
-        "steps": state.global_step,
-        "planned_steps": state.max_steps,
-        "epochs": state.epoch,
-        "seconds": seconds,
-        "world_size": run.training.world_size,
-        "distributed": distribution(run),
-        "final": logged[-1] if logged else {},
-        "history": history,
-        "report": _report(trainer),
-        "peak_memory": peak_memory(),
-    }
+    return TrainingSection(
+        steps=state.global_step,
+        planned_steps=state.max_steps,
+        epochs=state.epoch,
+        seconds=seconds,
+        world_size=run.training.world_size,
+        distributed=distribution(run),
+        final=logged[-1] if logged else {},
+        history=history,
+        report=_report(trainer),
+        peak_memory=peak_memory(),
+    )
 
 
 def _report(trainer: Any) -> dict[str, Any]:
     """Return what a trainer that has more to tell than its log tells."""
-    told: Any = getattr(trainer, "report", dict)()
+    told: Any = trainer.report()
     if not isinstance(told, Mapping):
         raise BrokenPlugin(
             f"report() of {type(trainer).__name__} returned {type(told).__name__}; expected a "
@@ -108,26 +127,25 @@ def _report(trainer: Any) -> dict[str, Any]:
     return plain
 
 
-def sessions(record: Mapping[str, Any], run: Run) -> list[dict[str, Any]]:
+def sessions(record: RunRecord, run: Run) -> list[Session]:
     """Return the sessions of a run, with one more that begins now.
 
     One that did not say how it ended was killed. `changed` is what is other than when the run
     began, as `field: then -> now`.
     """
     earlier = [
-        {**one, "status": "killed"} if one["status"] == "running" else one
-        for one in record["sessions"]
+        one.model_copy(update={"status": "killed"}) if one.status == "running" else one
+        for one in record.sessions
     ]
-    here = _flat({**environment(), "processes": run.training.world_size}) if earlier else {}
-    there = _flat(
-        {**record["environment"], "processes": (record["training"] or {}).get("world_size")}
-    )
+    processes = {"processes": run.training.world_size}
+    here = _flat({**environment().to_json(), **processes}) if earlier else {}
+    there = _flat({**record.environment.to_json(), "processes": record.training.world_size})
     changed = [
         f"{key}: {there[key]} -> {here[key]}"
         for key in sorted(here.keys() & there.keys())
         if None not in (there[key], here[key]) and there[key] != here[key]
     ]
-    return [*earlier, {"started": now(), "status": "running", "changed": changed}]
+    return [*earlier, Session(started=now(), status="running", changed=changed)]
 
 
 def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -137,7 +155,7 @@ def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return result
 
 
-def evaluation_section(run: Run, before: Measured, after: Measured) -> dict[str, Any] | None:
+def evaluation_section(run: Run, before: Measured, after: Measured) -> EvaluationSection | None:
     """Return held-out results with intervals, or None when nothing was measured."""
     parts = [part for part in (*after.parts, *before.parts) if part.rows]
     spec = run.spec.evaluation
@@ -150,16 +168,16 @@ def evaluation_section(run: Run, before: Measured, after: Measured) -> dict[str,
         "max_new_tokens": spec.max_new_tokens or completion_length(run),
     }
     own = any(m.own is not None and m.own.rows for m in (before, after))
-    return {
-        "split": spec.split,
-        "rows": len(parts[0].rows) // parts[0].completions_per_prompt,
-        "sampling": sampling if scored else {},
-        "before": _json(before.means()),
-        "after": _json(after.means()),
-        "difference": _json(after.since(before)),
-        "method": METHOD + "; differences are paired by row",
-        "metrics": dict(getattr(run.trainer_class, "held_out_metrics", {})) if own else {},
-    }
+    return EvaluationSection(
+        split=spec.split,
+        rows=len(parts[0].rows) // parts[0].completions_per_prompt,
+        sampling=sampling if scored else {},
+        before=_estimates(before.means()),
+        after=_estimates(after.means()),
+        difference=_estimates(after.since(before)),
+        method=METHOD + "; differences are paired by row",
+        metrics=dict(run.trainer_class.held_out_metrics) if own else {},
+    )
 
 
 def distribution(run: Run) -> dict[str, Any]:
@@ -175,19 +193,19 @@ def distribution(run: Run) -> dict[str, Any]:
 
 def samples_section(
     before: Measured, after: Measured, trained: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+) -> list[Sample]:
     """Return completions to be looked at, from before, during and after training."""
     return [
-        *({"stage": "before", "step": 0, **sample} for sample in before.samples),
-        *({"stage": "train", **sample} for sample in trained),
-        *({"stage": "after", "step": None, **sample} for sample in after.samples),
+        *(Sample(**{"stage": "before", "step": 0, **sample}) for sample in before.samples),
+        *(Sample(**{"stage": "train", **sample}) for sample in trained),
+        *(Sample(**{"stage": "after", "step": None, **sample}) for sample in after.samples),
     ]
 
 
-def _json(intervals: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _estimates(intervals: Mapping[str, Any] | None) -> dict[str, Estimate] | None:
     if intervals is None:
         return None
-    return {name: interval.as_json() for name, interval in intervals.items()}
+    return {name: Estimate(**interval.as_json()) for name, interval in intervals.items()}
 
 
 def _defaults(run: Run) -> dict[str, Any]:
@@ -196,7 +214,7 @@ def _defaults(run: Run) -> dict[str, Any]:
         # There is no LoRA, or one that has its own.
         of_new = [key for key in settings if key.startswith("lora_")]
         settings = {k: v for k, v in settings.items() if k not in (*of_new, *_OF_LORA)}
-    elif run.task == "text-classification":
+    elif run.has_score_head:
         settings.pop("lora_task_type", None)  # decided by the task
     return {key: value for key, value in settings.items() if key not in run.spec.plain}
 
@@ -210,18 +228,18 @@ def _settings(config: Any) -> dict[str, Any]:
     return {item.name: getattr(config, item.name) for item in fields(config)}
 
 
-def _data(run: Run) -> dict[str, Any]:
-    return {
-        "adapter": run.spec.dataset.name,
-        "arguments": dict(run.spec.dataset.arguments),
-        "splits": {name: len(split) for name, split in run.dataset.items()},
-        "digests": digests(run),
-        "report": dict(run.report),
-        "used": {
+def _data(run: Run) -> DataSection:
+    return DataSection(
+        adapter=run.spec.dataset.name,
+        arguments=dict(run.spec.dataset.arguments),
+        splits={name: len(split) for name, split in run.dataset.items()},
+        digests=digests(run),
+        report=dict(run.report),
+        used={
             split: {"rows": one.rows, "kept": one.kept, "dropped": one.dropped, "cut": one.cut}
-            for split, one in row_counts(run).items()
+            for split, one in run.trainer_class.row_counts(run).items()
         },
-    }
+    )
 
 
 def digests(run: Run) -> dict[str, str]:
@@ -229,35 +247,35 @@ def digests(run: Run) -> dict[str, str]:
     return {name: rows_digest(split) for name, split in run.dataset.items()}
 
 
-def _reward(run: Run) -> dict[str, Any]:
+def _reward(run: Run) -> RewardSection:
     parts = {part.label: part for part in (run.reward.rewards if run.reward else ())}
     gates = {part.label: part for part in (run.reward.gates if run.reward else ())}
-    return {
-        "trains": trains_by_rewards(run.trainer_class, run.training),
-        "rewards": [
-            {
-                "label": spec.label,
-                "name": spec.name,
-                "weight": spec.weight,
-                "on_none": spec.on_none,
-                "clip": list(spec.clip) if spec.clip else None,
-                "arguments": _arguments(parts[spec.label], spec.arguments),
-                "doc": _doc(parts[spec.label]),
-            }
+    return RewardSection(
+        trains=trains_by_rewards(run.trainer_class, run.training),
+        rewards=[
+            RewardPart(
+                label=spec.label,
+                name=spec.name,
+                weight=spec.weight,
+                on_none=spec.on_none,
+                clip=list(spec.clip) if spec.clip else None,
+                arguments=_arguments(parts[spec.label], spec.arguments),
+                doc=_doc(parts[spec.label]),
+            )
             for spec in run.spec.rewards
         ],
-        "gates": [
-            {
-                "label": spec.label,
-                "name": spec.name,
-                "threshold": spec.threshold,
-                "arguments": _arguments(gates[spec.label], spec.arguments),
-                "doc": _doc(gates[spec.label]),
-            }
+        gates=[
+            GatePart(
+                label=spec.label,
+                name=spec.name,
+                threshold=spec.threshold,
+                arguments=_arguments(gates[spec.label], spec.arguments),
+                doc=_doc(gates[spec.label]),
+            )
             for spec in run.spec.gates
         ],
-        "judges": judges_section(run, {}),
-    }
+        judges=judges_section(run, {}),
+    )
 
 
 def judges_section(run: Run, earlier: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
@@ -319,61 +337,3 @@ def _arguments(part: Part, given: Mapping[str, Any]) -> dict[str, Any]:
 def _doc(part: Part) -> str:
     text = inspect.getdoc(part.reward) or ""
     return text.split("\n\n")[0].replace("\n", " ")
-
-
-def differences(recorded: Mapping[str, Any], run: Run) -> list[str]:
-    """Return the settings in which a folder's run differs from this one, as `key: old -> new`.
-
-    `publish`, `card` and the `Limits` may change: they say what becomes of a run, not what it is.
-    Rows of the dataset count as a setting, by number and content, for a file may have changed under
-    its name.
-    """
-    rows = {name: len(split) for name, split in run.dataset.items()}
-    old = {**(recorded.get("config") or {}), "rows": recorded["data"]["splits"]}
-    new = scrub(as_json({**run.spec.plain, "rows": rows})[0])
-    # What lies under an adapter's name may have changed, too.
-    then, now_ = recorded["model"].get("continues") or {}, continued(run) or {}
-    old["adapter's weights"], new["adapter's weights"] = then.get("sha256"), now_.get("sha256")
-    # A run from before digests were recorded has none to compare.
-    if (known := recorded["data"].get("digests")) and old["rows"] == rows:
-        old |= {_content(split): digest for split, digest in known.items()}
-        new |= {_content(split): digest for split, digest in digests(run).items()}
-    return changed_settings(old, new)
-
-
-def _content(split: str) -> str:
-    return f"content of the rows in {split!r} (digest)"
-
-
-def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return in what two run files are different runs, as `key: old -> new`."""
-    keys = sorted((old.keys() | new.keys()) - _MAY_CHANGE)
-    return [line for key in keys for line in _changed(key, old.get(key), new.get(key))]
-
-
-def _changed(key: str, old: Any, new: Any) -> list[str]:
-    """Return how two values differ: of lists of sections, such as phases, only where."""
-    if old == new:
-        return []
-    if not _alike(old, new):
-        return [f"{key}: {old!r} -> {new!r}"]
-    return [
-        line
-        for place, (one, other) in enumerate(zip(old, new, strict=True))
-        for name in sorted({**one, **other})
-        for line in _changed(
-            f"{key}.{one.get('name', place)}.{name}", one.get(name), other.get(name)
-        )
-    ]
-
-
-def _alike(old: Any, new: Any) -> bool:
-    """Return whether both are lists of as many sections, by the same names."""
-    if not (isinstance(old, list) and isinstance(new, list) and len(old) == len(new)):
-        return False
-    return all(
-        isinstance(one, Mapping)
-        and isinstance(other, Mapping)
-        and one.get("name") == other.get("name")
-        for one, other in zip(old, new, strict=True)
-    )

@@ -1,7 +1,7 @@
 """Keeps the record, `config.yaml` and the card of a run true while it goes, and when it ends."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from hf_rlhf.cards.facts import series
 from hf_rlhf.cards.folder_card import weights_in, write_card
@@ -12,7 +12,8 @@ from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.pure_json import as_json
-from hf_rlhf.storage.record import complete, load_record, now, write_record
+from hf_rlhf.storage.record import RunRecord, load_record, now, write_record
+from hf_rlhf.storage.record_schema import Author, Picture, TrainingSection
 from hf_rlhf.storage.secrets import scrub
 from hf_rlhf.training.record_sections import (
     distribution,
@@ -25,6 +26,8 @@ from hf_rlhf.training.record_sections import (
 )
 from hf_rlhf.training.run_folder import previous_record
 
+EndStatus = Literal["finished", "interrupted", "failed"]
+
 
 class Recorder:
     """One run's record. Every process holds it; only the main one writes."""
@@ -32,7 +35,7 @@ class Recorder:
     def __init__(self, run: Run, state: Any) -> None:
         self.run = run
         self.state = state
-        self.record: dict[str, Any] = {}
+        self.record = RunRecord()
         self.earlier_usage: dict[str, dict[str, float]] = {}
 
     def open(self, argv: Sequence[str]) -> None:
@@ -51,40 +54,39 @@ class Recorder:
             render_card(self.record)
         else:
             self._take_up(previous)
-            if not self.record["data"].get("digests") and self.state.is_main_process:
+            if not self.record.data.digests and self.state.is_main_process:
                 print(
                     f"note: {self.run.folder} was started by an older hf-rlhf, without a digest of "
                     "its rows: only a change in the number of rows can be detected.",
                     flush=True,
                 )
-        if self.record["status"] != "finished":
-            self.record |= {"status": "running", "finished": None}
-            self.record["sessions"] = sessions(self.record, self.run)
+        if self.record.status != "finished":
+            self.record.status, self.record.finished = "running", None
+            self.record.sessions = sessions(self.record, self.run)
 
-    def _take_up(self, previous: Mapping[str, Any]) -> None:
+    def _take_up(self, previous: RunRecord) -> None:
         """Go on with a run's record; what the run file says of card and publishing may be new."""
         spec = self.run.spec
-        self.earlier_usage = usage_of(previous["reward"]["judges"])
+        self.earlier_usage = usage_of(previous.reward.judges)
         # Where `hf-rlhf publish` was told more than the run file says, that stands.
-        publish = {**(previous["publish"] or {}), **(spec.plain.get("publish") or {})}
-        self.record = {
-            **previous,
-            "config": dict(spec.plain),
-            "author": as_json(spec.card)[0],
-            "publish": publish,
-        }
+        publish = {**previous.published(), **(spec.plain.get("publish") or {})}
+        author = Author(**as_json(spec.card)[0])
+        self.record = previous
+        self.record.config, self.record.author = dict(spec.plain), author
+        self.record.publish = publish
 
     def refresh(self) -> None:
         """Write the record and the card of a finished run anew, if they now say something else."""
-        if scrub(self.record) != load_record(self.run.folder):
+        if scrub(self.record.to_json()) != load_record(self.run.folder).to_json():
             self.write()
             self._render()
 
-    def trained(self, training: Mapping[str, Any], resumed_at: int) -> None:
+    def trained(self, training: TrainingSection, resumed_at: int) -> None:
         """Note how far training got, in the run and in this session."""
-        self.record["training"] = dict(training)
-        self.record["reward"]["judges"] = judges_section(self.run, self.earlier_usage)
-        self.record["sessions"][-1] |= {"from_step": resumed_at, "to_step": training["steps"]}
+        self.record.training = training
+        self.record.reward.judges = judges_section(self.run, self.earlier_usage)
+        self.record.sessions[-1].from_step = resumed_at
+        self.record.sessions[-1].to_step = training.steps
 
     def write(self) -> None:
         """Write the record and the resolved configuration."""
@@ -98,25 +100,25 @@ class Recorder:
         """Count the judges' usage on the other processes too; all of them must call this."""
         self.earlier_usage = usage_elsewhere(self.run, self.earlier_usage)
 
-    def close(self, status: str) -> None:
+    def close(self, status: EndStatus) -> None:
         """Write the record, the curves and the card of a run that ended as `status`."""
-        self.record["status"] = status
-        self.record["finished"] = now()
-        self.record["sessions"][-1] |= {"status": status, "ended": self.record["finished"]}
-        self.record["reward"]["judges"] = judges_section(self.run, self.earlier_usage)
-        logged = series(self.record["training"]["history"], f"rewards/{TOTAL}/mean")
+        self.record.status = status
+        self.record.finished = now()
+        self.record.sessions[-1].status = status
+        self.record.sessions[-1].ended = self.record.finished
+        self.record.reward.judges = judges_section(self.run, self.earlier_usage)
+        logged = series(self.record.training.history, f"rewards/{TOTAL}/mean")
         shown = "Reward during training, and held-out reward" if logged else "Held-out reward"
         pictures = (
             ("reward_curve.png", reward_curve, shown),
             ("training_curves.png", training_curves, "What the trainer logged of itself"),
         )
-        self.record["pictures"] = [
-            {"file": name, "alt": alt}
+        self.record.pictures = [
+            Picture(file=name, alt=alt)
             for name, draw, alt in pictures
             if draw(self.record, self.run.folder / name)
         ]
-        self.record = complete(self.record)
-        self.record["model"]["saved"] = weights_in(self.run.folder)
+        self.record.model.saved = weights_in(self.run.folder)
         self.write()
         self._render()
 

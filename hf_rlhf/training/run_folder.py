@@ -2,8 +2,8 @@
 
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.runs.run import Run
-from hf_rlhf.storage.record import RECORD_NAME, load_record
-from hf_rlhf.training.record_sections import differences
+from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record
+from hf_rlhf.training.run_changes import differences
 
 WRITTEN = (
     *("README.md", "config.yaml", "samples.jsonl", "reward_curve.png", "training_curves.png"),
@@ -12,7 +12,7 @@ WRITTEN = (
 """What a run writes beside its record."""
 
 
-def previous_record(run: Run) -> dict[str, object] | None:
+def previous_record(run: Run) -> RunRecord | None:
     """Return the record of the same run begun earlier in this folder, or None for a new folder.
 
     Raises RunFolderError when the folder holds another run, showing the difference, or other

@@ -30,7 +30,7 @@ from hf_rlhf.storage.checkpoints import discard_unsealed, step_of, valid_checkpo
 from hf_rlhf.storage.disk import disk_error
 from hf_rlhf.storage.lock import claimed
 from hf_rlhf.storage.pickles import refuse_code
-from hf_rlhf.storage.record import load_record
+from hf_rlhf.storage.record import RunRecord, load_record
 from hf_rlhf.training.checkpoints import (
     AlreadyTrained,
     SealCheckpoints,
@@ -39,7 +39,7 @@ from hf_rlhf.training.checkpoints import (
 )
 from hf_rlhf.training.generation_cycle import Cycle
 from hf_rlhf.training.library_warnings import head_is_new, tied_weights_in_place
-from hf_rlhf.training.model_record import weights
+from hf_rlhf.training.model_record import add_weights
 from hf_rlhf.training.progress import (
     SAMPLES_NAME,
     AfterSave,
@@ -56,7 +56,7 @@ from hf_rlhf.training.record_sections import (
     samples_section,
     training_section,
 )
-from hf_rlhf.training.recorder import Recorder
+from hf_rlhf.training.recorder import EndStatus, Recorder
 from hf_rlhf.training.saving import save_boundary, save_weights
 from hf_rlhf.training.signals import Stopping, Terminated
 from hf_rlhf.training.trackers import one_run, track_new_steps
@@ -81,7 +81,7 @@ class Session:
         """Of the main process, where the run asks for them."""
 
     @property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> RunRecord:
         """The run's record so far."""
         return self.recorder.record
 
@@ -90,7 +90,7 @@ class Session:
         """Whether this process writes, prints and publishes."""
         return bool(self.state.is_main_process)
 
-    def go(self, argv: Sequence[str]) -> dict[str, Any]:
+    def go(self, argv: Sequence[str]) -> RunRecord:
         """Do what is left to do of the run, and return its record. `argv` repeats it.
 
         Raises Terminated when the process was asked to end.
@@ -100,7 +100,7 @@ class Session:
                 held.enter_context(self.stopping)
             main_does(lambda: held.enter_context(claimed(self.run.folder)))
             self.recorder.open(argv)
-            finished = self.record["status"] == "finished"
+            finished = self.record.status == "finished"
             main_does(self.recorder.refresh if finished else self.recorder.write)
             if self.main:
                 spec = self.run.spec.publish
@@ -123,7 +123,9 @@ class Session:
             told = self._disk_error(error)
             if told is None:
                 error.add_note(self._how_to_go_on())
-            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            status: EndStatus = "failed"
+            if isinstance(error, KeyboardInterrupt):
+                status = "interrupted"
             ends = told or error
 
             def close() -> None:
@@ -165,13 +167,13 @@ class Session:
     def _how_to_go_on(self) -> str:
         checkpoints = valid_checkpoints(Path(self.run.training.output_dir))
         where = f"from {checkpoints[-1]}" if checkpoints else "from the start of training"
-        return f"The same command goes on {where}:\n  {as_shell(self.record['command'])}"
+        return f"The same command goes on {where}:\n  {as_shell(self.record.command)}"
 
     def _disk_error(self, error: BaseException) -> DiskError | None:
         """Give back what a half-written checkpoint takes, if a disk stopped the run; say so."""
         checkpoints = Path(self.run.training.output_dir)
         newest = valid_checkpoints(checkpoints)
-        command = as_shell(self.record["command"])
+        command = as_shell(self.record.command)
         told = disk_error(error, self.run.folder, newest[-1] if newest else None, command)
         if told is not None and self.main:
             discard_unsealed(checkpoints)
@@ -186,25 +188,25 @@ class Session:
             self._say(f"data: {line}")
         with head_is_new(new_head):
             before = measure_before(run, self._say)
-        self.record["evaluation"] = evaluation_section(run, before, Measured())
-        self.record["advice"] = advice(run)
-        for said in self.record["advice"]:
+        self.record.evaluation = evaluation_section(run, before, Measured())
+        self.record.advice = advice(run)
+        for said in self.record.advice:
             self._say(f"note: {said}")
         self._say(f"training {run.spec.plugin} in {run.folder}")
         try:
-            with one_run(run.training, self.record["run_id"], run.folder):
+            with one_run(run.training, str(self.record.run_id), run.folder):
                 trainer = self._fit(new_head)
         finally:
             trained = evenly(read_samples(run.folder / SAMPLES_NAME), 6)
-            self.record["samples"] = samples_section(before, Measured(), trained)
+            self.record.samples = samples_section(before, Measured(), trained)
         check_rewarded(trainer.state.log_history, TOTAL)
-        save_weights(run, trainer, self.record["model"]["identity"], self._say)
+        save_weights(run, trainer, self.record.model.identity, self._say)
         # The optimizer's memory is needed for evaluating.
         trainer.accelerator.free_memory()
         del trainer
         after = measure(run, "after", run.folder / "merged", kwargs, self._say)
-        self.record["evaluation"] = evaluation_section(run, before, after)
-        self.record["samples"] = samples_section(before, after, trained)
+        self.record.evaluation = evaluation_section(run, before, after)
+        self.record.samples = samples_section(before, after, trained)
         self.recorder.gather_usage()
         main_does(lambda: self.recorder.close("finished"))
 
@@ -214,13 +216,13 @@ class Session:
         cycle, run = self._followed(after_save)
         with head_is_new(new_head):
             trainer = _trainer(run)
-        self.record["model"] |= weights(trainer, run)
+        add_weights(self.record.model, trainer, run)
         newest = newest_valid(Path(run.training.output_dir))
         resumed_at = step_of(newest) if newest else 0
         if newest:
             main_does(partial(refuse_code, newest))
             self._say(f"resuming from {newest}")
-        earlier = (self.record["training"] or {}).get("seconds") or 0.0
+        earlier = self.record.training.seconds or 0.0
         started = time.monotonic()
 
         def note() -> None:
@@ -271,9 +273,9 @@ class Session:
         from rich.console import Console
 
         console = Console()
-        if self.record["samples"]:
+        if self.record.samples:
             console.print(samples_table(self.record))
-        if self.record["evaluation"]:
+        if self.record.evaluation:
             console.print(results_table(self.record))
         if said := cut_off(self.record):
             self._say(f"note: {said}")
@@ -283,9 +285,7 @@ class Session:
         repo_id = self.run.spec.publish.repo_id
         if repo_id is None:
             base = (
-                ""
-                if self.record["model"]["base_is_hub_id"]
-                else (" --base_model YOU/BASE --push_base")
+                "" if self.record.model.base_is_hub_id else (" --base_model YOU/BASE --push_base")
             )
             self._say(
                 f"not published: `publish.repo_id` is not set. To publish: "

@@ -16,7 +16,7 @@ from hf_rlhf.runs.estimate import parameters_of, planned_steps
 from hf_rlhf.runs.machine import environment
 from hf_rlhf.runs.resolve import begun_from
 from hf_rlhf.runs.run import Run
-from hf_rlhf.storage.record import load_record
+from hf_rlhf.storage.record import RunRecord, load_record
 
 STEPS = 4
 """How many steps are measured; the first, in which everything is set up, does not count."""
@@ -72,24 +72,24 @@ def _recorded(run: Run, tokens: Mapping[str, int] | None, folders: Sequence[Path
             record = load_record(folder)
         except HfRlhfError:
             continue
-        training = record["training"] or {}
-        if not training.get("steps") or not training.get("seconds") or not _same(record, run):
+        training = record.training
+        if not training.steps or not training.seconds or not _same(record, run):
             continue
         if folder == run.folder:
-            return Speed(training["seconds"] / training["steps"], "as recorded of its steps so far")
-        seen = [one["num_tokens"] for one in training["history"] if "num_tokens" in one]
+            return Speed(training.seconds / training.steps, "as recorded of its steps so far")
+        seen = [one["num_tokens"] for one in training.history if "num_tokens" in one]
         if seen and seen[-1] and tokens:
             a_step = tokens["tokens"] / max(_steps_an_epoch(run), 1)
-            seconds = training["seconds"] / seen[-1] * a_step
+            seconds = training.seconds / seen[-1] * a_step
             return Speed(seconds, f"from the tokens a second recorded in {folder}")
     return None
 
 
-def _same(record: Mapping[str, Any], run: Run) -> bool:
+def _same(record: RunRecord, run: Run) -> bool:
     """Return whether a record is of the same machine and number of processes."""
-    there, here = record["environment"], environment()
-    same = all(there.get(key) == here.get(key) for key in ("gpu", "cpu"))
-    return same and record["training"]["world_size"] == processes()
+    there, here = record.environment, environment()
+    same = (there.gpu, there.cpu) == (here.gpu, here.cpu)
+    return same and record.training.world_size == processes()
 
 
 def _steps_an_epoch(run: Run) -> float:

@@ -7,13 +7,19 @@ from pathlib import Path
 import pytest
 
 from hf_rlhf.cards.data import arguments, data_rows
-from hf_rlhf.cards.facts import optimisation, setup
+from hf_rlhf.cards.facts import optimisation
 from hf_rlhf.cards.markdown import interval, listed
-from hf_rlhf.cards.metadata import algorithm_name, algorithm_of, metadata
-from hf_rlhf.cards.notes import known_notes
-from hf_rlhf.cards.render import render_card, report_tables
-from hf_rlhf.cards.results import how_measured, measures
-from hf_rlhf.storage.record import complete
+from hf_rlhf.cards.render import report_tables
+from hf_rlhf.storage.record_schema import DataSection, RewardSection
+from tests.cards.from_json import card_metadata as metadata
+from tests.cards.from_json import (
+    complete,
+    how_measured,
+    known_notes,
+    measures,
+    render_card,
+    setup,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "cards"
 EXAMPLE = json.loads((GOLDEN / "finished_lora.json").read_text(encoding="utf-8"))
@@ -84,7 +90,7 @@ class TestMeasurements:
             {"step": 1, "policy": 0, "iteration": 1, "held_out/reward": 0.5, "loss": 1.0},
             {"step": 2, "held_out/reward_low": 0.4, "held_out/reward_high": 0.6},
         ]
-        rows = optimisation(history, complete({})["reward"])["rows"]
+        rows = optimisation(history, RewardSection())["rows"]
         assert [row["name"] for row in rows] == ["loss", "held_out/reward"]
 
 
@@ -97,33 +103,21 @@ def test_few_held_out_rows_are_said_to_be_few():
 
 
 class TestTraining:
-    def test_ppo_counts_in_its_own_steps(self):
+    def test_a_step_is_what_the_method_says(self):
         record = example()
-        record["plugin"]["name"] = "ppo"
-        record["defaults"] = {"rollout_batch_size": None, "num_ppo_epochs": 2}
-        record["config"] = {"num_mini_batches": 4, "per_device_train_batch_size": 8}
-        record["training"] |= {"steps": 60, "planned_steps": 60, "world_size": 2, "epochs": 4.0}
-        told = dict(setup(record))
-        assert told["Length of the run"].startswith(
-            "60 PPO steps of 16 completions and 8 updates each, 4 epochs"
-        )
-        assert told["Rollouts"] == "16 completions a step, one for each prompt"
-        record["config"]["rollout_batch_size"] = 128
-        assert "60 PPO steps of 128 completions" in dict(setup(record))["Length of the run"]
+        record["method"]["step"] = "PPO step"
+        assert dict(setup(record))["Length of the run"].startswith("60 PPO steps, ")
 
     def test_one_step_is_one(self):
         record = example()
         record["training"] |= {"steps": 1, "planned_steps": 1, "epochs": 1.0}
         assert dict(setup(record))["Length of the run"].startswith("1 optimizer step, 1 epoch,")
 
-    def test_iterative_dpo_is_not_dpo(self):
+    def test_the_method_is_named_and_tagged_as_the_trainer_says(self):
         record = example()
-        record["plugin"]["name"] = "iterative_dpo"
-        algorithm = algorithm_of(record)
-        assert algorithm_name(algorithm) == "iterative DPO"
+        record["method"] |= {"name": "iterative DPO", "tags": ["trl", "iterative_dpo", "dpo"]}
+        assert "by iterative DPO (plugin" in render_card(record)
         assert {"iterative_dpo", "dpo", "trl"} <= set(metadata(record, adapter=False)["tags"])
-        record["plugin"]["name"] = "my_dpo"
-        assert algorithm_name(algorithm_of(record)) == "DPO"
 
     def test_modules_of_all_layers_have_one_name(self):
         record = example()
@@ -147,8 +141,8 @@ class TestTraining:
         ]
         record = complete(record)
         said = " ".join(known_notes(record, record["training"]["history"]))
-        assert "from step 3 (the one before failed)" in said
-        assert "from step 5 (the one before did not say how it ended)" in said
+        assert "from step 3 (the session before failed)" in said
+        assert "from step 5 (the session before ended without a status)" in said
 
 
 class TestData:
@@ -169,7 +163,7 @@ class TestData:
                 "commas": True,
             },
         }
-        assert data_rows(data) == [
+        assert data_rows(DataSection(**data)) == [
             ("rows in `train`", "36"),
             ("rows in `test`", "4"),
             ("why this schema", "60 of the 60 rows have prompt, response"),
@@ -182,13 +176,11 @@ class TestData:
 
     def test_rejected_rows_beside_others_that_were_dropped(self):
         report = {"rejected": {"a": 1}, "dropped": {"a": 1, "too_long": 2}, "splits": {"train": 9}}
-        told = dict(data_rows({"splits": {}, "report": report}))
+        told = dict(data_rows(DataSection(report=report)))
         assert told["rows rejected as not in order"] == "a: 1"
         assert told["rows left out"] == "a: 1; too long: 2"
         assert told["rows of each split"] == "train: 9"
-        assert dict(data_rows({"splits": {}, "report": {"dropped": {}}})) == {
-            "rows left out": "none"
-        }
+        assert dict(data_rows(DataSection(report={"dropped": {}}))) == {"rows left out": "none"}
 
     def test_long_arguments_stand_below_the_sentence(self):
         assert arguments({}) == "."
@@ -220,8 +212,8 @@ def test_what_the_trainer_dropped_and_cut_and_what_was_noted_stands_on_the_card(
     record["evaluation"]["rows"] = 102
     record["evaluation"]["after"]["pair_accuracy"] = {"mean": 1.0, "low": 1.0, "high": 1.0, "n": 1}
     notes = " ".join(known_notes(record, record["training"]["history"]))
-    assert "Of 915 rows of `train` the trainer kept 13 (a text over" in notes
+    assert "Of 915 rows of `train` the trainer used 13 (a text over" in notes
     assert ": 902)." in notes
     assert "of `test`" not in notes
-    assert "Note at the start of training: the reward model was never measured" in notes
+    assert "Warning at the start of training: the reward model was never measured" in notes
     assert "Few of 102 held-out rows could be measured: `pair_accuracy` of 1." in notes

@@ -10,11 +10,12 @@ import pytest
 from hf_rlhf.cards.base_card import base_card
 from hf_rlhf.cards.folder_card import tell_weights, weights_in
 from hf_rlhf.cards.metadata import validate_card
-from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.hub.layout import on_hub
-from hf_rlhf.storage.record import complete, load_record, run_of_merged, write_record
+from hf_rlhf.storage.record import RunRecord, load_record, run_of_merged, write_record
+from hf_rlhf.storage.record_schema import ModelSection
 from hf_rlhf.training.model_record import licence_and_lineage
+from tests.cards.from_json import render_card
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "cards"
 EXAMPLE = json.loads((GOLDEN / "finished_lora.json").read_text(encoding="utf-8"))
@@ -72,11 +73,11 @@ class TestOfTheFolder:
         for name in ("adapter", "merged"):
             (tmp_path / name).mkdir()
             (tmp_path / name / "model.safetensors").write_bytes(b"")
-        write_record(example(saved=["adapter", "merged"]), tmp_path)
+        write_record(RunRecord.from_json(example(saved=["adapter", "merged"])), tmp_path)
         (tmp_path / "merged" / "model.safetensors").unlink()
         assert weights_in(tmp_path) == ["adapter"]
         tell_weights(tmp_path)
-        assert load_record(tmp_path)["model"]["saved"] == ["adapter"]
+        assert load_record(tmp_path).model.saved == ["adapter"]
         assert '"merged"' not in section((tmp_path / "README.md").read_text(), "How to load")
 
 
@@ -92,15 +93,16 @@ def test_links_lead_to_the_hub_in_use():
 def test_the_reproduction_says_which_repository_a_path_is():
     record = example(base="runs/sft/merged", base_is_hub_id=False, lineage=["runs/sft/merged"])
     record["command"] = ["hf-rlhf", "train", "--model_name_or_path=runs/sft/merged"]
-    shown = on_hub(record, PublishSpec(repo_id="acme/tiny", base_model="acme/base"))
+    spec = PublishSpec(repo_id="acme/tiny", base_model="acme/base")
+    shown = on_hub(RunRecord.from_json(record), spec).to_json()
     told = "Here `runs/sft/merged` is the base model: on the Hub, [`acme/base`]"
     assert told in section(render_card(shown), "Reproduction")
     shown["command"] = ["hf-rlhf", "train"]
     assert "runs/sft/merged" not in render_card(shown), "said only where it stands"
     shown["config"]["model_name_or_path"] = "runs/sft/merged"
     assert told in section(render_card(shown), "Reproduction")
-    on_it = on_hub(example(base="acme/base"), PublishSpec(repo_id="a/b", base_model="acme/base"))
-    assert "is the base model: on the Hub" not in render_card(on_it)
+    on_it = on_hub(RunRecord.from_json(example(base="acme/base")), spec)
+    assert "is the base model: on the Hub" not in render_card(on_it.to_json())
 
 
 def weights(folder: Path) -> Path:
@@ -118,7 +120,7 @@ def weights(folder: Path) -> Path:
 class TestOfABase:
     def test_what_is_known_of_it(self, tmp_path):
         folder = weights(tmp_path / "base")
-        model = complete({})["model"] | {"base": str(folder), "base_is_hub_id": False}
+        model = ModelSection(base=str(folder), base_is_hub_id=False)
         card = base_card(folder, model, "acme/base", endpoint="http://hub.example")
         assert validate_card(card) == []
         assert "# base\n" in card
@@ -134,9 +136,11 @@ class TestOfABase:
         assert run_of_merged(folder) is None
         record = example(saved=["adapter", "merged"])
         record["author"]["title"] = "Supervised"
-        write_record(record, tmp_path / "sft")
+        write_record(RunRecord.from_json(record), tmp_path / "sft")
         assert run_of_merged(folder) == (tmp_path / "sft").resolve()
-        card = base_card(folder, {"base": "sft/merged"}, "acme/base", endpoint="http://hub.example")
+        card = base_card(
+            folder, ModelSection(base="sft/merged"), "acme/base", endpoint="http://hub"
+        )
         assert validate_card(card) == []
         assert "# Supervised\n" in card
         (only,) = snippets(card)
@@ -146,12 +150,12 @@ class TestOfABase:
     def test_a_run_on_the_weights_of_a_run_has_its_licence_and_lineage(self, tmp_path):
         record = example(license="mit", lineage=["package://p/tiny"], base_is_hub_id=False)
         record["author"]["license"] = None
-        write_record(record, tmp_path)
+        write_record(RunRecord.from_json(record), tmp_path)
         found = licence_and_lineage(tmp_path)
         assert (found["license"], found["base_model"]) == ("mit", ["package://p/tiny"])
         record["author"]["license"] = "apache-2.0"
         record["model"]["lineage"] += ["sft/merged"]
-        write_record(record, tmp_path)
+        write_record(RunRecord.from_json(record), tmp_path)
         found = licence_and_lineage(tmp_path)
         assert found["license"] == "apache-2.0"
         assert found["base_model"][-1] == "./sft/merged", "not to be taken for a repository"

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import pytest
 
 from hf_rlhf.cli import main
+from hf_rlhf.contracts import Trainer
 
 
 @dataclass
@@ -23,7 +24,7 @@ class Ours(Base):
     patience: int = field(default=2, metadata={"help": "How long to wait for it."})
 
 
-class OursTrainer:
+class OursTrainer(Trainer):
     """Trains somehow."""
 
     Config: ClassVar[Any] = Ours
@@ -119,7 +120,8 @@ def test_a_trainer_that_is_written_elsewhere_is_described(tmp_path, monkeypatch,
     package = tmp_path / "acme_elsewhere"
     (package / "runs").mkdir(parents=True)
     (package / "__init__.py").write_text("from acme_elsewhere.inner import Elsewhere\n")
-    inner = 'class Elsewhere:\n    """Trains elsewhere."""\n\n    default_run = "b"\n'
+    inner = "from hf_rlhf.contracts import Trainer\n\n\nclass Elsewhere(Trainer):\n"
+    inner += '    """Trains elsewhere."""\n\n    Config = dict\n    default_run = "b"\n'
     (package / "inner.py").write_text(inner)
     for run in "ab":
         (package / "runs" / f"{run}.yaml").write_text(f"# Run {run}.\nplugin: elsewhere\n")

@@ -19,6 +19,7 @@ from hf_rlhf.config import settings as tables
 from hf_rlhf.config.registry import load, offered
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.settings import refusals, refused_problems, unclassified, value_problems
+from hf_rlhf.contracts import Trainer
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.models.locate import find_model
 from hf_rlhf.runs.preflight import advice, problems_of
@@ -278,7 +279,7 @@ def test_the_tables_name_each_setting_once_and_none_that_is_gone():
     for name, (other, _) in ONLY_WITH.items():
         assert {name, other} <= names
     for trainer in TRAINERS:
-        own = getattr(load("trainers", trainer), "refused_settings", {})
+        own = load("trainers", trainer).refused_settings
         assert own.keys() <= {item.name for item in fields(load("trainers", trainer).Config)}
     for cls, refused in tables.WITHOUT_EFFECT.items():
         assert hasattr(trl, cls)
@@ -293,10 +294,10 @@ def test_a_setting_that_a_library_adds_is_a_note(prepared, monkeypatch):
 
 
 def test_a_trainer_may_accept_what_all_others_refuse():
-    class Evaluates:
+    class Evaluates(Trainer):
         refused_settings = {"eval_strategy": None, "seed": ("is fixed.", "Leave it out.")}
 
-    assert "eval_strategy" in refusals(object)
+    assert "eval_strategy" in refusals(Trainer)
     assert "eval_strategy" not in refusals(Evaluates)
     found = refused_problems(Evaluates, CLASSES, {"seed": 1, "eval_strategy": "steps"}, str)
     assert list(map(str, found)) == ["seed: is fixed. Leave it out."]

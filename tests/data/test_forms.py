@@ -26,6 +26,7 @@ TURNS = [{"role": "user", "content": "Is it so?"}, {"role": "assistant", "conten
         ({"prompt": TURNS[:1]}, "prompts"),
         ({"prompt": TURNS[:1], "response": "b"}, "sft"),
         ({"prompt": "a", "response": None}, "prompts"),
+        ({"prompt": "a", "response": 5}, "sft"),
         ({"prompt": "a", "chosen": "b", "rejected": "c"}, "preference"),
         ({"chosen": TURNS, "rejected": TURNS}, "preference"),
         (

@@ -75,10 +75,10 @@ def test_a_run_that_goes_on_does_not_merge_again_where_its_trainer_measures_noth
     monkeypatch.setattr(held_out, "_text", lambda *_: Evaluation(rows(1.0)))
     run = SimpleNamespace(
         folder=tmp_path,
-        task="text-generation",
+        writes_text=True,
         reward=object(),
         spec=SimpleNamespace(evaluation=EvaluationSpec(), plugin="ppo"),
-        trainer_class=SimpleNamespace(held_out=lambda *_: None),
+        trainer_class=SimpleNamespace(held_out=lambda *_: None, measures_held_out=lambda: True),
         dataset={"test": Dataset.from_list([{"prompt": "a"}])},
     )
     lines = []
@@ -100,11 +100,11 @@ def test_a_metric_that_no_held_out_row_has_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(held_out, "_text", lambda *_: found)
     run = SimpleNamespace(
         folder=tmp_path,
-        task="text-generation",
+        writes_text=True,
         reward=object(),
         dataset={"test": Dataset.from_dict({"prompt": ["a", "b"]})},
         spec=SimpleNamespace(evaluation=EvaluationSpec(), plugin="grpo"),
-        trainer_class=SimpleNamespace(),
+        trainer_class=SimpleNamespace(measures_held_out=lambda: False),
     )
     said = []
     held_out.measure(run, "after", "model", {}, said.append)

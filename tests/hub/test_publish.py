@@ -1,6 +1,5 @@
 """Publishing and pulling, with the real client against the local Hub."""
 
-import copy
 import itertools
 import json
 import os
@@ -33,7 +32,8 @@ from hf_rlhf.hub.layout import eval_results
 from hf_rlhf.hub.publishing import check_target, publish, publish_steps
 from hf_rlhf.models.merge import merge_adapter
 from hf_rlhf.storage.checkpoints import seal
-from hf_rlhf.storage.record import load_record, new_record, write_record
+from hf_rlhf.storage.record import RunRecord, load_record, new_record, write_record
+from hf_rlhf.storage.record_schema import ModelSection
 from hf_rlhf.testing.hubs import forget_secrets, use_hub
 
 local_hub = pytest.importorskip("hf_rlhf_local_hub")
@@ -122,25 +122,25 @@ def template(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Path:
 def run(template: Path, tmp_path: Path) -> Path:
     shutil.copytree(template, tmp_path / "run")
     sections = json.loads(EXAMPLE.read_text())
-    for key in ("schema", "run_id", "status", "started"):
+    for key in ("schema", "run_id", "started"):
         sections.pop(key)
-    record = new_record(**sections) | {"status": "finished"}
-    record["model"] |= {"base": "demo/base", "base_is_hub_id": True, "revision": None}
-    record["model"]["lineage"] = ["demo/base"]
-    record["publish"] = {"repo_id": next(names)}
+    record = new_record(**sections)
+    record.model.base, record.model.base_is_hub_id = "demo/base", True
+    record.model.revision, record.model.lineage = None, ["demo/base"]
+    record.publish = {"repo_id": next(names)}
     write_record(record, tmp_path / "run")
     return tmp_path / "run"
 
 
 def change_record(run: Path, change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    record = load_record(run)
+    record = load_record(run).to_json()
     change(record)
-    write_record(record, run)
+    write_record(RunRecord.from_json(record), run)
     return record
 
 
 def repo_of(run: Path) -> str:
-    return str(load_record(run)["publish"]["repo_id"])
+    return str(load_record(run).publish["repo_id"])
 
 
 def api() -> Any:
@@ -270,7 +270,7 @@ def test_a_second_push_makes_no_commit(run: Path, hub: Any) -> None:
     assert commits(repo_of(run)) == 2  # the Hub's own first one, and ours
     assert (run / "run.json").read_bytes() == record
     assert (run / "README.md").read_bytes() == card
-    assert load_record(run)["publish"]["commit"] == first.commits[repo_of(run)]
+    assert load_record(run).publish["commit"] == first.commits[repo_of(run)]
 
 
 @pytest.mark.slow
@@ -347,7 +347,7 @@ def test_an_intermediate_step_goes_to_its_own_branch(run: Path) -> None:
     key = "model.layers.0.self_attn.q_proj.weight"
     assert not torch.equal(two[key], four[key])
     assert not torch.equal(four[key], last[key])
-    assert set(load_record(run)["publish"]["steps"]) == {"2", "4"}
+    assert set(load_record(run).publish["steps"]) == {"2", "4"}
     assert not list(run.glob(".publish-*"))
 
 
@@ -647,7 +647,7 @@ def test_a_run_pushed_as_the_base_of_another_is_pulled_and_then_published_whole(
 ) -> None:
     first = tmp_path / "first"
     shutil.copytree(template, first)
-    write_record(load_record(run) | {"run_id": "first", "publish": None}, first)
+    write_record(load_record(run).model_copy(update={"run_id": "first", "publish": None}), first)
     local_base(run, first / "merged")
     wanted = f"{repo_of(run)}-first"
     publish(run, base_model=wanted, push_base=True)
@@ -730,7 +730,7 @@ def test_without_xet(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_check_target_says_beforehand_what_publishing_would(run: Path) -> None:
-    model = {"base": "demo/base", "base_is_hub_id": True, "revision": None}
+    model = ModelSection(base="demo/base", base_is_hub_id=True)
     spec = PublishSpec(repo_id=repo_of(run))
     assert repo_of(run) in check_target(spec, model)
     assert not api().repo_exists(repo_of(run)), "looking makes nothing"
@@ -739,16 +739,14 @@ def test_check_target_says_beforehand_what_publishing_would(run: Path) -> None:
         check_target(spec, model)
     assert check_target(spec, model, run)
     with pytest.raises(PublishError, match="--base_model"):
-        check_target(PublishSpec(repo_id="demo/x"), {"base": "/here", "base_is_hub_id": False})
+        check_target(PublishSpec(repo_id="demo/x"), ModelSection(base="/here"))
 
 
 def test_eval_results_only_for_registered_benchmarks() -> None:
-    record = json.loads(EXAMPLE.read_text())
+    record = RunRecord.from_json(json.loads(EXAMPLE.read_text()))
     assert eval_results(record) == {}
-    record = copy.deepcopy(record)
-    record["evaluation"]["benchmarks"] = [
-        {"dataset_id": "cais/hle", "task_id": "default", "value": 20.9}
-    ]
+    assert record.evaluation is not None
+    record.evaluation.benchmarks = [{"dataset_id": "cais/hle", "task_id": "default", "value": 20.9}]
     files = eval_results(record)
     assert list(files) == [".eval_results/cais--hle.yaml"]
     assert "task_id: default" in files[".eval_results/cais--hle.yaml"]

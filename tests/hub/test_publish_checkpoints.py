@@ -199,7 +199,7 @@ def test_what_is_refused_is_said_tried_again_and_listed_with_the_command(
     assert tree("step-2") == tree("step-4") == ADAPTER
     assert [commits(f"step-{step}") for step in (2, 4)] == [1, 1]
     assert pushes.told(load_record(run)) is None
-    assert set(load_record(run)["publish"]["steps"]) == {"2", "4"}
+    assert set(load_record(run).publish["steps"]) == {"2", "4"}
     assert publish_main(words[2:]) == 0
     assert "every checkpoint is published already" in capsys.readouterr().out
 

@@ -27,6 +27,7 @@ from hf_rlhf.hub.client import Hub, RemoteFile, RemoteState, _bar_of_at_most, co
 from hf_rlhf.hub.download import pull
 from hf_rlhf.hub.retries import Patience, is_transient, patience_s
 from hf_rlhf.models.adapter_check import check_adapter, check_tensors
+from hf_rlhf.storage.record_schema import ModelSection
 from hf_rlhf.testing.hubs import use_hub
 
 local_hub = pytest.importorskip("hf_rlhf_local_hub")
@@ -440,5 +441,5 @@ def test_connections_are_not_silent_for_ever(hub: Any) -> None:
 def test_a_base_without_a_name_on_the_hub_is_told_what_lacks(push_base: bool, said: str) -> None:
     asked = PublishSpec(repo_id="me/it", push_base=push_base)
     with pytest.raises(PublishError, match=said) as told:
-        with_base(None, asked, {"base": "package://a/base", "base_is_hub_id": False})  # type: ignore[arg-type]
+        with_base(None, asked, ModelSection(base="package://a/base"))  # type: ignore[arg-type]
     assert "add --push_base" not in str(told.value)

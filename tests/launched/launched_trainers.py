@@ -10,6 +10,7 @@ from typing import Any, Self
 from datasets import Dataset, DatasetDict
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer, get_peft_config
 
+from hf_rlhf.contracts import Trainer
 from hf_rlhf.runs.run import Run
 
 TOWNS = ("Umber", "Sage", "Ochre", "Teal", "Rust", "Plum", "Sand", "Moss")
@@ -36,7 +37,7 @@ class Words:
         return [float(len(one[0]["content"].split())) for one in completions]
 
 
-class PlainSFT(SFTTrainer):
+class PlainSFT(Trainer, SFTTrainer):
     """Supervised fine-tuning as TRL has it."""
 
     Config = SFTConfig
@@ -54,7 +55,7 @@ class PlainSFT(SFTTrainer):
         )
 
 
-class FixedGRPO(GRPOTrainer):
+class FixedGRPO(Trainer, GRPOTrainer):
     """GRPO on completions that are the same however it is launched."""
 
     Config = GRPOConfig

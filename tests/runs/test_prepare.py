@@ -12,6 +12,7 @@ import torch
 
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.run_files import annotate_shipped_errors, choose_run_file, run_files
+from hf_rlhf.contracts import Trainer
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.runs.resolve import prepare
 from hf_rlhf.storage import bounded
@@ -343,13 +344,20 @@ def test_held_out_rows_that_lack_a_column(tiny_run, offer):
 
 
 class NotATrainer:
+    """No trainer at all."""
+
+
+class WithoutConfig(Trainer):
     """A trainer that was never finished."""
 
 
 def test_trainer_without_what_a_trainer_has(tiny_run, offer):
-    offer("trainers", unfinished=NotATrainer)
+    offer("trainers", foreign=NotATrainer, unfinished=WithoutConfig)
+    tiny_run["plugin"] = "foreign"
+    refusal = r"NotATrainer\) is not derived from hf_rlhf.Trainer. Write `class MyTrainer"
+    assert any(re.search(refusal, problem) for problem in problems(tiny_run))
     tiny_run["plugin"] = "unfinished"
-    assert any("has no Config and no from_run" in problem for problem in problems(tiny_run))
+    assert any("has no `Config`" in problem for problem in problems(tiny_run))
 
 
 def copied_model(tiny_run, folder):

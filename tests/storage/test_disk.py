@@ -284,5 +284,5 @@ def test_a_run_that_cannot_end_does_not_begin_and_what_lies_there_counts_as_free
     assert estimate.disk_need(run, 10).made == 4
     run.training.save_strategy = "no"
     assert estimate.disk_need(run, 10).total == need.end
-    monkeypatch.setattr(run.trainer_class, "kept_bytes", lambda _: 1000, raising=False)
+    monkeypatch.setattr(run.trainer_class, "extra_disk_bytes", lambda _: 1000)
     assert estimate.disk_need(run, 10).total == need.end + 1000

@@ -1,4 +1,3 @@
-import copy
 import dataclasses
 import enum
 import json
@@ -16,7 +15,8 @@ from hf_rlhf.errors import RunFolderError
 from hf_rlhf.runs import machine
 from hf_rlhf.storage import record
 from hf_rlhf.storage.pure_json import as_json
-from hf_rlhf.storage.record import complete, load_record, new_record, problems_of, write_record
+from hf_rlhf.storage.record import RunRecord, load_record, new_record, write_record
+from hf_rlhf.storage.record_schema import Estimate
 
 EXAMPLE = Path(__file__).parents[1] / "golden" / "cards" / "finished_lora.json"
 
@@ -25,14 +25,19 @@ def example():
     return json.loads(EXAMPLE.read_text(encoding="utf-8"))
 
 
+def complete(content):
+    return RunRecord.from_json(content).to_json()
+
+
 class TestNewRecord:
-    def test_is_complete_loadable_and_its_own(self, tmp_path):
+    def test_is_loadable_and_its_own(self, tmp_path):
         first, second = new_record(command=["train"]), new_record()
-        assert problems_of(first) == []
-        assert first["run_id"] != second["run_id"]
-        assert (first["status"], first["schema"]) == ("running", 1)
-        assert first["model"]["base"] is None
-        assert first["evaluation"] is None
+        assert first.run_id != second.run_id
+        assert (first.status, first.schema_version) == ("running", 1)
+        assert first.model.base is None
+        assert first.evaluation is None
+        first.model.lineage.append("acme/base")
+        assert new_record().model.lineage == []
         write_record(first, tmp_path)
         assert load_record(tmp_path) == first
 
@@ -41,31 +46,31 @@ class TestNewRecord:
             new_record(evalution={})
 
 
-class TestComplete:
-    def test_fills_in_without_changing_what_is_there(self):
+class TestFromJson:
+    def test_missing_fields_are_null_or_empty(self):
         some = {"samples": [{"step": 1}], "evaluation": {"after": {"total": {"mean": 1.0}}}}
-        before = copy.deepcopy(some)
-        full = complete(some)
-        assert some == before
-        assert full["samples"][0]["components"] is None
-        assert full["evaluation"]["after"]["total"] == {
-            **{"mean": 1.0, "low": None, "high": None, "n": None}
-        }
-        assert complete(full) == full
+        record = RunRecord.from_json(some)
+        assert record.samples[0].components is None
+        assert record.evaluation.after["total"] == Estimate(mean=1.0)
+        assert record.evaluation.estimate("before", "total").mean is None
+        assert complete(record.to_json()) == record.to_json()
 
-    def test_keeps_what_it_does_not_know(self):
-        assert complete({"model": {"quantised": True}})["model"]["quantised"] is True
+    def test_unknown_fields_are_preserved(self):
+        model = complete({"model": {"quantised": True, "later": None}})["model"]
+        assert model["quantised"] is True
+        assert model["later"] is None
 
     def test_nulls_are_empty(self):
-        nothing = dict.fromkeys(new_record())
+        nothing = dict.fromkeys(RunRecord().to_json())
         assert complete(nothing) == complete({})
 
 
 class TestWriteAndLoad:
     def test_round_trip(self, tmp_path):
-        path = write_record(example(), tmp_path)
+        path = write_record(RunRecord.from_json(example()), tmp_path)
         assert path == tmp_path / "run.json"
-        assert load_record(tmp_path) == example()
+        assert json.loads(path.read_text()) == example()
+        assert load_record(tmp_path) == RunRecord.from_json(example())
 
     def test_secrets_do_not_reach_the_disk(self, tmp_path, monkeypatch):
         monkeypatch.setenv("JUDGE_TOKEN", "canary-1234")
@@ -75,19 +80,19 @@ class TestWriteAndLoad:
         dirty["config"]["judges"] = {"main": {"base_url": f"https://u:canary-1234@h/?k={token}"}}
         dirty["samples"][0]["completion"] = f"my key is {token}"
         dirty["reward"]["judges"][0][token] = 1
-        text = write_record(dirty, tmp_path).read_text(encoding="utf-8")
+        text = write_record(RunRecord.from_json(dirty), tmp_path).read_text(encoding="utf-8")
         assert "canary" not in text
         assert token not in text
 
     def test_not_finite_becomes_null_with_a_note(self, tmp_path):
-        dirty = example()
-        for entry in dirty["training"]["history"][:3]:
+        dirty = RunRecord.from_json(example())
+        for entry in dirty.training.history[:3]:
             entry["loss"] = float("nan")
-        dirty["training"]["final"]["kl"] = float("-inf")
+        dirty.training.final["kl"] = float("-inf")
         write_record(dirty, tmp_path)
         loaded = load_record(tmp_path)
-        assert loaded["training"]["history"][0]["loss"] is None
-        assert loaded["notes"] == [
+        assert loaded.training.history[0]["loss"] is None
+        assert loaded.notes == [
             "training.final.kl: 1 not finite (-inf), written as null",
             "training.history[].loss: 3 not finite (nan), written as null",
         ]
@@ -174,13 +179,12 @@ class TestEnvironment:
         )
         monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
         found = machine.environment()
-        assert problems_of({**new_record(), "environment": found}) == []
-        assert found["gpu"] == ["GPU 0", "GPU 1"]
-        assert found["packages"]["hf-rlhf"]
-        assert found["memory_gb"] > 0
+        assert found.gpu == ["GPU 0", "GPU 1"]
+        assert found.packages["hf-rlhf"]
+        assert found.memory_gb > 0
         import socket
 
-        assert socket.gethostname() not in json.dumps(found)
+        assert socket.gethostname() not in found.model_dump_json()
 
     def test_every_package_that_offers_a_component_is_listed(self):
         from hf_rlhf.config.registry import KINDS, offered, package
@@ -197,19 +201,19 @@ class TestEnvironment:
         for arguments in (["init", "-q"], ["add", "a"], [*identity, "commit", "-qm", "a"]):
             subprocess.run(["git", *arguments], check=True)
         state = machine.git_state()
-        assert len(state["commit"]) == 40
-        assert state["dirty"] is False
+        assert len(state.commit) == 40
+        assert state.dirty is False
         (tmp_path / "untracked").write_text("")
-        assert machine.git_state()["dirty"] is False
+        assert machine.git_state().dirty is False
         (tmp_path / "a").write_text("2")
-        assert machine.git_state()["dirty"] is True
+        assert machine.git_state().dirty is True
 
     def test_without_git(self, monkeypatch):
         monkeypatch.setenv("PATH", "")
         assert machine.git_state() is None
 
 
-def test_the_example_fits_the_schema():
-    assert problems_of(example()) == []
+def test_the_example_has_every_field():
     assert complete(example()) == example()
+    assert list(complete(example())) == list(RunRecord().to_json())
     assert example()["schema"] == record.SCHEMA

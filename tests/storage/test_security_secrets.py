@@ -172,13 +172,13 @@ def test_no_canary_is_in_anything_that_a_run_writes_or_says(tiny_run, secrets, t
         status, more = run(config, "--output_dir", second, "--rewards.0.quotes", "OPENAI_API_KEY")
     assert status == 2, more
     assert f"raised KeyError: '{REDACTED}'" in more
-    assert load_record(second)["status"] == "failed"
+    assert load_record(second).status == "failed"
     config.unlink()  # ours: it holds what the card was told
     looked, found = hits(tmp_path)
     assert looked > 80
     assert found == []
     assert leaks(said + more) == []
-    assert REDACTED in json.dumps(load_record(tiny_run["output_dir"])["author"])
+    assert REDACTED in json.dumps(load_record(tiny_run["output_dir"]).author)
     if trackers != "none":
         assert list((tmp_path / "trackio").rglob("*.db"))
     assert list((tmp_path / "run").rglob("*.parquet"))

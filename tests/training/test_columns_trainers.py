@@ -19,7 +19,7 @@ from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ConfigError, ModelError
 from hf_rlhf.models.fingerprint import read_identity
 from hf_rlhf.runs.resolve import prepare
-from hf_rlhf.storage.record import load_record
+from hf_rlhf.storage.record import RunRecord, load_record
 from hf_rlhf.testing.offering import offering
 from hf_rlhf.testing.tiny import make_tiny_policy
 
@@ -69,12 +69,12 @@ def config(folder: Path, plugin: str, name: str, **settings: Any) -> dict[str, A
 
 
 @pytest.fixture(scope="module")
-def sft(folder: Path) -> dict[str, Any]:
+def sft(folder: Path) -> RunRecord:
     return train(config=config(folder, "plain_sft", "sft"))
 
 
 @pytest.fixture(scope="module")
-def reward(folder: Path) -> dict[str, Any]:
+def reward(folder: Path) -> RunRecord:
     return train(config=config(folder, "plain_reward", "reward"))
 
 
@@ -89,6 +89,8 @@ def card(folder: Path) -> str:
 
 
 def section(text: str, title: str) -> str:
+    if f"<summary>{title}</summary>" in text:
+        return text.split(f"<summary>{title}</summary>\n")[1].split("\n</details>")[0]
     return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
@@ -154,17 +156,17 @@ def test_prompts_beyond_the_models_positions_are_the_trainers_to_cut_if_it_does(
 
 @pytest.mark.slow
 def test_sft_is_measured_shown_and_told(folder, sft):
-    assert sft["evaluation"]["difference"]["loss"]["n"] == 4
-    assert sft["evaluation"]["sampling"] == {}
-    assert [one["stage"] for one in sft["samples"]] == ["before"] * 2 + ["after"] * 2
-    assert sft["training"]["report"] == {"Rows": {"trained on": 8}}
+    assert sft.evaluation.difference["loss"].n == 4
+    assert sft.evaluation.sampling == {}
+    assert [one.stage for one in sft.samples] == ["before"] * 2 + ["after"] * 2
+    assert sft.training.report == {"Rows": {"trained on": 8}}
     text = card(folder / "sft")
     assert "| `loss` |" in section(text, "Results")
     assert "`total`" not in section(text, "Results")
     assert "None: the run file names no reward" in section(text, "Reward")
     during = section(text, "During training")
     assert "| `entropy` |" in during
-    assert "Rows, as the trainer reports it:" in during
+    assert "Rows, reported by the trainer:" in during
     assert "| trained on | 8 |" in during
     assert "(training_curves.png)" in during
     assert "reward none" not in text
@@ -190,7 +192,7 @@ def test_what_was_measure_before_is_read_back(folder, sft, monkeypatch):
     again = train(config=config(folder, "plain_sft", "sft"))
     assert stages == ["merged"]
     assert not (folder / "sft" / ".start").exists()
-    assert again["evaluation"]["before"] == record["evaluation"]["before"]
+    assert again.to_json()["evaluation"]["before"] == record["evaluation"]["before"]
     monkeypatch.undo()
     path.write_text(json.dumps(record))
 
@@ -211,18 +213,18 @@ def test_what_stopped_training_is_not_hidden_by_a_report_that_fails(folder, offe
     with pytest.raises(ValueError, match="what went wrong"):
         train(config=run)
     assert "report() of Frail returned NoneType" in capsys.readouterr().err
-    assert load_record(folder / "frail")["status"] == "failed"
+    assert load_record(folder / "frail").status == "failed"
 
 
 @pytest.mark.slow
 def test_a_reward_model_is_one(folder, reward):
     from transformers import AutoModelForSequenceClassification
 
-    assert reward["model"]["class"] == "LlamaForSequenceClassification"
-    assert reward["model"]["num_labels"] == 1
-    assert reward["evaluation"]["difference"]["margin"]["mean"] > 0
-    assert reward["samples"] == []
-    assert "lora_task_type" not in reward["defaults"]
+    assert reward.model.class_name == "LlamaForSequenceClassification"
+    assert reward.model.num_labels == 1
+    assert reward.evaluation.difference["margin"].mean > 0
+    assert reward.samples == []
+    assert "lora_task_type" not in reward.defaults
     loaded = AutoModelForSequenceClassification.from_pretrained(folder / "reward" / "merged")
     assert loaded.config.num_labels == 1
     text = card(folder / "reward")
@@ -271,7 +273,7 @@ def test_a_reward_model_is_published_and_pulled(folder, reward, tmp_path, monkey
         "adapter_model.safetensors",
         "base_identity.json",
     ]
-    assert identity["fingerprint"] == reward["model"]["identity"]["fingerprint"]
+    assert identity["fingerprint"] == reward.model.identity["fingerprint"]
     pulled = AutoModelForSequenceClassification.from_pretrained(tmp_path / "pulled")
     assert pulled.config.num_labels == 1
     assert "base_model: demo/base" in card(tmp_path / "pulled")
@@ -291,8 +293,8 @@ def test_dpo_continues_the_adapter_of_sft_and_keeps_no_reference(folder, sft):
     assert before.keys() == after.keys()
     change = max((before[name] - after[name]).abs().max() for name in before)
     assert 0 < change < 0.1  # two steps from where it was, and not from a new start
-    assert record["training"]["history"][0]["loss"] == pytest.approx(0.693, abs=1e-3)
-    assert record["model"]["continues"]["adapter"] == str(folder / "sft")
+    assert record.training.history[0]["loss"] == pytest.approx(0.693, abs=1e-3)
+    assert record.model.continues["adapter"] == str(folder / "sft")
     assert "| Continues | the adapter `" in card(folder / "dpo")
     # Killed after its first step, it ends with the same weights.
     resumed = config(folder, "plain_dpo", "dpo_again", **settings) | {"max_steps": 2}
@@ -318,11 +320,11 @@ def test_before_is_measured_with_the_adapter_that_is_continued(folder, sft):
     run = config(folder, "plain_sft", "sft_more", adapter=str(folder / "sft" / "adapter"))
     del run["lora_r"], run["lora_target_modules"]
     record = train(config=run)
-    before, ended = record["evaluation"]["before"], sft["evaluation"]["after"]
-    assert before["loss"]["mean"] == pytest.approx(ended["loss"]["mean"], rel=1e-5)
-    assert record["model"]["adapter"]["r"] == 4
+    before, ended = record.evaluation.before, sft.evaluation.after
+    assert before["loss"].mean == pytest.approx(ended["loss"].mean, rel=1e-5)
+    assert record.model.adapter["r"] == 4
     # ModelConfig's own defaults are not those of the adapter that is continued.
-    assert not [key for key in record["defaults"] if key.startswith("lora_")]
+    assert not [key for key in record.defaults if key.startswith("lora_")]
     assert not (folder / "sft_more" / ".start").exists()
     # What lies under the adapter's name is another one now: this is no longer the same run.
     path = folder / "sft_more" / "run.json"
@@ -349,7 +351,7 @@ def test_a_reward_model_begins_with_an_adapter_of_sft_and_a_new_head(folder, sft
     trained = {name for name, value in held.items() if value.requires_grad}
     assert "base_model.model.score.modules_to_save.default.weight" in trained
     record = train(config=run)
-    assert record["evaluation"]["after"]["margin"]["n"] == 4
+    assert record.evaluation.after["margin"].n == 4
     saved = load_file(folder / "reward_of_sft" / "adapter" / "adapter_model.safetensors")
     assert "base_model.model.score.weight" in saved
     # And it goes on from an adapter that has its head.
@@ -451,7 +453,7 @@ def test_a_trainer_with_one_adapter_of_another_name_is_understood(folder, offer)
     run = config(folder, "plain_sft", "named", evaluation=None) | {"plugin": "named"}
     train(config=run)
     assert (folder / "named" / "adapter" / "adapter_model.safetensors").exists()
-    assert load_record(folder / "named")["status"] == "finished"
+    assert load_record(folder / "named").status == "finished"
     with pytest.raises(ModelError, match=r"The trainer saved no adapter: .*in folders one, two"):
         train(config=run | {"plugin": "two", "output_dir": str(folder / "two")})
 

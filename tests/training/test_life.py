@@ -18,6 +18,7 @@ from trl.trainer.utils import RepeatSampler
 
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.storage.lock import claimed
+from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.training import signals as stopping
 from hf_rlhf.training.generation_cycle import Boundary, Cycle
 from hf_rlhf.training.record_sections import sessions
@@ -293,17 +294,16 @@ def test_random_states_are_put_back():
 
 def test_sessions_tell_of_a_kill_and_of_what_changed():
     run = SimpleNamespace(training=SimpleNamespace(world_size=1))
-    fresh = {"sessions": [], "environment": {}, "training": {}}
-    first = sessions(fresh, run)
-    assert [one["status"] for one in first] == ["running"]
-    record = {
-        "sessions": first,
-        "environment": {"packages": {"torch": "1.0"}, "git": None},
-        "training": {"world_size": 2},
-    }
+    first = sessions(RunRecord(), run)
+    assert [one.status for one in first] == ["running"]
+    record = RunRecord(
+        sessions=first,
+        environment={"packages": {"torch": "1.0"}, "git": None},
+        training={"world_size": 2},
+    )
     second = sessions(record, run)
-    assert [one["status"] for one in second] == ["killed", "running"]
-    assert second[1]["changed"] == [
+    assert [one.status for one in second] == ["killed", "running"]
+    assert second[1].changed == [
         f"packages.torch: 1.0 -> {version('torch')}",
         "processes: 2 -> 1",
     ]

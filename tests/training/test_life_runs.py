@@ -82,7 +82,7 @@ def test_what_stops_a_generation_loses_no_step(
 
     step = int(kept.split("-")[1])
     ended = "failed" if failure is JudgeError else "interrupted"
-    assert [(one["status"], one["from_step"]) for one in record["sessions"]] == [
+    assert [(one.status, one.from_step) for one in record.sessions] == [
         (ended, 0),
         ("finished", step),
     ]
@@ -91,9 +91,9 @@ def test_what_stops_a_generation_loses_no_step(
     assert whole.keys() == resumed.keys()
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     assert any(whole[name].abs().max() > 0 for name in whole if "lora_B" in name)
-    unlike = load_record(tmp_path / "whole")["training"]["history"]
+    unlike = load_record(tmp_path / "whole").training.history
     assert [entry["num_tokens"] for entry in unlike if "num_tokens" in entry] == [
-        entry["num_tokens"] for entry in record["training"]["history"] if "num_tokens" in entry
+        entry["num_tokens"] for entry in record.training.history if "num_tokens" in entry
     ]
 
 
@@ -137,11 +137,11 @@ def test_the_worker_ends_with_its_launcher_and_the_same_command_goes_on(tiny_run
         assert not alive, f"trained on after {told}"
         assert "stopped, as its launcher has ended" in log.read_text()
         record = load_record(tmp_path / "run")
-        assert record["status"] == "interrupted"
-        reached = record["training"]["steps"]
+        assert record.status == "interrupted"
+        reached = record.training.steps
         assert reached % 4 == 0
         assert steps_of(tiny_run)[-1] == f"checkpoint-{reached}"
-    assert [one["from_step"] for one in record["sessions"]][1] > 0
+    assert [one.from_step for one in record.sessions][1] > 0
 
 
 def test_two_processes_end_with_a_message_when_the_folder_is_in_use(tiny_run, tmp_path):

@@ -11,6 +11,8 @@ from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.runs.phases import Link
 from hf_rlhf.storage.checkpoints import seal
+from hf_rlhf.storage.record import RunRecord
+from hf_rlhf.storage.record_schema import Environment
 from hf_rlhf.training import phase_start, speed
 from hf_rlhf.training.phase_start import note_saved, starting_from
 
@@ -77,7 +79,7 @@ def test_a_phase_that_began_with_something_else_is_refused(
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({}))
     config = {"model_name_or_path": str(before.folder / "merged")}
-    monkeypatch.setattr(phase_start, "load_record", lambda _: {"config": config})
+    monkeypatch.setattr(phase_start, "load_record", lambda _: RunRecord(config=config))
     assert start(before, tmp_path)[0] == before.folder / "merged"
     (before.folder / "merged/model.safetensors").unlink()
     with pytest.raises(RunFolderError, match="is not as it was"):
@@ -97,9 +99,9 @@ def test_an_adapter_stays_on_its_base_and_weights_become_the_model(tmp_path: Pat
 def test_the_speed_of_another_phase_is_taken_by_its_tokens_and_of_the_same_machine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    machine = {"gpu": None, "cpu": "one"}
+    machine = Environment(cpu="one")
     training = {"steps": 10, "seconds": 20.0, "world_size": 1, "history": [{"num_tokens": 4000}]}
-    records = {tmp_path / "other": {"environment": machine, "training": training}}
+    records = {tmp_path / "other": RunRecord(environment=machine, training=training)}
 
     def load(folder: Path) -> Any:
         if folder not in records:
@@ -115,12 +117,12 @@ def test_the_speed_of_another_phase_is_taken_by_its_tokens_and_of_the_same_machi
     # 200 tokens a second; 1000 tokens in the two steps of an epoch.
     assert found is not None
     assert found.seconds_a_step == pytest.approx(2.5)
-    records[run.folder] = {"environment": machine, "training": {**training, "seconds": 5.0}}
+    records[run.folder] = RunRecord(environment=machine, training={**training, "seconds": 5.0})
     own = speed._recorded(run, {"tokens": 1000}, [])
     assert own is not None
     assert own.seconds_a_step == 0.5
     records.pop(run.folder)
-    monkeypatch.setattr(speed, "environment", lambda: {**machine, "cpu": "another"})
+    monkeypatch.setattr(speed, "environment", lambda: Environment(cpu="another"))
     assert speed._recorded(run, {"tokens": 1000}, [tmp_path / "other"]) is None
 
 
@@ -134,8 +136,9 @@ def test_a_finished_phase_is_done_whatever_became_of_its_start(
     monkeypatch.setattr(phase_start, "differences", lambda record, run: differs)
     run: Any = object()
     for status, done in (("finished", True), ("interrupted", False)):
-        monkeypatch.setattr(phase_start, "load_record", lambda _, status=status: {"status": status})
+        record = RunRecord(status=status)
+        monkeypatch.setattr(phase_start, "load_record", lambda _, record=record: record)
         assert phase_start.is_finished(link, run) is done
-    monkeypatch.setattr(phase_start, "load_record", lambda _: {"status": "finished"})
+    monkeypatch.setattr(phase_start, "load_record", lambda _: RunRecord(status="finished"))
     differs.append("rows: {'train': 4} -> {'train': 5}")
     assert not phase_start.is_finished(link, run)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.training.progress import (
     ShowProgress,
     cut_off,
@@ -62,11 +63,11 @@ def test_that_most_held_out_completions_were_cut_is_said_at_the_end():
         cut = {"mean": share, "low": share, "high": share, "n": 4}
         after = {"truncated": cut} if share is not None else {"loss": cut}
         sampling = {"max_new_tokens": 8} if share is not None else {}
-        return {"evaluation": {"after": after, "sampling": sampling}}
+        return RunRecord(evaluation={"after": after, "sampling": sampling})
 
     assert cut_off(record(1.0)).startswith("100.0% of the held-out completions after training")
     assert "8 tokens" in cut_off(record(0.75))
-    assert [cut_off(one) for one in (record(0.25), record(None), {"evaluation": None})] == [""] * 3
+    assert [cut_off(one) for one in (record(0.25), record(None), RunRecord())] == [""] * 3
 
 
 def test_the_table_shows_no_interval_where_there_is_none():
@@ -79,16 +80,8 @@ def test_the_table_shows_no_interval_where_there_is_none():
         "some": estimate(0.5, 0.25, 0.75, 4),
     }
     # Only the first is not of all four rows.
-    table = results_table(
-        {
-            "evaluation": {
-                "rows": 4,
-                "split": "test",
-                **dict.fromkeys(("after", "difference"), found),
-                "before": None,
-            }
-        }
-    )
+    evaluation = {"rows": 4, "split": "test", "after": found, "difference": found}
+    table = results_table(RunRecord(evaluation=evaluation))
     assert [*table.columns[-1].cells] == [
         "+1.000 (one row)",
         "0 (all 1,200 alike)",
@@ -109,7 +102,7 @@ def test_samples_of_training_are_shown_where_no_others_are():
         return {"stage": stage, "reward": 0.5, "completion": text}
 
     def shown(*samples):
-        table = samples_table({"samples": samples, "reward": {"rewards": [1]}})
+        table = samples_table(RunRecord(samples=samples, reward={"rewards": [{"label": "a"}]}))
         return [str(cell) for cell in table.columns[-1].cells]
 
     trained = [sample("train", text) for text in "abc"]

@@ -16,13 +16,13 @@ from hf_rlhf.storage.lock import OWNER_NAME, claimed
 from hf_rlhf.storage.record import load_record, write_record
 from hf_rlhf.training.dry_run import report_of
 from hf_rlhf.training.record_sections import (
-    _changed,
     judges_section,
     opening,
     reproduction,
     usage_of,
 )
 from hf_rlhf.training.recorder import Recorder
+from hf_rlhf.training.run_changes import _changed
 from hf_rlhf.training.run_folder import previous_record
 
 TOLD = {"repo_id": "me/it", "base_model": "me/base"}
@@ -73,7 +73,7 @@ def test_a_folder_with_other_content_is_neither_overwritten_nor_taken_for_a_run(
 
 
 def test_a_token_that_is_not_set_is_recorded_as_none(tiny_run):
-    assert opening(resolved(tiny_run), [])["defaults"]["hub_token"] is None
+    assert opening(resolved(tiny_run), []).defaults["hub_token"] is None
 
 
 def test_a_run_goes_on_unless_a_setting_or_the_rows_differ(tiny_run):
@@ -81,7 +81,7 @@ def test_a_run_goes_on_unless_a_setting_or_the_rows_differ(tiny_run):
     run.folder.mkdir()
     write_record(opening(run, []), run.folder)
     same = resolved({**tiny_run, "card": {"title": "New"}, "publish": TOLD})
-    assert previous_record(same)["run_id"] == load_record(run.folder)["run_id"]
+    assert previous_record(same).run_id == load_record(run.folder).run_id
     with pytest.raises(RunFolderError, match=r"learning_rate: 0.001 -> 0.5"):
         previous_record(resolved({**tiny_run, "learning_rate": 0.5}))
     with pytest.raises(RunFolderError, match=r"learning_rate: 0.001 -> 0.5"):
@@ -101,8 +101,8 @@ def test_a_folder_from_before_rows_had_digests_goes_on_and_says_so(tiny_run, cap
     run = resolved(tiny_run)
     run.folder.mkdir()
     record = opening(run, [])
-    assert record["data"]["digests"].keys() == {"train", "test"}
-    del record["data"]["digests"]
+    assert record.data.digests.keys() == {"train", "test"}
+    record.data.digests = {}
     write_record(record, run.folder)
     Recorder(run, PartialState()).open([])
     assert "without a digest of its rows" in capsys.readouterr().out

@@ -38,35 +38,36 @@ def test_a_run_from_python_leaves_a_folder_that_is_not_trained_twice(tiny_run, c
     assert said.count("measuring before training") == said.count("measuring after training") == 1
     assert "is finished" not in said
     folder = Path(tiny_run["output_dir"])
-    assert record["status"] == "finished"
+    assert record.status == "finished"
     assert load_record(folder) == record
-    assert record["training"]["steps"] == 2
-    assert [entry["step"] for entry in record["training"]["history"] if "loss" in entry] == [1, 2]
+    assert record.training.steps == 2
+    assert [entry["step"] for entry in record.training.history if "loss" in entry] == [1, 2]
     assert {"total", "refiner", "format", "completion_tokens", "truncated"} == set(
-        record["evaluation"]["difference"]
+        record.evaluation.difference
     )
-    assert record["evaluation"]["sampling"]["max_new_tokens"] == 8
-    assert record["model"]["trainable_parameters"] < record["model"]["parameters"]
-    assert {sample["stage"] for sample in record["samples"]} == {"before", "train", "after"}
+    assert record.evaluation.sampling["max_new_tokens"] == 8
+    assert record.model.trainable_parameters < record.model.parameters
+    assert {sample.stage for sample in record.samples} == {"before", "train", "after"}
     assert (folder / "README.md").read_text().startswith("---\n")
     assert (folder / "adapter" / "adapter_model.safetensors").exists()
     assert (folder / "merged" / "model.safetensors").exists()
-    assert record["model"]["saved"] == ["adapter", "merged"]
+    assert record.model.saved == ["adapter", "merged"]
     assert not list(folder.glob("*/training_args.bin"))
 
     # No command line made this run; its folder, and what is published of it, repeats it.
-    assert record["command"][-2:] == ["--config", "config.yaml"]
+    assert record.command[-2:] == ["--config", "config.yaml"]
 
     weights = folder / "adapter" / "adapter_model.safetensors"
     before = weights.stat().st_mtime_ns
-    write_record({**record, "publish": {**record["publish"], "repo_id": "me/told-later"}}, folder)
+    told = {**record.published(), "repo_id": "me/told-later"}
+    write_record(record.model_copy(update={"publish": told}), folder)
     again = train(config={**tiny_run, "card": {"intended_use": "Testing."}})
     assert "is finished: nothing is left to train" in capsys.readouterr().out
     assert weights.stat().st_mtime_ns == before
-    assert again["author"]["intended_use"] == "Testing."
+    assert again.author.intended_use == "Testing."
     assert "Testing." in (folder / "README.md").read_text()
     assert "Testing." in (folder / "config.yaml").read_text()
-    assert again["publish"]["repo_id"] == "me/told-later"
+    assert again.publish["repo_id"] == "me/told-later"
 
     with pytest.raises(RunFolderError, match=r"learning_rate: 0.001 -> 0.5"):
         train(config={**tiny_run, "learning_rate": 0.5})
@@ -78,17 +79,17 @@ def test_a_crash_after_the_last_step_trains_no_further_one(tiny_run):
     record = train(config=tiny_run)
     folder = Path(tiny_run["output_dir"])
     adapter = (folder / "adapter" / "adapter_model.safetensors").read_bytes()
-    write_record({**record, "status": "running", "evaluation": None}, folder)
+    write_record(record.model_copy(update={"status": "running", "evaluation": None}), folder)
     (folder / "evaluation" / "after.json").write_text("of weights that are gone")
     again = train(config=tiny_run)
-    assert again["status"] == "finished"
-    assert again["training"]["steps"] == 3
-    losses = [entry["step"] for entry in again["training"]["history"] if "loss" in entry]
+    assert again.status == "finished"
+    assert again.training.steps == 3
+    losses = [entry["step"] for entry in again.training.history if "loss" in entry]
     assert losses == [1, 2, 3]
     assert (folder / "adapter" / "adapter_model.safetensors").read_bytes() == adapter
-    assert again["evaluation"]["after"] == record["evaluation"]["after"]
-    asked = again["reward"]["judges"][0]["usage"]["calls"]
-    assert asked >= record["reward"]["judges"][0]["usage"]["calls"]
+    assert again.evaluation.after == record.evaluation.after
+    asked = again.reward.judges[0]["usage"]["calls"]
+    assert asked >= record.reward.judges[0]["usage"]["calls"]
 
 
 @pytest.mark.smoke
@@ -109,10 +110,10 @@ def test_two_processes_make_one_run(tiny_run, tmp_path):
     assert done.returncode == 0, done.stderr
     folder = Path(tiny_run["output_dir"])
     record = load_record(folder)
-    assert record["status"] == "finished"
-    assert record["training"]["world_size"] == 2
-    assert record["evaluation"]["rows"] == 1
-    assert record["command"][2:5] == ["--num_processes", "2", "--multi_gpu"]
+    assert record.status == "finished"
+    assert record.training.world_size == 2
+    assert record.evaluation.rows == 1
+    assert record.command[2:5] == ["--num_processes", "2", "--multi_gpu"]
     assert [path.name for path in valid_checkpoints(folder / "checkpoints")] == ["checkpoint-2"]
 
 
@@ -122,10 +123,10 @@ def test_full_fine_tuning_has_no_adapter_and_the_card_says_so(tiny_run):
         del tiny_run[key]
     record = train(config=tiny_run)
     folder = Path(tiny_run["output_dir"])
-    assert record["model"]["adapter"] is None
+    assert record.model.adapter is None
     assert not (folder / "adapter").exists()
     assert (folder / "merged" / "model.safetensors").exists()
-    assert record["model"]["saved"] == ["merged"]
+    assert record.model.saved == ["merged"]
     assert "no adapter" in (folder / "README.md").read_text()
 
 
@@ -150,11 +151,11 @@ def test_a_reward_that_raises_in_training_stops_with_its_name_and_keeps_the_work
     ):
         train(config=tiny_run)
     record = load_record(tiny_run["output_dir"])
-    assert record["status"] == "failed"
-    assert record["training"]["steps"] == 1
+    assert record.status == "failed"
+    assert record.training.steps == 1
     # What was measured and seen by then is not lost.
-    assert record["evaluation"]["before"]["total"]["n"] == 4
-    assert {sample["stage"] for sample in record["samples"]} == {"before", "train"}
+    assert record.evaluation.before["total"].n == 4
+    assert {sample.stage for sample in record.samples} == {"before", "train"}
     assert "checkpoint-1" in os.listdir(f"{tiny_run['output_dir']}/checkpoints")
 
 
@@ -180,7 +181,7 @@ def test_ctrl_c_leaves_a_record_and_the_same_command_goes_on(tiny_run, tmp_path)
     assert job.returncode == 130, error
     assert "The same command goes on from" in error
     folder = Path(tiny_run["output_dir"])
-    assert load_record(folder)["status"] == "interrupted"
+    assert load_record(folder).status == "interrupted"
     card = (folder / "README.md").read_text()
     assert "There is nothing to load: the run is interrupted" in card
     assert "from_pretrained" not in card
@@ -189,9 +190,9 @@ def test_ctrl_c_leaves_a_record_and_the_same_command_goes_on(tiny_run, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "resuming from" in done.stdout
     record = load_record(folder)
-    assert record["status"] == "finished"
-    assert record["training"]["steps"] == 6
-    steps = [entry["step"] for entry in record["training"]["history"] if "loss" in entry]
+    assert record.status == "finished"
+    assert record.training.steps == 6
+    steps = [entry["step"] for entry in record.training.history if "loss" in entry]
     assert steps == [1, 2, 3, 4, 5, 6]
 
 
@@ -212,12 +213,12 @@ def test_ctrl_c_outside_the_training_loop_loses_nothing(tiny_run, monkeypatch, a
         with pytest.raises(KeyboardInterrupt):
             train(config=tiny_run)
         record = load_record(tiny_run["output_dir"])
-        assert record["status"] == "interrupted", place
+        assert record.status == "interrupted", place
         assert "nterrupted" in Path(tiny_run["output_dir"], "README.md").read_text()
     record = train(config=tiny_run)
-    assert record["status"] == "finished"
-    assert record["training"]["steps"] == 2
-    losses = [entry["step"] for entry in record["training"]["history"] if "loss" in entry]
+    assert record.status == "finished"
+    assert record.training.steps == 2
+    losses = [entry["step"] for entry in record.training.history if "loss" in entry]
     assert losses == [1, 2]
 
 
@@ -256,7 +257,7 @@ def test_a_run_in_which_nothing_got_a_reward_is_not_finished(tiny_run, offer, ca
         with pytest.raises(RewardError, match="No completion of the whole training"):
             train(config=tiny_run)
         folder = Path(tiny_run["output_dir"])
-        assert load_record(folder)["status"] == "failed"
+        assert load_record(folder).status == "failed"
         assert valid_checkpoints(folder / "checkpoints")[-1].name == "checkpoint-2"
         assert not (folder / "merged").exists()
         assert again == ("every step is done" in capsys.readouterr().out)

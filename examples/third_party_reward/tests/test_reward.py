@@ -109,4 +109,4 @@ def test_works_in_a_run_by_name(minimal_run, offer):
     offer("datasets", asked=asked)
     changed = {"dataset": {"name": "asked"}, "rewards": [{"name": "language_consistency"}]}
     record = train(config={**minimal_run, **changed})
-    assert record["status"] == "finished"
+    assert record.status == "finished"

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 from trl import DPOConfig, DPOTrainer
 
-from hf_rlhf.contracts import RowCounts
+from hf_rlhf import Method, RowCounts, Trainer
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
 from hf_rlhf.models import policy_arguments
@@ -36,7 +36,7 @@ DIVERGENT = frozenset(
 """Losses that go with an `f_divergence_type`."""
 
 
-class PreferenceTrainer(DPOTrainer):  # type: ignore[misc]
+class PreferenceTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
     """Direct preference optimization (Rafailov et al. 2023) on pairs: `--plugin dpo`.
 
     The reference is where training starts: with a new LoRA the base with the adapter off, with a
@@ -47,6 +47,11 @@ class PreferenceTrainer(DPOTrainer):  # type: ignore[misc]
     Config = DPOConfig
     default_run = "tiny"
     columns = frozenset({"prompt", "chosen", "rejected"})
+    method = Method(
+        "DPO",
+        tags=("trl", "dpo"),
+        citations=("Rafailov et al. 2023, Direct Preference Optimization, arXiv:2305.18290",),
+    )
     held_out_metrics: ClassVar = {
         "preference_accuracy": "share of pairs whose chosen response is likelier; a tie is half",
         "preference_margin": "log-probability of the chosen less that of the rejected one, in nats",
@@ -131,9 +136,6 @@ class PreferenceTrainer(DPOTrainer):  # type: ignore[misc]
 
         with saved_model(run, model, model_kwargs) as policy:
             return measure_rows(held_out_rows(run), measure, batch_size=batch_size(run))
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write none: TRL's draft knows nothing of the run, whose card is made of its record."""
 
 
 def _metrics(chosen: Likelihood, rejected: Likelihood) -> Metrics:

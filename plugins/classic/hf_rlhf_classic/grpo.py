@@ -7,6 +7,7 @@ from typing import Any, Self
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from hf_rlhf import Method, Trainer
 from hf_rlhf.distributed import PromptsPerStep
 from hf_rlhf.errors import Problem
 from hf_rlhf.models import policy_arguments
@@ -23,7 +24,7 @@ class GroupConfig(PromptsPerStep, GRPOConfig):  # type: ignore[misc]
     """TRL's `GRPOConfig`, in which the global batch can be said in prompts."""
 
 
-class GroupTrainer(GRPOTrainer):  # type: ignore[misc]
+class GroupTrainer(Trainer, GRPOTrainer):  # type: ignore[misc]
     """GRPO (Shao et al. 2024) under the run's composed reward: `--plugin grpo`.
 
     Advantages are rewards standardised within the completions of one prompt; a group whose rewards
@@ -35,6 +36,12 @@ class GroupTrainer(GRPOTrainer):  # type: ignore[misc]
     Config = GroupConfig
     default_run = "tiny"
     columns = frozenset({"prompt"})
+    method = Method(
+        "GRPO",
+        tags=("trl", "grpo"),
+        citations=("Shao et al. 2024, DeepSeekMath, arXiv:2402.03300",),
+        summary="KL to the starting weights is the k3 estimator in the loss, times `beta`.",
+    )
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
@@ -71,9 +78,6 @@ class GroupTrainer(GRPOTrainer):  # type: ignore[misc]
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
             drop_reference(output_dir or self.args.output_dir)
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write none: TRL's draft knows nothing of the run, whose card is made of its record."""
 
 
 class TellFlatGroups(TrainerCallback):  # type: ignore[misc]

@@ -17,6 +17,8 @@ from datasets import Dataset
 from trl import DPOTrainer
 from trl.trainer.utils import use_adapter
 
+from hf_rlhf import Method, Trainer
+from hf_rlhf.cards import settings_line
 from hf_rlhf.distributed import distributed_type
 from hf_rlhf.errors import Problem
 from hf_rlhf.models import policy_arguments, prompt_lengths
@@ -37,7 +39,7 @@ _ID_AND_TEXT, _BESIDE_TOKENS = 14, 200
 """Bytes of JSON: of a token, as its number and as text, and of what else is kept of an answer."""
 
 
-class IterativeDPOTrainer(DPOTrainer):  # type: ignore[misc]
+class IterativeDPOTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
     """DPO (Rafailov et al. 2023) on pairs that the policy makes itself: `--plugin iterative_dpo`.
 
     Each iteration is one epoch of TRL's trainer, whose rows are made when it begins. One optimizer
@@ -50,6 +52,16 @@ class IterativeDPOTrainer(DPOTrainer):  # type: ignore[misc]
     default_run = "tiny"
     columns = frozenset({"prompt"})
     refused_settings = REFUSED
+    method = Method(
+        "iterative DPO",
+        tags=("trl", "iterative_dpo", "dpo"),
+        citations=(
+            "Rafailov et al. 2023, Direct Preference Optimization, arXiv:2305.18290",
+            "Xiong et al. 2024, Iterative Preference Learning from Human Feedback, "
+            "arXiv:2312.11456",
+        ),
+        summary="The policy samples its own completions; the reward picks the pairs to train on.",
+    )
 
     rounds: Rounds
     ref_model: Any
@@ -68,7 +80,7 @@ class IterativeDPOTrainer(DPOTrainer):  # type: ignore[misc]
             )
 
     @classmethod
-    def kept_bytes(cls, run: Run) -> int:
+    def extra_disk_bytes(cls, run: Run) -> int:
         """Return how large `iterations/` becomes, were every completion of full length."""
         training = run.training
         prompts, answers = training.prompts_per_iteration, training.completions_per_prompt
@@ -77,6 +89,15 @@ class IterativeDPOTrainer(DPOTrainer):  # type: ignore[misc]
         measured = training.measured_prompts * answer
         rollouts = prompts * (prompt + answers * answer)
         return int(training.iterations * (rollouts + measured) + measured)
+
+    @classmethod
+    def card_facts(cls, run: Run) -> Mapping[str, str]:
+        """Return how completions are sampled in each iteration."""
+        names = (
+            *("iterations", "prompts_per_iteration", "completions_per_prompt"),
+            *("rollout_batch_size", "pairs", "buffer", "reference", "temperature", "top_p"),
+        )
+        return {"Rollouts": settings_line(vars(run.training), *names)}
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
@@ -116,9 +137,6 @@ class IterativeDPOTrainer(DPOTrainer):  # type: ignore[misc]
         super().save_model(output_dir, _internal_call=_internal_call)
         if self.args.should_save:
             shutil.rmtree(Path(output_dir or self.args.output_dir) / _REF, ignore_errors=True)
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write none: TRL's draft knows nothing of the run, whose card is made of its record."""
 
     @contextmanager
     def initial_policy(self) -> Iterator[Any]:

@@ -21,17 +21,19 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+import transformers
 from torch import Tensor
-from transformers import Trainer, set_seed
+from transformers import set_seed
 from transformers.trainer_utils import get_last_checkpoint
 from trl.models import unwrap_model_for_generation
 
+from hf_rlhf import Method, Trainer
 from hf_rlhf.errors import ModelError, Problem
 from hf_rlhf.evaluation import Evaluation, prompt_ids
 from hf_rlhf.models import find_adapter, policy_arguments
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.runs import Run
-from hf_rlhf_classic import ppo_math, ppo_models, ppo_preflight, ppo_rewards
+from hf_rlhf_classic import ppo_card, ppo_math, ppo_models, ppo_preflight, ppo_rewards
 from hf_rlhf_classic.ppo_config import REFUSED, PPOConfig
 from hf_rlhf_classic.ppo_experience import (
     STATE_NAME,
@@ -47,7 +49,7 @@ from hf_rlhf_classic.ppo_vllm import vllm_generation
 from hf_rlhf_classic.sampling import Sampling, complete_by_length, end_tokens, noise, until
 
 
-class PPOTrainer(Trainer):  # type: ignore[misc]
+class PPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
     """PPO with policy, value, reference and reward on one base or several: `--plugin ppo`.
 
     With LoRA all four are one base: the policy is an adapter, the reference the base with adapters
@@ -62,6 +64,17 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
     columns = frozenset({"prompt"})
     refused_settings = REFUSED
     unpublished = ppo_models.BESIDE
+    method = Method(
+        "PPO",
+        tags=("ppo",),
+        citations=(
+            "Schulman et al. 2017, Proximal Policy Optimization Algorithms, arXiv:1707.06347",
+            "Ouyang et al. 2022, Training language models to follow instructions with human "
+            "feedback, arXiv:2203.02155",
+        ),
+        summary="A step is a rollout with all its updates.",
+        step="PPO step",
+    )
 
     control: Any
 
@@ -78,6 +91,11 @@ class PPOTrainer(Trainer):  # type: ignore[misc]
             return []
         reward: Any = part.reward
         return list(reward.advice())
+
+    @classmethod
+    def card_facts(cls, run: Run) -> Mapping[str, str]:
+        """Return the settings of PPO, and the learned reward, for the training setup."""
+        return ppo_card.facts(run.training, composed=run.reward is not None)
 
     held_out_metrics: ClassVar = {
         "reward_adapter": "score of a completion by the reward adapter, before any normalising",

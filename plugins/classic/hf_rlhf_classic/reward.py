@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from trl import RewardConfig, RewardTrainer
 
-from hf_rlhf.contracts import RowCounts
+from hf_rlhf import Method, RowCounts, Trainer
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
 from hf_rlhf.models import policy_arguments
@@ -27,7 +27,7 @@ from hf_rlhf_classic.row_lengths import longer_texts, parts, reward_counts
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
 
-class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
+class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
     """A reward model of a base or SFT checkpoint, from pairs: `--plugin reward`.
 
     The loss is Bradley and Terry's, -log sigmoid(r_chosen - r_rejected - margin), with the margin
@@ -41,6 +41,15 @@ class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
     default_run = "tiny"
     task = "text-classification"
     columns = frozenset({"prompt", "chosen", "rejected"})
+    method = Method(
+        "reward modelling",
+        tags=("trl", "reward"),
+        citations=(
+            "Ouyang et al. 2022, Training language models to follow instructions with human "
+            "feedback, arXiv:2203.02155",
+        ),
+        summary="The loss is Bradley and Terry's: -log sigmoid(chosen - rejected - margin).",
+    )
     held_out_metrics: ClassVar = {
         "pair_accuracy": "share of pairs whose chosen response has the higher score; a tie is half",
         "margin": "score of the chosen response less that of the rejected one",
@@ -135,9 +144,6 @@ class RewardModelTrainer(RewardTrainer):  # type: ignore[misc]
 
         with saved_model(run, model, model_kwargs) as scorer:
             return measure_rows(held_out_rows(run), measure, batch_size=batch_size(run))
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write none: TRL's draft knows nothing of the run, whose card is made of its record."""
 
 
 def _margins(run: Run) -> Iterator[Problem]:

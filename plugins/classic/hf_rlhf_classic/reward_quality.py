@@ -1,13 +1,11 @@
 """How well a reward model tells the better of two responses, as the record beside it says."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from hf_rlhf.cards import counted, no_interval
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.models import resolve_model_path
-from hf_rlhf.storage import RECORD_NAME, load_record
+from hf_rlhf.storage import RECORD_NAME, Estimate, load_record
 
 METRIC = "pair_accuracy"
 """What `--plugin reward` measures on held-out pairs."""
@@ -30,13 +28,14 @@ def quality_advice(name: str, revision: str | None = None) -> str:
             "better than chance, the policy is trained on noise. `--plugin reward` with an "
             "`evaluation` section measures it."
         )
-    mean, rows = measured["mean"], counted(measured["n"] or 0, "held-out pair")
+    mean, rows = measured.mean, counted(measured.n or 0, "held-out pair")
     if reason := no_interval(measured):
         return (
             f"the reward model {name!r} was measured on {rows} only ({METRIC} {mean:.3f}; "
             f"{reason}), which does not show that it prefers the better of two responses."
         )
-    low, high = measured["low"], measured["high"]
+    low, high = measured.low, measured.high
+    assert low is not None and high is not None, "or there were a reason for no interval"  # noqa: PT018
     found = f"{mean:.3f} [{low:.3f}, {high:.3f}] of {rows}"
     if high < 0.5:
         return f"the reward model {name!r} prefers the worse of two responses: {METRIC} {found}."
@@ -48,15 +47,15 @@ def quality_advice(name: str, revision: str | None = None) -> str:
     return ""
 
 
-def _measured(name: str, revision: str | None) -> Mapping[str, Any] | None:
+def _measured(name: str, revision: str | None) -> Estimate | None:
     """Return the estimate in the record of the run that made a model, None if there is none."""
     for folder in _folders(name, revision):
         try:
-            evaluation = load_record(folder)["evaluation"] or {}
+            evaluation = load_record(folder).evaluation
         except HfRlhfError:
             continue
-        found: Mapping[str, Any] | None = (evaluation.get("after") or {}).get(METRIC)
-        if found is not None and found["mean"] is not None:
+        found = evaluation.estimate("after", METRIC) if evaluation else Estimate()
+        if found.mean is not None:
             return found
     return None
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from trl import SFTConfig, SFTTrainer
 from trl.chat_template_utils import get_training_chat_template, has_generation_markers
 
-from hf_rlhf.contracts import RowCounts
+from hf_rlhf import Method, RowCounts, Trainer
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
 from hf_rlhf.models import policy_arguments
@@ -42,7 +42,7 @@ class SupervisedConfig(SFTConfig):  # type: ignore[misc]
     )
 
 
-class SupervisedTrainer(SFTTrainer):  # type: ignore[misc]
+class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
     """Supervised fine-tuning: the likelihood of demonstrated responses, `--plugin sft`.
 
     Rows are `{prompt, completion}`, as text or messages, of which the completion's tokens are
@@ -54,6 +54,7 @@ class SupervisedTrainer(SFTTrainer):  # type: ignore[misc]
 
     Config = SupervisedConfig
     default_run = "tiny"
+    method = Method("SFT", tags=("trl", "sft"))
     held_out_metrics: ClassVar = {
         "loss": "negative log-likelihood of the row's own response, in nats a token; each row "
         "counts alike, and exp of the mean is their perplexity",
@@ -132,9 +133,6 @@ class SupervisedTrainer(SFTTrainer):  # type: ignore[misc]
 
         with saved_model(run, model, model_kwargs) as policy:
             return measure_rows(held_out_rows(run), measure, batch_size=batch_size(run))
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write none: TRL's draft knows nothing of the run, whose card is made of its record."""
 
 
 def assistant_only(run: Run) -> bool:

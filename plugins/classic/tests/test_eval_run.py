@@ -371,8 +371,8 @@ def run_folder(other_policy, tmp_path):
     folder = tmp_path / "ppo-tiny"
     shutil.copytree(other_policy, folder / "merged")
     training = {"steps": 40, "seconds": 95.0, "peak_memory": {"bytes": 2**29, "of": "RSS"}}
-    record = new_record(plugin={"name": "ppo"}, training=training)
-    write_record({**record, "status": "finished"}, folder)
+    record = new_record(plugin={"name": "ppo"}, training=training, status="finished")
+    write_record(record, folder)
     return folder
 
 
@@ -384,7 +384,7 @@ def test_results_go_into_record_and_card(tiny_policy, run_folder, tmp_path):
     out = tmp_path / "out"
     argv = [str(path), "--model", f"sft={tiny_policy}", "--model", f"ppo={run_folder}"]
     assert command([*argv, "--out", str(out), "--record"]) == 0
-    found = load_record(run_folder)["comparison"]
+    found = load_record(run_folder).comparison
     assert found["name"] == "ppo"
     assert found["results"]["ppo"]["kl"]["k3"]["per_sequence"]["mean"] > 0
     card = (run_folder / "README.md").read_text()

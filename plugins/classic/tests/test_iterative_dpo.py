@@ -134,7 +134,7 @@ def trained(tmp_path_factory):
 
 def test_the_log_has_each_iteration_once_and_the_steps_of_all(trained):
     _, record = trained
-    history = record["training"]["history"]
+    history = record.training.history
     assert [entry["iteration"] for entry in history if "iteration" in entry] == [1, 2]
     assert [entry["policy"] for entry in history if "policy" in entry] == [0, 1, 2]
     assert [entry["step"] for entry in history if "loss" in entry] == [1, 2, 3, 4]
@@ -145,7 +145,7 @@ def test_the_log_has_each_iteration_once_and_the_steps_of_all(trained):
 
 def test_before_the_first_step_the_policy_is_its_reference(trained):
     _, record = trained
-    history = record["training"]["history"]
+    history = record.training.history
     first = next(entry for entry in history if "loss" in entry)
     assert first["rewards/chosen"] == pytest.approx(0, abs=1e-4)
     assert first["loss"] == pytest.approx(0.6931, abs=1e-3)
@@ -161,7 +161,7 @@ def test_the_run_folder_has_what_was_sampled(trained):
         assert len({row["row"] for row in rows}) == len(rows) == 8
         rewards = [one["reward"] for row in rows for one in row["completions"]]
         assert len(rewards) == 24
-        logged = next(e for e in record["training"]["history"] if e.get("iteration") == policy + 1)
+        logged = next(e for e in record.training.history if e.get("iteration") == policy + 1)
         assert logged["rollouts/reward"] == pytest.approx(sum(rewards) / 24)
         assert logged["rollouts/utility"] == logged["rollouts/reward"]
     assert not store.read_all(2, "rollouts")
@@ -172,7 +172,7 @@ def test_the_room_that_iterations_take_is_known_before(trained, tmp_path):
     folder, _ = trained
     run = prepare(RunFile.from_mapping({**TINY, "output_dir": str(tmp_path / "run")}))
     taken = sum(path.stat().st_size for path in (folder / "iterations").rglob("*.json"))
-    assert taken < IterativeDPOTrainer.kept_bytes(run) < 5 * taken
+    assert taken < IterativeDPOTrainer.extra_disk_bytes(run) < 5 * taken
 
 
 def test_what_is_saved_is_the_policy_alone(trained):
@@ -183,7 +183,7 @@ def test_what_is_saved_is_the_policy_alone(trained):
 
 def test_the_full_buffer_grows_and_trains_as_many_pairs(trained):
     _, record = trained
-    first, second = [e for e in record["training"]["history"] if "iteration" in e]
+    first, second = [e for e in record.training.history if "iteration" in e]
     assert second["pairs/buffer"] == first["pairs/new"] + second["pairs/new"]
     assert second["pairs/passes"] == 8 / second["pairs/buffer"]
 
@@ -231,7 +231,7 @@ def test_when_asked_to_an_iteration_without_pairs_reuses_the_buffer(offer, tmp_p
     with pytest.raises(RewardError, match="iteration 2 has no pairs"):
         train(config=given, output_dir=str(tmp_path / "stops"))
     record = train(config={**given, "on_no_pairs": "reuse"}, output_dir=str(tmp_path / "goes_on"))
-    first, second = [e for e in record["training"]["history"] if "iteration" in e]
+    first, second = [e for e in record.training.history if "iteration" in e]
     assert (second["pairs/new"], second["pairs/tied"]) == (0, 8)
     assert second["pairs/buffer"] == first["pairs/buffer"] > 0
 

@@ -110,7 +110,7 @@ def test_killed_anywhere_it_ends_with_the_same_weights(tmp_path, given, sights):
     assert difference(whole, broken) == 0
     for path, (inode, text) in kept.items():
         assert (path.stat().st_ino, path.read_text()) == (inode, text)
-    histories = [load_record(folder)["training"]["history"] for folder in (whole, broken)]
+    histories = [load_record(folder).training.history for folder in (whole, broken)]
     ours, theirs = ([e for e in h if "policy" in e or "iteration" in e] for h in histories)
     assert ours == theirs
     steps = [[(e["step"], e["loss"], e["num_tokens"]) for e in h if "loss" in e] for h in histories]
@@ -142,8 +142,7 @@ def test_a_run_on_two_processes_samples_and_trains_as_one_does(tmp_path):
     # Gradients are averaged in another order, so later numbers agree to rounding.
     assert difference(alone, together) < 1e-4
     one, two = (
-        [e for e in load_record(f)["training"]["history"] if "policy" in e]
-        for f in (alone, together)
+        [e for e in load_record(f).training.history if "policy" in e] for f in (alone, together)
     )
     assert [e["policy"] for e in two] == [0, 1, 2]
     assert two[-1]["held_out/reward"] == pytest.approx(one[-1]["held_out/reward"], abs=0.05)
@@ -178,7 +177,7 @@ def test_what_stops_the_labelling_loses_no_step(offer, tmp_path, monkeypatch, fa
     monkeypatch.setattr(Moody, "fails_at", None)
     record = train(config=given, output_dir=str(tmp_path / "broken"))
     assert difference(tmp_path / "whole", tmp_path / "broken") == 0
-    history = record["training"]["history"]
+    history = record.training.history
     assert [entry["policy"] for entry in history if "policy" in entry] == [0, 1, 2]
 
 
@@ -192,7 +191,7 @@ def test_an_adapter_is_continued_and_is_the_initial_policy(tmp_path):
         },
         output_dir=str(second),
     )
-    history = record["training"]["history"]
+    history = record.training.history
     steps = [entry for entry in history if "loss" in entry]
     assert steps[0]["rewards/chosen"] == pytest.approx(0, abs=1e-4), "the reference is the adapter"
     last = [entry for entry in history if "policy" in entry][-1]
@@ -221,7 +220,7 @@ LEARNING = {
 def learnt(tmp_path_factory):
     """What was measured of each policy of a run of three iterations."""
     record = train(config=LEARNING, output_dir=str(tmp_path_factory.mktemp("learns") / "run"))
-    return [entry for entry in record["training"]["history"] if "policy" in entry], record
+    return [entry for entry in record.training.history if "policy" in entry], record
 
 
 @pytest.mark.smoke
@@ -232,7 +231,7 @@ def test_it_learns_over_iterations(learnt):
     assert last["held_out/win_rate_initial_low"] > 0.5
     assert measured[1]["held_out/win_rate_initial"] < last["held_out/win_rate_initial"]
     assert 0 == initial["kl/sequence"] < measured[1]["kl/sequence"]
-    shown = record["training"]["report"]
+    shown = record.training.report
     assert [row["iteration"] for row in shown["Pairs of each iteration"]] == [1, 2, 3]
     assert len(shown["Held out, after each iteration"]) == 4
 
@@ -242,7 +241,7 @@ def test_with_the_wrong_sign_it_unlearns(learnt, offer, tmp_path):
     record = train(
         config={**LEARNING, "rewards": [{"name": "displeasure"}]}, output_dir=str(tmp_path / "run")
     )
-    measured = [entry for entry in record["training"]["history"] if "policy" in entry]
+    measured = [entry for entry in record.training.history if "policy" in entry]
     utility = [-entry["held_out/reward"] for entry in measured]
     assert utility[0] == pytest.approx(learnt[0][0]["held_out/reward"])
     assert utility[-1] < utility[0] - 0.3

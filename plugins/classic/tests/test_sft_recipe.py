@@ -111,9 +111,9 @@ def go(transcripts, tmp_path):
 
 def assert_rewarded(record):
     """A finished run was measured by the reward model, and shows what it wrote."""
-    assert record["status"] == "finished"
-    assert {"reward", "total"} <= record["evaluation"]["after"].keys()
-    assert "after" in {row["stage"] for row in record["samples"]}
+    assert record.status == "finished"
+    assert {"reward", "total"} <= record.evaluation.after.keys()
+    assert "after" in {row.stage for row in record.samples}
 
 
 @pytest.mark.slow
@@ -155,9 +155,9 @@ def test_the_whole_recipe_runs_on_one_base_with_an_adapter_for_each_stage(go, pl
     record = go("ppo", plain_gpt2, **start, **adapter, lora_r=4)
     assert_rewarded(record)
     # The adapter that PPO switches to on its base says what the model of its own does.
-    measured = record["evaluation"]["after"]
-    assert measured["reward_adapter"]["mean"] == pytest.approx(measured["reward"]["mean"], abs=1e-4)
-    logged = record["training"]["history"][0]
+    measured = record.evaluation.after
+    assert measured["reward_adapter"].mean == pytest.approx(measured["reward"].mean, abs=1e-4)
+    logged = record.training.history[0]
     assert logged["rewards/reward_adapter/mean"] == pytest.approx(
         logged["rewards/reward/mean"], abs=1e-4
     )

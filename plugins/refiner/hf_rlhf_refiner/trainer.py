@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from trl import GRPOConfig, GRPOTrainer
 
+from hf_rlhf import Method, Trainer
 from hf_rlhf.distributed import PromptsPerStep
 from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
@@ -16,7 +17,7 @@ class RefinerConfig(PromptsPerStep, GRPOConfig):  # type: ignore[misc]
     """TRL's `GRPOConfig`, with the global batch said as the recipe says it: in prompts."""
 
 
-class RefinerTrainer(GRPOTrainer):  # type: ignore[misc]
+class RefinerTrainer(Trainer, GRPOTrainer):  # type: ignore[misc]
     """GRPO (Shao et al. 2024) under the run's composed reward: `--plugin refiner_grpo`.
 
     The policy answers from an agent's reasoning and raw search results, and is rewarded by a
@@ -26,6 +27,12 @@ class RefinerTrainer(GRPOTrainer):  # type: ignore[misc]
 
     Config = RefinerConfig
     default_run = "tiny"
+    method = Method(
+        "GRPO",
+        tags=("trl", "grpo"),
+        citations=("Shao et al. 2024, DeepSeekMath, arXiv:2402.03300",),
+        summary="KL to the base is the k3 estimator in the loss, times `beta`.",
+    )
 
     @staticmethod
     def trial_completions(row: Mapping[str, Any]) -> list[str]:
@@ -45,6 +52,3 @@ class RefinerTrainer(GRPOTrainer):  # type: ignore[misc]
             callbacks=list(run.callbacks),
             **policy_arguments(run),
         )
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write none: TRL's draft knows nothing of the run, whose card is made of its record."""

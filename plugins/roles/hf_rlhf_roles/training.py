@@ -88,8 +88,8 @@ def train_step(planner: Planner, planned: Planned) -> Path:
         check_as_left(before, ledger, str(placed))
         _run(workspace, file)
         record = load_record(folder)
-        if record["status"] != "finished":
-            raise HfRlhfError(f"{folder} is {record['status']}: the same command continues it.")
+        if record.status != "finished":
+            raise HfRlhfError(f"{folder} is {record.status}: the same command continues it.")
         adapter = folder / "adapter"
         check_adapter(adapter, planned.stage.makes)
         check_untouched(before, seal_all(workspace), planned.step.role)
@@ -105,7 +105,7 @@ def train_step(planner: Planner, planned: Planned) -> Path:
             "rows": planned.data.rows,
             "starts_from": planned.start,
             "run": str(folder),
-            "run_id": record["run_id"],
+            "run_id": record.run_id,
             "makes": planned.stage.makes,
             "isolated": planned.role.isolated,
             "adapter": str(adapter),

@@ -6,6 +6,7 @@ import shutil
 import pytest
 from safetensors.torch import save_file
 
+from hf_rlhf import RunRecord
 from hf_rlhf.config import RunFile
 from hf_rlhf.models.fingerprint import identify, write_identity
 from hf_rlhf_roles import training
@@ -42,7 +43,7 @@ def runs(monkeypatch):
     monkeypatch.setattr(training, "_run", run)
     monkeypatch.setattr(training, "check_steps", lambda *_: None)  # test_dry_run.py has the real
     monkeypatch.setattr(
-        training, "load_record", lambda folder: {"status": "finished", "run_id": "r"}
+        training, "load_record", lambda folder: RunRecord(status="finished", run_id="r")
     )
     monkeypatch.setattr(training, "tell_weights", lambda folder: None)
     run.spoilers, run.ran = spoilers, ran

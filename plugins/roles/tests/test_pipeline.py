@@ -170,8 +170,8 @@ def test_the_card_of_an_isolated_role_tells_of_no_other(home):
         assert "writer_" not in text
         assert "writer/" not in text
     record = load_record(home / ledger.entries()["data_insight/sft"]["result"]["run"])
-    assert record["status"] == "finished"
-    assert record["evaluation"]["after"], "the held-out loss is on the card"
+    assert record.status == "finished"
+    assert record.evaluation.after, "the held-out loss is on the card"
 
 
 def test_a_merged_role_says_what_the_adapter_says(home, tmp_path):

@@ -196,9 +196,9 @@ def plan_of(file: RunFile, held_out: bool) -> dict[str, Any]:
 
 
 def _own_metrics(trainer: Any) -> list[str] | None:
-    if not hasattr(trainer, "held_out"):
+    if not trainer.measures_held_out():
         return []
-    return list(getattr(trainer, "held_out_metrics", ())) or None
+    return list(trainer.held_out_metrics) or None
 
 
 if __name__ == "__main__":

@@ -17,14 +17,14 @@ from pathlib import Path
 from hf_rlhf import ConfigError, Problem, RunFolderError
 from hf_rlhf.cards import duration, number
 from hf_rlhf.rewards import TOTAL
-from hf_rlhf.storage import LOCK_NAME, atomic_write_text, load_record
+from hf_rlhf.storage import LOCK_NAME, atomic_write_text
 from hf_rlhf_studies.check import check
 from hf_rlhf_studies.folder import StudyFolder, TaskStatus, read_state
 from hf_rlhf_studies.jobs import Job, JobEnd, run_jobs
 from hf_rlhf_studies.plots import draw
 from hf_rlhf_studies.report import answers, control_results, markdown, title_of, with_interval
 from hf_rlhf_studies.results import ROWS_NAME, Results, collect, read_rows
-from hf_rlhf_studies.runs import Runs, Task
+from hf_rlhf_studies.runs import Runs, Task, record_of
 from hf_rlhf_studies.study import Cell, Study
 
 FAILED, INTERRUPTED, TERMINATED = 1, 130, 143
@@ -263,7 +263,7 @@ class _Queue:
 def _held_out_total(task: Task) -> str:
     if task.kind != "run":
         return ""
-    after = (load_record(task.output).get("evaluation") or {}).get("after") or {}
+    after = (record_of(task.output).get("evaluation") or {}).get("after") or {}
     return f", {TOTAL} {number(after[TOTAL]['mean'])}" if TOTAL in after else ""
 
 

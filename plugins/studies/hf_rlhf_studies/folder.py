@@ -13,9 +13,9 @@ from typing import Any
 from hf_rlhf import ConfigError, RunFolderError
 from hf_rlhf.config import RunFile
 from hf_rlhf.steps import Ledger
-from hf_rlhf.storage import RECORD_NAME, atomic_write_json, load_record, now, scrub
+from hf_rlhf.storage import RECORD_NAME, atomic_write_json, now, scrub
 from hf_rlhf_studies.jobs import JobEnd
-from hf_rlhf_studies.runs import Runs, Task, compared
+from hf_rlhf_studies.runs import Runs, Task, compared, record_of
 from hf_rlhf_studies.study import Study
 
 STATE_NAME = "study.json"
@@ -96,7 +96,7 @@ class StudyFolder:
         if task.kind != "run" or not (task.output / RECORD_NAME).exists() or not file.exists():
             return False
         same = compared(RunFile.read(file).values) == task.inputs()["run"]
-        return same and str(load_record(task.output)["status"]) == "finished"
+        return same and str(record_of(task.output)["status"]) == "finished"
 
     def ended(self, task: Task, end: JobEnd) -> str:
         """Record how a task ended; return `finished` or how far it got."""
@@ -115,7 +115,7 @@ class StudyFolder:
     def _outcome(self, task: Task, end: JobEnd) -> str:
         if task.kind == "run":
             there = (task.output / RECORD_NAME).exists()
-            status = str(load_record(task.output)["status"]) if there else "not run"
+            status = str(record_of(task.output)["status"]) if there else "not run"
             if status == "finished" or (end.stopped and there):
                 return status
         elif end.status == 0 and task.output.exists():
@@ -126,7 +126,7 @@ class StudyFolder:
         with self.ledger.recording(task.step, task.inputs(), after=task.after) as recording:
             if task.kind == "run":
                 # Made anew, it is another model, and what was measured of the old one is stale.
-                recording.result["run_id"] = load_record(task.output).get("run_id")
+                recording.result["run_id"] = record_of(task.output).get("run_id")
             recording.notes |= notes
 
     def discard(self, task: Task) -> None:

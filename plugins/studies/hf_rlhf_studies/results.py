@@ -9,10 +9,10 @@ from hf_rlhf import RunFolderError
 from hf_rlhf.evaluation import Evaluation
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.steps import digest
-from hf_rlhf.storage import atomic_write_text, load_record
+from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_studies.estimates import Estimate, Values, estimate, paired
 from hf_rlhf_studies.folder import StudyFolder
-from hf_rlhf_studies.runs import Runs
+from hf_rlhf_studies.runs import Runs, record_of
 from hf_rlhf_studies.study import Cell, Study
 
 ROWS_NAME = "rows.json"
@@ -184,7 +184,7 @@ def collected_cell(runs: Runs, cell: Cell) -> dict[str, Any] | None:
     """Return what is kept of one cell; None of a run that measured nothing."""
     content: dict[str, Any] = {"rows": {}}
     if runs.study.file.conditions[cell.condition].trained:
-        record = load_record(runs.folder(cell))
+        record = record_of(runs.folder(cell))
         content = {**_training(record), "rows": {}}
         if runs.study.file.measure is None:
             held_out = _held_out(runs, cell, record)

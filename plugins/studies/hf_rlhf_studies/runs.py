@@ -13,7 +13,7 @@ from typing import Any
 from hf_rlhf import ConfigError, Problem
 from hf_rlhf.config import RunFile, choose_run_file, value_of
 from hf_rlhf.steps import differences, file_digests
-from hf_rlhf.storage import atomic_write_text, scrub
+from hf_rlhf.storage import atomic_write_text, load_record, scrub
 from hf_rlhf_studies.study import PLACEHOLDER, Cell, Study
 
 REFERENCE = re.compile(r"\{(weights|folder|prepared):(\{\w+\}|[\w.=+-]+)\}")
@@ -348,3 +348,8 @@ def _read_settings(path: Path) -> dict[str, Any]:
 def _is_there(model: str) -> bool:
     """Return whether a model can be looked at now: it is no folder that is still to be made."""
     return not Path(model).is_absolute() or Path(model).exists()
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    """Return the record of a run as JSON has it. Raises RunFolderError as `load_record` does."""
+    return load_record(folder).to_json()

@@ -9,7 +9,6 @@ import pytest
 
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ConfigError, RunFolderError
-from hf_rlhf.storage.record import new_record, write_record
 from hf_rlhf_studies.folder import StudyFolder
 from hf_rlhf_studies.results import collect
 from hf_rlhf_studies.runs import Runs, shared_by_all
@@ -69,9 +68,14 @@ def _finish(folder, values, digest) -> None:
     mean = {"mean": sum(known) / len(known), "low": 0.0, "high": 1.0, "n": len(known)}
     stages = {"before": {"total": {**mean, "mean": 0.1}}, "after": {"total": mean}}
     section = {"split": "test", "rows": len(values), "sampling": {}, "method": ""}
-    record = new_record(status="finished", evaluation={**section, **stages, "difference": None})
-    record["training"] = {"steps": 2, "seconds": 1.0, "history": []}
-    write_record(record, folder)
+    record = {
+        "schema": 1,
+        "status": "finished",
+        "evaluation": {**section, **stages, "difference": None},
+        "training": {"steps": 2, "seconds": 1.0, "history": []},
+    }
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(record))
     (folder / "evaluation").mkdir()
     for stage, totals in (("before", [0.1] * len(values)), ("after", values)):
         rows = [{"total": t, "answer_format": 1.0, "completion_tokens": 3.0} for t in totals]

@@ -20,7 +20,7 @@ from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, RunFolderError
 from hf_rlhf.steps import Ledger
 from hf_rlhf.storage.disk import Space
-from hf_rlhf.storage.record import load_record
+from hf_rlhf.storage.record import load_record, write_record
 from hf_rlhf_studies.check import as_json
 from hf_rlhf_studies.check import main as check_main
 from hf_rlhf_studies.sweep import sweep as sweep_main
@@ -169,7 +169,7 @@ def test_what_a_run_has_written_counts_as_room(sweep, tmp_path, monkeypatch):
     assert sweep("--vary", "learning_rate=1") == 0
     folder = next((tmp_path / "out").glob("learning_rate=1*/seed-42"))
     record = load_record(folder)
-    (folder / "run.json").write_text(json.dumps({**record, "status": "interrupted"}))
+    (folder / "run.json").write_text(json.dumps({**record.to_json(), "status": "interrupted"}))
     # The stand-in's check says 9 bytes, and more lies there.
     monkeypatch.setattr("hf_rlhf_studies.check.Space.of", lambda _: Space(0, None))
     assert sweep("--vary", "learning_rate=1", "--dry_run") == 0
@@ -236,7 +236,7 @@ def test_the_run_of_a_sweep_that_was_killed_is_waited_for(sweep, tmp_path, monke
     assert sweep("--vary", "learning_rate=1") == 0
     (folder,) = (tmp_path / "out").glob("learning_rate=1*/seed-42")
     Ledger(tmp_path / "out").remove(f"{folder.parent.name}/seed-42")
-    (folder / "run.json").write_text(json.dumps({**load_record(folder), "status": "running"}))
+    write_record(load_record(folder).model_copy(update={"status": "running"}), folder)
     (folder / "evaluation" / "after.json").unlink()
     (folder / "evaluation").rmdir()
     lock = FileLock(folder / ".lock", thread_local=False)
@@ -319,16 +319,16 @@ def test_a_sweep_that_is_killed_goes_on_and_ends_in_a_table(tiny_run, tmp_path, 
     output, _ = process.communicate()
     assert "[1/2] learning_rate 0.001, seed 42: finished after" in output
     first, second = (next(out.glob(f"learning_rate={rate}*/seed-42")) for rate in ("0.001", "0.03"))
-    while load_record(second)["status"] == "running":  # it notices that the sweep is gone
+    while load_record(second).status == "running":  # it notices that the sweep is gone
         assert time.monotonic() < until
         time.sleep(0.1)
-    assert load_record(second)["status"] == "interrupted"
+    assert load_record(second).status == "interrupted"
     weights = (first / "adapter" / "adapter_model.safetensors").stat().st_mtime_ns
 
     assert main(command) == 0
     assert (first / "adapter" / "adapter_model.safetensors").stat().st_mtime_ns == weights
-    assert load_record(second)["status"] == "finished"
-    assert load_record(second)["training"]["steps"] == 6
+    assert load_record(second).status == "finished"
+    assert load_record(second).training.steps == 6
     assert "resuming from" in second.with_name("seed-42.log").read_text()
     assert "checking 1 cells" in capsys.readouterr().out
     text = (out / "sweep.md").read_text()

@@ -172,7 +172,7 @@ def _eval_words(folder: Path, options: Mapping[str, Sequence[str]]) -> list[str]
 
 def _base(run: Path) -> str:
     """Return the model that a run began with."""
-    config = load_record(run)["config"]
+    config = load_record(run).config
     revision = config.get("model_revision")
     model = str(config["model_name_or_path"])
     return f"{model}@{revision}" if revision and not Path(model).exists() else model
@@ -203,7 +203,7 @@ def _without_held_out(folder: Path, eval_words: Sequence[str]) -> list[str]:
 
 def _publish_words(run: Path, repo_id: str) -> list[str]:
     """Return how a run is published; a base model that is not on the Hub is pushed, too."""
-    base = str(load_record(run)["config"]["model_name_or_path"])
+    base = str(load_record(run).config["model_name_or_path"])
     local = base.startswith("package://") or Path(base).exists()
     pushed = ["--base_model", f"{repo_id}-base", "--push_base"] if local else []
     return [str(run), "--repo_id", repo_id, *pushed]
@@ -256,7 +256,7 @@ def _show_results(chosen: argparse.Namespace, seconds: Mapping[str, float], run:
         print(f"plot: {plot}")
     print(f"model: {run} (card: README.md, weights: merged)")
     if chosen.repo_id:
-        print(f"published: {load_record(run)['publish']['url']}")
+        print(f"published: {load_record(run).published()['url']}")
     else:
         words = shlex.join(_publish_words(run, "YOU/NAME"))
         print(f"publish it: hf-rlhf publish {words}")

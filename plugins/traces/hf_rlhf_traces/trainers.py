@@ -1,14 +1,9 @@
-"""Supervised fine-tuning on traces: the trainer `sft`, whichever package offers it, by its name."""
+"""Supervised fine-tuning on traces: the trainer `sft` of hf-rlhf-classic on rows of `traces`."""
 
-from typing import Any
-
-from hf_rlhf.config import registry
-
-# Unknown, it is said with the command that installs it.
-_Supervised: Any = registry.load("trainers", "sft")
+from hf_rlhf_classic.sft import SupervisedTrainer
 
 
-class PrefixTrainer(_Supervised):  # type: ignore[misc]
+class PrefixTrainer(SupervisedTrainer):
     """Supervised fine-tuning on whole contexts: summarise what was found, then go on from that.
 
     The trainer `sft` on `dataset: {name: traces, form: summary_prefix}`: the prompt is the question
@@ -19,7 +14,7 @@ class PrefixTrainer(_Supervised):  # type: ignore[misc]
     variant_of = "sft"
 
 
-class OnlyTrainer(_Supervised):  # type: ignore[misc]
+class OnlyTrainer(SupervisedTrainer):
     """Supervised fine-tuning on summaries alone: go on from a summary, without what it sums up.
 
     The trainer `sft` on `dataset: {name: traces, form: summary_only}`: the prompt is a summary, the
@@ -30,17 +25,17 @@ class OnlyTrainer(_Supervised):  # type: ignore[misc]
     variant_of = "sft"
 
 
-class ProgressiveTrainer(_Supervised):  # type: ignore[misc]
+class ProgressiveTrainer(SupervisedTrainer):
     """Supervised fine-tuning in phases: multi-turn traces, then summaries alone, then both tasks.
 
-    The last phase has the rows of both summary datasets: without those of the phase before it would
-    unlearn to go on from a given summary.
+    The last phase has the rows of both summary datasets: without those of the phase before, the
+    model would forget how to go on from a given summary.
 
-    A chain of runs of the trainer `sft`, one for each entry of the run file's `phases`, each begun
-    with what the one before has made. The same command goes on in the phase and step where it
-    was; an option holds for all phases (`--learning_rate 1e-5`) or for one
+    A sequence of runs of the trainer `sft`, one for each entry of the run file's `phases`, each
+    beginning with the weights of the one before. The same command resumes in the phase and step
+    where it stopped; an option holds for all phases (`--learning_rate 1e-5`) or for one
     (`--phases.multiturn.learning_rate 5e-6`); `--dry_run` prints the plan.
     """
 
     default_run = "tiny"
-    chain_of = "sft"
+    phase_trainer = "sft"

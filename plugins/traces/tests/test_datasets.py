@@ -580,7 +580,7 @@ def test_what_was_pushed_is_loaded_by_others_and_by_a_run(
         from datasets import load_dataset
         from transformers import AutoTokenizer
         from hf_rlhf.errors import DataError
-        from hf_rlhf.runs.run import resolve_model_path
+        from hf_rlhf.models.locate import resolve_model_path
         from hf_rlhf_traces.command import command
         from hf_rlhf_traces.dataset import traces
         command(["push", {str(store)!r}, "--repo_id", "demo/rows"])

@@ -147,7 +147,7 @@ def test_one_record_and_one_card_tell_of_all_phases(unbroken: tuple[str, Path]) 
     rows = found["training"]["report"]["Phases"]
     assert "Training rows (phase third)" in found["training"]["report"]
     card = (out / "README.md").read_text(encoding="utf-8")
-    assert "Data, results and samples are of the rows of the last phase, `third`" in card
+    assert "Data, results and samples describe the last phase, `third`" in card
     assert [(row["phase"], row["rows"], row["steps"]) for row in rows] == [
         ("1 first", 64, 4),
         ("2 second", 48, 8),
@@ -231,7 +231,7 @@ def test_what_the_last_phase_lacks_is_said_before_the_first_begins(tmp_path: Pat
 def test_what_stops_the_first_phase_before_a_step_is_what_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hf_rlhf import train
+    from hf_rlhf import train as train_api
     from hf_rlhf.training import session
 
     def fails(run: Any) -> Any:
@@ -239,7 +239,7 @@ def test_what_stops_the_first_phase_before_a_step_is_what_is_told(
 
     monkeypatch.setattr(session, "_trainer", fails)
     with pytest.raises(RuntimeError, match="no room on the device"):
-        train.train(config=run_file(tmp_path, evaluation=None))
+        train_api(config=run_file(tmp_path, evaluation=None))
     found = record(tmp_path / "out")
     assert found["status"] == "failed"
     assert found["training"]["history"] == []

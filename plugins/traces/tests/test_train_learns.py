@@ -35,8 +35,8 @@ def trained(folder: Path, dataset: dict[str, Any], seed: int) -> dict[str, Any]:
         num_train_epochs=4,
         evaluation={"rows": None, "batch_size": 40, "samples": 0},
     )
-    evaluation: dict[str, Any] = record["evaluation"]
-    return evaluation
+    assert record.evaluation is not None
+    return record.evaluation.to_json()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -227,7 +227,8 @@ def tiny_world(
         built[split] = Dataset.from_list(
             [next(problems).row(f"{split}-{index}") for index in range(count)]
         )
-    report = {"source": "generated", "rows_read": train_rows + test_rows, "dropped": {}, **shape}
+    read = {"source": "generated", "rows_read": train_rows + test_rows, "dropped": {}}
+    report = {**read, "facts_shown": facts, "facts_asked_for": asked, "distracting_facts": others}
     return Loaded(DatasetDict(built), report)
 
 

@@ -8,14 +8,14 @@ from hf_rlhf_traces.evaluation.metrics import TASKS, TITLES, Task, metrics_of
 from hf_rlhf_traces.evaluation.results import EXPECTED
 
 Results = Mapping[str, Any]
-Estimate = Mapping[str, Any] | None
+Values = Mapping[str, Any] | None
 Table = tuple[list[str], list[list[str]]]
 """Headings, and rows of text."""
 VERDICT_METRICS = ("answer_exact", "query_f1")
 """What a verdict is of: whether the next step, an answer or a search, is that of the data."""
 
 
-def cell(estimate: Estimate, *, signed: bool = False) -> str:
+def cell(estimate: Values, *, signed: bool = False) -> str:
     """Return a mean with its interval, or why it has none; `-` where there is no value."""
     return interval(_of_questions(estimate), signed=signed) if estimate else "-"
 
@@ -42,7 +42,7 @@ def task_table(results: Results, task: Task) -> Table:
     return ["metric", "n", *columns, "(data)"], rows
 
 
-def _counts(estimates: Sequence[Estimate]) -> str:
+def _counts(estimates: Sequence[Values]) -> str:
     """Return the number of samples of a metric, or each model's where they differ."""
     counts = [str(estimate["n"]) if estimate else "0" for estimate in estimates]
     return counts[0] if len(set(counts)) == 1 else " / ".join(counts)

@@ -1,0 +1,287 @@
+"""The sections of a run's record: one definition of each field of `run.json`."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Json = Any
+Number = int | float
+
+
+class Section(BaseModel):
+    """A part of the record: what is missing is null or empty, unknown fields are preserved."""
+
+    model_config = ConfigDict(
+        extra="allow", populate_by_name=True, protected_namespaces=(), use_attribute_docstrings=True
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_missing(cls, content: Any) -> Any:
+        if not isinstance(content, Mapping):
+            return content
+        known = {field.serialization_alias or name for name, field in cls.model_fields.items()}
+        return {k: v for k, v in content.items() if v is not None or k not in known}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the section as `run.json` has it; values that are no JSON are left as they are."""
+        return self.model_dump(by_alias=True, warnings=False)
+
+
+class Provenance(Section):
+    """A component's name, and where its code came from."""
+
+    name: str | None = None
+    package: str | None = None
+    """The distribution that offers it."""
+    version: str | None = None
+    target: str | None = None
+    """`module:attribute`."""
+
+
+class Component(Provenance):
+    """One component that the run resolved, of whatever kind."""
+
+    kind: str | None = None
+    label: str | None = None
+    arguments: dict[str, Json] | None = None
+
+
+class MethodSection(Section):
+    """What the trainer says of its method (`hf_rlhf.contracts.Method`)."""
+
+    name: str | None = None
+    tags: list[str] = []
+    citations: list[str] = []
+    summary: str | None = None
+    step: str | None = None
+    """What a step is: `optimizer step`."""
+    facts: dict[str, str] = {}
+    """The trainer's own lines of the card's training setup, as Markdown by title."""
+
+
+class ConfigFile(Section):
+    """The run file as it was read."""
+
+    name: str | None = None
+    sha256: str | None = None
+
+
+class ModelSection(Section):
+    """The model that is trained, and what it was made from."""
+
+    base: str | None = None
+    """As in the run file: a Hub id, a folder, or package://PACKAGE/FOLDER."""
+    base_is_hub_id: bool | None = None
+    revision: str | None = None
+    """The commit or branch of the base on the Hub."""
+    class_name: str | None = Field(
+        default=None, validation_alias="class", serialization_alias="class"
+    )
+    """The architecture that is trained, such as `Qwen3ForCausalLM`."""
+    auto_class: str | None = None
+    """The class of transformers that loads it."""
+    task: str | None = None
+    """In the Hub's words (`pipeline_tag`)."""
+    num_labels: int | None = None
+    """Classes of a classifier."""
+    continues: dict[str, Json] | None = None
+    """The adapter that training began from: `adapter`, `revision`, `sha256` of its weights."""
+    saved: list[str] | None = None
+    """Which of `adapter` and `merged` the run folder holds."""
+    identity: dict[str, Json] | None = None
+    """What `hf_rlhf.models.fingerprint` says of the base."""
+    parameters: int | None = None
+    """Of the model that is published."""
+    trainable_parameters: int | None = None
+    dtype: str | None = None
+    adapter: dict[str, Json] | None = None
+    """The LoRA configuration; null for full fine-tuning."""
+    license: str | None = None
+    """Of the base, as its card has it; `license_name` and `license_link` likewise."""
+    license_name: str | None = None
+    license_link: str | None = None
+    lineage: list[str] = []
+    """From the oldest ancestor to the base."""
+
+
+class DataSection(Section):
+    """The training data."""
+
+    adapter: str | None = None
+    """The dataset component that read it."""
+    arguments: dict[str, Json] = {}
+    splits: dict[str, int] = {}
+    """Rows of each split."""
+    digests: dict[str, str] = {}
+    """Of each split's rows (`hf_rlhf.data.arrow_rows.rows_digest`)."""
+    report: dict[str, Json] = {}
+    """From the adapter; for Hub data with `source` and `commit`."""
+    used: dict[str, Json] = {}
+    """By split, the rows that the trainer keeps, drops and cuts, by reason."""
+
+
+class RewardPart(Section):
+    """One reward of the sum."""
+
+    label: str | None = None
+    name: str | None = None
+    weight: Number | None = None
+    on_none: str | None = None
+    clip: list[Number] | None = None
+    """(low, high) of the score before weighting."""
+    arguments: dict[str, Json] | None = None
+    doc: str | None = None
+    """The first paragraph of its docstring."""
+
+
+class GatePart(Section):
+    """One gate."""
+
+    label: str | None = None
+    name: str | None = None
+    threshold: Number | None = None
+    """It passes from this score on."""
+    arguments: dict[str, Json] | None = None
+    doc: str | None = None
+
+
+class RewardSection(Section):
+    """The composed reward."""
+
+    trains: bool | None = None
+    """Whether training used it, or only the evaluation."""
+    rewards: list[RewardPart] = []
+    gates: list[GatePart] = []
+    judges: list[dict[str, Json]] = []
+    """Each with its label, name, description, and `usage` totals."""
+
+    def labels(self) -> list[str]:
+        """Return the labels of rewards, then of gates."""
+        return [
+            *(part.label or "" for part in self.rewards),
+            *(gate.label or "" for gate in self.gates),
+        ]
+
+
+class TrainingSection(Section):
+    """How far training got."""
+
+    steps: int | None = None
+    planned_steps: int | None = None
+    epochs: Number | None = None
+    seconds: Number | None = None
+    """Over all sessions."""
+    world_size: int | None = None
+    """Processes."""
+    distributed: Json = None
+    """`type`, and DeepSpeed's `zero_stage` or FSDP's `fsdp_version`."""
+    final: dict[str, Json] = {}
+    """The last entry of the history with a loss."""
+    history: list[dict[str, Json]] = []
+    """One entry per logged step: `step` and metrics."""
+    report: dict[str, Json] = {}
+    """What the trainer reports beside its log, by title."""
+    peak_memory: dict[str, Json] | None = None
+    """`bytes`, and `of` what."""
+
+
+class Session(Section):
+    """One start of the command."""
+
+    started: str | None = None
+    ended: str | None = None
+    status: Literal["running", "finished", "interrupted", "failed", "killed"] | None = None
+    from_step: int | None = None
+    to_step: int | None = None
+    changed: list[str] = []
+    """What of the environment differs from the first session's: `field: then -> now`."""
+
+
+class Estimate(Section):
+    """A mean over `n` rows with its 95% interval."""
+
+    mean: Number | None = None
+    low: Number | None = None
+    high: Number | None = None
+    n: int | None = None
+
+
+class EvaluationSection(Section):
+    """Held-out results."""
+
+    split: str | None = None
+    rows: int | None = None
+    sampling: dict[str, Json] = {}
+    """How completions were sampled; empty where none were."""
+    before: dict[str, Estimate] | None = None
+    """By metric, before training."""
+    after: dict[str, Estimate] | None = None
+    difference: dict[str, Estimate] | None = None
+    """Paired: after minus before, row by row."""
+    method: str | None = None
+    """How the intervals were computed."""
+    metrics: dict[str, str] = {}
+    """What a metric measures."""
+    benchmarks: list[dict[str, Json]] = []
+    """Results for the Hub's leaderboards (fields of `huggingface_hub.EvalResultEntry`)."""
+
+    def estimate(self, stage: Literal["before", "after", "difference"], metric: str) -> Estimate:
+        """Return an estimate; one without values where there is none."""
+        return (getattr(self, stage) or {}).get(metric) or Estimate()
+
+
+class Sample(Section):
+    """One completion."""
+
+    stage: str | None = None
+    """`before`, `train` or `after`."""
+    step: int | None = None
+    prompt: str | None = None
+    completion: str | None = None
+    reward: Number | None = None
+    components: dict[str, Number | None] | None = None
+    """Scores by label."""
+
+
+class Picture(Section):
+    """A picture beside the card, by file name."""
+
+    file: str = ""
+    alt: str = ""
+
+
+class Git(Section):
+    """The checkout that the command ran in."""
+
+    commit: str | None = None
+    dirty: bool | None = None
+
+
+class Environment(Section):
+    """The machine and the software."""
+
+    python: str | None = None
+    platform: str | None = None
+    packages: dict[str, str] = {}
+    cpu: str | None = None
+    cpu_count: int | None = None
+    gpu: list[str] = []
+    """One name per GPU."""
+    memory_gb: Number | None = None
+    """In GiB."""
+    git: Git | None = None
+
+
+class Author(Section):
+    """What no machine can know: the `card` section of the run file."""
+
+    title: str | None = None
+    intended_use: str | None = None
+    known_notes: list[str] = []
+    license: str | None = None
+    license_name: str | None = None
+    license_link: str | None = None
+    tags: list[str] = []
+    language: str | list[str] | None = None
