@@ -22,7 +22,6 @@ BUILT_IN = {
     "publish": ("hf_rlhf.cli.publish", "publish_main", "push a run folder, or finish a push"),
     "pull": ("hf_rlhf.cli.publish", "pull_main", "download a published run, verified"),
     "new": ("hf_rlhf.cli.new", "new_main", "make a plugin package of your own"),
-    "sweep": ("hf_rlhf.sweep", "sweep_main", "vary values of a run over seeds, one table"),
     "launch-configs": (
         "hf_rlhf.cli.launch",
         "launch_configs_main",

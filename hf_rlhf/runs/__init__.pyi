@@ -1,3 +1,5 @@
+from .estimate import disk_need as disk_need
+from .estimate import planned_steps as planned_steps
 from .machine import environment as environment
 from .resolve import Scoring as Scoring
 from .resolve import resolve_run as resolve_run

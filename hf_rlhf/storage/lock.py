@@ -15,7 +15,7 @@ OWNER_NAME = ".owner.json"
 
 
 @contextmanager
-def claimed(
+def locked_folder(
     folder: Path, chosen_by: str = "`output_dir`", *, path: Path | None = None
 ) -> Iterator[None]:
     """Hold `folder` for this process; a crash gives it back, since the lock is the system's.

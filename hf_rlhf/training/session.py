@@ -28,6 +28,7 @@ from hf_rlhf.runs.preflight_data import data_lines
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.checkpoints import discard_unsealed, step_of, valid_checkpoints
 from hf_rlhf.storage.disk import disk_error
+from hf_rlhf.storage.lock import locked_folder
 from hf_rlhf.storage.pickles import refuse_code
 from hf_rlhf.storage.record import RunRecord, load_record
 from hf_rlhf.training.checkpoints import (
@@ -56,7 +57,6 @@ from hf_rlhf.training.record_sections import (
     training_section,
 )
 from hf_rlhf.training.recorder import EndStatus, Recorder
-from hf_rlhf.training.run_folder import claimed
 from hf_rlhf.training.saving import save_boundary, save_weights
 from hf_rlhf.training.signals import Stopping, Terminated
 from hf_rlhf.training.trackers import one_run, track_new_steps
@@ -98,7 +98,7 @@ class Session:
         with ExitStack() as held:
             if self._listens:
                 held.enter_context(self.stopping)
-            run_on_main_process(lambda: held.enter_context(claimed(self.run.folder)))
+            run_on_main_process(lambda: held.enter_context(locked_folder(self.run.folder)))
             self.recorder.open(argv)
             finished = self.record.status == "finished"
             run_on_main_process(self.recorder.refresh if finished else self.recorder.write)

@@ -173,12 +173,11 @@ def _make_room(
     RunFolderError for another run, with the differences, or one on datasets that were built again
     since, where it is not to be replaced: it may have taken days.
     """
-    from hf_rlhf.storage import atomic_write_json
-    from hf_rlhf.training import claimed
+    from hf_rlhf.storage import atomic_write_json, locked_folder
 
     note = out.with_name(f"{out.name}.begun.json")
     if out.exists():
-        with claimed(out, "--strategy"):
+        with locked_folder(out, "--strategy"):
             pass  # no process trains it: it may be continued or replaced
     if (out / RECORD_NAME).exists() and note.exists():
         before = json.loads(note.read_text(encoding="utf-8"))

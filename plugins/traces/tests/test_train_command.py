@@ -14,8 +14,8 @@ import pytest
 
 from hf_rlhf.cli.launch import launch_configs
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
+from hf_rlhf.storage.lock import locked_folder
 from hf_rlhf.training.record_sections import as_shell
-from hf_rlhf.training.run_folder import claimed
 from hf_rlhf_traces import train_command
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.dataset import traces
@@ -257,7 +257,7 @@ def test_a_run_is_not_deleted_for_one_that_cannot_begin(begun: Path) -> None:
 def test_a_run_that_is_being_trained_is_not_deleted(begun: Path) -> None:
     for options in (["--learning_rate", "1e-2", "--overwrite"], []):
         with (
-            claimed(begun / "runs/only"),
+            locked_folder(begun / "runs/only"),
             pytest.raises(RunFolderError, match=r"runs/only is in use by .* another --strategy"),
         ):
             trained(begun, *options)
