@@ -55,7 +55,7 @@ test-slow: $(VENV)/.slow ## the tests that take more than a few seconds each: up
 
 # Both builders are strict. Only MkDocs refuses a plugin that it does not know; the site is Zensical's.
 docs: $(VENV)/.docs ## build the documentation into site/: 20 seconds
-	$(RUN) tools/docs_pages.py
+	$(RUN) .ci/docs_pages.py
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --site-dir build/mkdocs
 	$(VENV)/bin/zensical build --strict --clean
 
