@@ -278,7 +278,9 @@ print(sorted(model.peft_config), model.active_adapter)
     assert len(online.list_repo_commits("demo/team")) == commits
     # What somebody else put there is left alone.
     online.upload_file(path_or_fileobj=b"mine", path_in_repo="README.md", repo_id="demo/team")
-    with pytest.raises(PublishError, match=r"was not pushed from here, or was changed since: README\.md"):
+    with pytest.raises(
+        PublishError, match=r"was not pushed from here, or was changed since: README\.md"
+    ):
         push(home)
     assert push(home, "--overwrite") == 0
 
