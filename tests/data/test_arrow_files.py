@@ -194,3 +194,18 @@ def test_a_file_of_another_build_is_told(tmp_path: Path, name: str, text: str, s
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=said):
         load(str(tmp_path / name))
+
+
+def test_the_same_rows_with_another_type_are_another_file(tmp_path: Path) -> None:
+    """The held-out rows decide, too, in which type the rows to train on are written."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_rows(folder, [{**GOOD, "score": 1}], "train.jsonl")
+    found = []
+    for score in (2, 2.5):
+        row = {"prompt": "other", "response": "a", "score": score}
+        write_rows(folder, [row], "test.jsonl")
+        splits = load(str(folder), test_rows=None).dataset
+        found.append(splits["train"].features["score"].dtype)
+        assert splits["train"].features == splits["test"].features
+    assert found == ["int64", "float64"]

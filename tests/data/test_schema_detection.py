@@ -89,6 +89,14 @@ def test_two_schemas_in_one_file_are_an_error_and_a_few_strays_are_rejected(tmp_
     assert named.report["kept"] == 61
 
 
+def test_of_two_schemas_with_as_many_rows_none_is_picked(tmp_path: Path) -> None:
+    path = write_rows(
+        tmp_path, [{"prompt": "q", "response": "a"}, {"question": "q", "answer": "a"}]
+    )
+    with pytest.raises(DataError, match="rows of different schemas are mixed"):
+        load("sft", path, max_rejected_share=1.0)
+
+
 def test_strays_beyond_the_sample_count_too(tmp_path: Path) -> None:
     ones = [{"prompt": f"q{n}", "response": "a"} for n in range(1000)]
     others = [{"question": f"q{n}", "answer": "a"} for n in range(200)]

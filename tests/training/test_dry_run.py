@@ -63,17 +63,17 @@ def test_the_report_has_what_the_run_will_do(tiny_run, no_measuring):
 
 @pytest.mark.parametrize(("usage", "measured"), [({}, True), ({"prompt_tokens": 0.0}, False)])
 def test_no_step_is_measured_with_a_judge_that_costs_tokens(tiny_run, monkeypatch, usage, measured):
-    asked = []
+    arguments = []
 
     def speed_of(*_: Any, measure: bool) -> Speed:
-        asked.append(measure)
+        arguments.append(measure)
         return Speed(2.0, "as recorded")
 
     monkeypatch.setattr(dry_run, "speed_of", speed_of)
     monkeypatch.setattr(dry_run, "_SLOW_REWARDS_S", 60.0)
     monkeypatch.setattr(LexicalJudge, "usage", lambda _: usage)
     report_of(RunFile.from_mapping(tiny_run), None)
-    assert asked == [measured]
+    assert arguments == [measured]
 
 
 def test_a_reward_that_raises_fails_the_dry_run(file, offer, capsys, no_measuring):

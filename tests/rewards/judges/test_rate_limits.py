@@ -11,6 +11,7 @@ import pytest
 
 from hf_rlhf.contracts import Question
 from hf_rlhf.errors import JudgeError
+from hf_rlhf.rewards.judges import rate_limits
 from hf_rlhf.rewards.judges.openai import OpenAIJudge
 from hf_rlhf.rewards.judges.rate_limits import Limits
 from hf_rlhf.testing.scripted_server import ScriptedServer
@@ -142,6 +143,17 @@ def test_tokens_per_minute_are_booked_as_estimated_and_corrected_to_what_was_use
     first, second, third = asyncio.run(three())
     assert first < second < 1.9  # corrected to 10, so 80 more fit
     assert 1.9 < third < 30
+
+
+def test_the_tokens_that_the_server_counts_replace_the_estimate(monkeypatch):
+    monkeypatch.setattr(rate_limits, "_CALLS", {})
+    with ScriptedServer() as server:
+        judge = OpenAIJudge("scripted", server.base_url, tokens_per_minute=10**6, cache=False)
+        asyncio.run(judge.judge([Question("quality", "text " * 500, "criterion")]))
+    (calls,) = rate_limits._CALLS.values()
+    usage = judge.usage()
+    (booking,) = calls._recent
+    assert booking.tokens == usage["prompt_tokens"] + usage["completion_tokens"] > 0
 
 
 def test_a_call_larger_than_the_token_cap_goes_alone_instead_of_never():
