@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+from pydantic import ValidationError
+
 from hf_rlhf.config.overrides import without_secrets
 from hf_rlhf.data.arrow_rows import rows_digest
 from hf_rlhf.distributed import config_file, distributed_type
@@ -52,7 +54,7 @@ def opening(run: Run, command: Sequence[str]) -> RunRecord:
         plugin=Provenance(
             **{key: trainer[key] for key in ("name", "package", "version", "target")}
         ),
-        method=_method(run),
+        method=method_section(run),
         components=[Component(**item) for item in run.components],
         model=model_section(run),
         data=_data(run),
@@ -63,10 +65,21 @@ def opening(run: Run, command: Sequence[str]) -> RunRecord:
     )
 
 
-def _method(run: Run) -> MethodSection:
-    method = run.trainer_class.method
-    content = {} if method is None else as_json(method)[0]
-    return MethodSection(**content, facts=dict(run.trainer_class.card_facts(run)))
+def method_section(run: Run) -> MethodSection:
+    """Return what the trainer says of its method; BrokenPlugin if the card cannot hold it."""
+    trainer = run.trainer_class
+    content = {} if trainer.method is None else as_json(trainer.method)[0]
+    try:
+        return MethodSection(**content, facts=dict(trainer.card_facts(run)))
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(map(str, problem['loc']))} is {problem['input']!r:.60}"
+            for problem in error.errors()
+        )
+        raise BrokenPlugin(
+            f"`method` or `card_facts` of {trainer.__name__} does not fit the card: {wrong}. "
+            "Expected texts (hf_rlhf.contracts.Method; facts: title -> Markdown)."
+        ) from error
 
 
 def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str, Any]) -> list[str]:
@@ -234,7 +247,7 @@ def _data(run: Run) -> DataSection:
         arguments=dict(run.spec.dataset.arguments),
         splits={name: len(split) for name, split in run.dataset.items()},
         digests=digests(run),
-        report=dict(run.report),
+        report={str(key): value for key, value in run.report.items()},
         used={
             split: {"rows": one.rows, "kept": one.kept, "dropped": one.dropped, "cut": one.cut}
             for split, one in run.trainer_class.row_counts(run).items()

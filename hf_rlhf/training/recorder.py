@@ -18,6 +18,7 @@ from hf_rlhf.storage.secrets import redact_secrets
 from hf_rlhf.training.record_sections import (
     distribution,
     judges_section,
+    method_section,
     opening,
     reproduction,
     sessions,
@@ -74,6 +75,8 @@ class Recorder:
         self.record = previous
         self.record.config, self.record.author = dict(spec.plain), author
         self.record.publish = publish
+        if self.record.method.name is None:  # of a version that did not record it
+            self.record.method = method_section(self.run)
 
     def refresh(self) -> None:
         """Write the record and the card of a finished run anew, if they now say something else."""
