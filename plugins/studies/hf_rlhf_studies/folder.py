@@ -91,10 +91,7 @@ class StudyFolder:
             self._record(task, {})
             reasons = []
         if reasons is None:
-            error = self.state["errors"].get(task.step)
-            if due:
-                return TaskStatus(task, "waiting", f"for {', '.join(due)}")
-            return TaskStatus(task, "failed", error) if error else TaskStatus(task, "to do")
+            return self._not_done(task, due)
         if due:
             return TaskStatus(task, "stale", f"{', '.join(due)} will be done anew")
         try:
@@ -102,6 +99,15 @@ class StudyFolder:
         except ConfigError as error:
             reasons = [str(error.problems[0])]
         return TaskStatus(task, "stale" if reasons else "done", "; ".join(reasons))
+
+    def _not_done(self, task: Task, due: Sequence[str]) -> TaskStatus:
+        if due and task.kind == "run" and (task.output / RECORD_NAME).exists():
+            # It would go on from a checkpoint that began with other weights.
+            return TaskStatus(task, "stale", f"it began before {', '.join(due)} is done anew")
+        if due:
+            return TaskStatus(task, "waiting", f"for {', '.join(due)}")
+        error = self.state["errors"].get(task.step)
+        return TaskStatus(task, "failed", error) if error else TaskStatus(task, "to do")
 
     def _finished_before(self, task: Task) -> bool:
         """Return whether a run ended well after the study that started it was killed."""

@@ -12,6 +12,7 @@ import pytest
 from hf_rlhf import ConfigError, RunFolderError
 from hf_rlhf.storage import locked_folder
 from hf_rlhf_studies.command import study
+from hf_rlhf_studies.folder import StudyFolder
 from hf_rlhf_studies.results import read_rows, write_rows
 from hf_rlhf_studies.runs import Runs
 from hf_rlhf_studies.study import Cell, Study
@@ -176,6 +177,39 @@ def test_a_changed_measurement_is_made_again_without_training(folder):
     assert run(folder) == 0
     assert ran(folder) == []
     assert (folder / "out" / "rows.json").read_text() != before
+
+
+def test_a_changed_script_outside_of_the_folder_is_noticed(folder):
+    (folder / "common").mkdir()
+    script = (folder / "measure.py").rename(folder / "common" / "measure[1].py")
+    study_folder = folder / "one"
+    study_folder.mkdir()
+    for name in ("study.yaml", "PLAN.md", "stand_in.py"):
+        (folder / name).rename(study_folder / name)
+    file = study_folder / "study.yaml"
+    file.write_text(file.read_text().replace("{here}/measure.py", "{here}/../common/measure[1].py"))
+    words = ["--only", "easy/first", "--seeds", "1"]
+    assert run(study_folder, *words) == 0
+    script.write_text(script.read_text() + "\n")
+    runs = Runs(Study.read(file), study_folder / "out")
+    statuses = StudyFolder(runs).statuses(runs.tasks([Cell("easy", "first", 1)]))
+    assert [(s.task.kind, s.state) for s in statuses if s.state != "done"] == [("measure", "stale")]
+
+
+def test_a_run_cut_off_does_not_go_on_from_weights_that_are_made_anew(folder, capsys):
+    words = ["--only", "easy/second", "--seeds", "1"]
+    assert run(folder, *words) == 0
+    ledger = folder / "out" / "steps.json"
+    content = json.loads(ledger.read_text())
+    for step in ("easy/second/seed-1", "easy/second/seed-1/measured"):
+        del content["steps"][step]  # as of a run that is cut off
+    ledger.write_text(json.dumps(content))
+    shutil.rmtree(folder / "out" / "easy" / "first" / "seed-1")
+    with pytest.raises(RunFolderError, match="it began before easy/first/seed-1 is done anew"):
+        run(folder, *words)
+    ran(folder)
+    assert run(folder, *words, "--redo") == 0
+    assert ran(folder) == ["easy/first/seed-1", "easy/second/seed-1"]
 
 
 def test_a_failed_run_is_named_and_run_again(folder, capsys):
