@@ -358,5 +358,5 @@ def _missing(path: Path) -> Problem:
     names = sorted(item.name for item in folder.glob("*.y*ml"))
     if close := suggest(path.name, names):
         return Problem(str(path), "does not exist.", f"Did you mean `{folder / close}`?")
-    shown = ", ".join(names[:10]) or "none"
-    return Problem(str(path), "does not exist.", f"Run files in {folder}: {shown}.")
+    displayed = ", ".join(names[:10]) or "none"
+    return Problem(str(path), "does not exist.", f"Run files in {folder}: {displayed}.")
