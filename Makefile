@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 RUN := $(VENV)/bin/python
-SOURCES := -e . -e plugins/refiner -e plugins/classic -e plugins/roles -e plugins/local_hub -e plugins/worlds -e 'plugins/traces[datatrove]'
+SOURCES := -e . -e plugins/refiner -e plugins/classic -e plugins/roles -e plugins/local_hub -e plugins/worlds -e 'plugins/traces[datatrove]' -e plugins/studies
 MANIFESTS := pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 # More threads than cores slow small models down, and two test workers each bring their own.
 export OMP_NUM_THREADS ?= 1
@@ -55,7 +55,7 @@ test-slow: $(VENV)/.slow ## the tests that take more than a few seconds each: up
 
 # Both builders are strict. Only MkDocs refuses a plugin that it does not know; the site is Zensical's.
 docs: $(VENV)/.docs ## build the documentation into site/: 20 seconds
-	$(RUN) tools/docs_pages.py
+	$(RUN) .ci/docs_pages.py
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --site-dir build/mkdocs
 	$(VENV)/bin/zensical build --strict --clean
 

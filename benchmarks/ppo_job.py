@@ -44,7 +44,7 @@ class Clock:
 def ours(job: Mapping[str, Any], clock: Clock) -> Any:
     """Return the trainer that hf_rlhf makes of the job; it is yet to train."""
     from hf_rlhf.config import RunFile
-    from hf_rlhf.runs.resolve import prepare
+    from hf_rlhf.runs.resolve import resolve_run
 
     learned = {"reward_adapter": job["adapter"]} if job["adapter"] else {}
     rewards = [] if job["adapter"] else [{"name": "arithmetic_correct"}]
@@ -78,7 +78,7 @@ def ours(job: Mapping[str, Any], clock: Clock) -> Any:
         "bf16": False,
         "dataloader_pin_memory": False,
     }
-    run = prepare(RunFile.from_mapping(content))
+    run = resolve_run(RunFile.from_mapping(content))
     return run.trainer_class.from_run(run.with_callbacks(clock.callback()))
 
 

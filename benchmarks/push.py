@@ -98,10 +98,10 @@ def push(way: str, transport: str, run: Path) -> Mapping[str, float]:
 
 def hashing(run: Path) -> float:
     """Return the seconds that hashing all of a run's weights takes by itself."""
-    from hf_rlhf.hub.upload_set import Bundle
+    from hf_rlhf.hub.upload_set import UploadSet
 
     begun = time.perf_counter()
-    Bundle(run).add_folder(run / "merged")
+    UploadSet(run).add_folder(run / "merged")
     return time.perf_counter() - begun
 
 

@@ -114,9 +114,9 @@ def evaluate_pulled(out: Path) -> None:
     """Evaluate the base, the pulled merged model and the pulled adapter on the same rows."""
     from hf_rlhf.config import RunFile
     from hf_rlhf.evaluation import evaluate, paired_difference
-    from hf_rlhf.runs import prepare
+    from hf_rlhf.runs import resolve_run
 
-    run = prepare(RunFile.read(out / "run" / "config.yaml"))
+    run = resolve_run(RunFile.read(out / "run" / "config.yaml"))
     spec = run.spec.evaluation
     assert spec is not None
     assert run.reward is not None

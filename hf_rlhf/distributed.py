@@ -125,7 +125,7 @@ def _flag(name: str) -> bool:
     return os.environ.get(name, "").lower() in ("1", "true", "yes", "on")
 
 
-def main_does(work: Callable[[], object]) -> None:
+def run_on_main_process(work: Callable[[], object]) -> None:
     """Let the main process do `work` while the others wait. If it fails, all of them do."""
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.distributed import few_threads, planned, processes, rank
 from hf_rlhf.errors import HfRlhfError, PublishError
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.storage.secrets import redact_secrets
 from hf_rlhf.training.signals import Terminated
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def train(
     """
     few_threads()
     from hf_rlhf.config.run_files import annotate_shipped_errors
-    from hf_rlhf.storage.disk import disk_errors_told
+    from hf_rlhf.storage.disk import explain_disk_errors
 
     file, shipped = _asked(plugin, run, config, overrides, settings)
     if settings or isinstance(config, Mapping):
@@ -58,7 +58,7 @@ def train(
         argv = ["--config", "config.yaml"]
     else:
         argv = _argv(plugin, run, os.fspath(config) if config else None, overrides)
-    with disk_errors_told(Path.cwd()):
+    with explain_disk_errors(Path.cwd()):
         with annotate_shipped_errors(file, shipped):
             session = _session(file, plugin, settings)
         record: RunRecord = session.go(argv)
@@ -137,17 +137,17 @@ def _asked(
 def _session(file: Any, plugin: str | None, given: Collection[str]) -> Any:
     """Return the session of a run file, which may be one of several runs."""
     from hf_rlhf.runs.phases import chain_of
-    from hf_rlhf.runs.resolve import prepare
+    from hf_rlhf.runs.resolve import resolve_run
 
     if (chain := chain_of(file, plugin, given)) is None:
-        run = prepare(file, plugin=plugin)
+        run = resolve_run(file, plugin=plugin)
         from hf_rlhf.training.session import Session
 
         return Session(run)
-    from hf_rlhf.runs.resolve_phases import prepare_chain
+    from hf_rlhf.runs.resolve_phases import resolve_chain
     from hf_rlhf.training.phases import ChainSession
 
-    return ChainSession(chain, *prepare_chain(chain))
+    return ChainSession(chain, *resolve_chain(chain))
 
 
 def _argv(
@@ -212,7 +212,7 @@ def _ended(error: BaseException, told: str, status: int) -> int:
     if number := rank():
         lines = [f"rank {number}: {shorten(' '.join(lines), 160, placeholder=' ...')}"]
     # A plugin's error may quote anything, and what is printed is kept in a cluster's logs.
-    print(scrub("\n".join(lines)), file=sys.stderr)
+    print(redact_secrets("\n".join(lines)), file=sys.stderr)
     return status
 
 

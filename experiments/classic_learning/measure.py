@@ -1,13 +1,13 @@
-"""What a saved policy is worth on the held-out prompts that all cells share."""
+"""What a saved policy is worth on the held-out prompts that all cells share: see study.yaml."""
 
+import argparse
+import json
 import math
-import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from grid import LONGEST
-
+from hf_rlhf.storage import atomic_write_json
 from hf_rlhf_worlds import arithmetic as sums
 from hf_rlhf_worlds import tastes as orders
 
@@ -17,6 +17,8 @@ SEED = 0
 """Of the held-out rows, and of sampling; none of the cells trains with it."""
 BETA = 0.1
 """Of the DPO loss that is measured."""
+LONGEST = {"arithmetic": 8, "tastes": 14}
+"""Tokens of a completion; the best has 4 and 12, with its end."""
 
 
 def held_out(world: str, form: str) -> list[dict[str, Any]]:
@@ -45,7 +47,6 @@ def measure(world: str, model: str | Path, reference: str | Path) -> dict[str, A
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    started = time.perf_counter()
     policy, other = (AutoModelForCausalLM.from_pretrained(one).eval() for one in (model, reference))
     tokenizer = AutoTokenizer.from_pretrained(model)
     rows = held_out(world, "prompts")
@@ -79,13 +80,14 @@ def measure(world: str, model: str | Path, reference: str | Path) -> dict[str, A
     by_row = {name: [round(float(v), 6) for v in values] for name, values in found.items()}
     return {
         "rows": by_row,
-        "kl_token": float(kl.sum() / mask.sum()),
-        "parameters": policy.num_parameters(),
+        "values": {
+            "kl_token": float(kl.sum() / mask.sum()),
+            "parameters": policy.num_parameters(),
+        },
         "samples": [
-            {"prompt": row["prompt"], "text": text}
-            for row, text in islice(zip(repeated, texts, strict=True), 0, 10 * SAMPLES, SAMPLES)
+            f"{row['prompt']}{text}"
+            for row, text in islice(zip(repeated, texts, strict=True), 0, 4 * SAMPLES, SAMPLES)
         ],
-        "measured_seconds": time.perf_counter() - started,
     }
 
 
@@ -165,3 +167,44 @@ def _log_likelihood(
         for place, (row, start) in enumerate(zip(rows, starts, strict=True))
     ]
     return totals, [len(row) - start for row, start in zip(rows, starts, strict=True)]
+
+
+def numbers_trained(folder: Path) -> int:
+    """Return how many numbers a run trained: those of its adapter, or of the whole model."""
+    from safetensors import safe_open
+
+    adapter = folder / "adapter" / "adapter_model.safetensors"
+    file = adapter if adapter.exists() else folder / "merged" / "model.safetensors"
+    with safe_open(file, framework="pt") as weights:
+        return sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+
+
+def zero_variance(folder: Path) -> float | None:
+    """Return the share of groups whose rewards were all equal in training, if it had groups."""
+    history = json.loads((folder / "run.json").read_text())["training"]["history"]
+    names = ("frac_reward_zero_std", "rollouts/zero_std_groups")
+    shares = [entry[name] for entry in history for name in names if name in entry]
+    return sum(shares) / len(shares) if shares else None
+
+
+def main() -> None:
+    """Measure one run and write the file that a study reads."""
+    import torch
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--world", required=True, choices=list(LONGEST))
+    parser.add_argument("--run", required=True, type=Path, help="the run folder")
+    parser.add_argument("--reference", required=True, type=Path, help="weights for KL and DPO")
+    parser.add_argument("--out", required=True, type=Path)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    found = measure(chosen.world, chosen.run / "merged", chosen.reference)
+    found["values"] |= {
+        "trained": numbers_trained(chosen.run),
+        "zero_variance_in_training": zero_variance(chosen.run),
+    }
+    atomic_write_json(chosen.out, found)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,7 @@ import yaml
 from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.storage.record import RunRecord
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.storage.secrets import redact_secrets
 
 TAG = "hf-rlhf"
 """Of every card of ours."""
@@ -166,7 +166,7 @@ def validate_card(text: str) -> list[str]:
         problems.append(f"pipeline_tag: {task!r} is not a task of the Hub.")
     if not all(isinstance(tag, str) for tag in _listed(data.get("tags"))):
         problems.append("tags: expected texts; quote those that YAML reads as something else.")
-    if scrub(text) != text:
+    if redact_secrets(text) != text:
         problems.append("text: it holds a secret.")
     return problems
 

@@ -39,7 +39,7 @@ from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.storage.record_schema import ModelSection, Sample
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.storage.secrets import redact_secrets
 
 Kind = Literal["model", "adapter", "checkpoint"]
 MAX_PROMPTS = 3
@@ -78,13 +78,13 @@ def render_card(
     """
     if kind == "checkpoint" and step is None:
         raise ValueError("a checkpoint's card needs the step of the checkpoint")
-    clean = RunRecord.from_json(scrub(as_json(record.to_json())[0]))
+    clean = RunRecord.from_json(redact_secrets(as_json(record.to_json())[0]))
     if step is not None:
         clean = as_of_step(clean, step)
     here = weights_here(clean)
     if here is None:
         repo_id = repo_id or clean.published().get("repo_id")
-    hub = scrub(endpoint.rstrip("/"))
+    hub = redact_secrets(endpoint.rstrip("/"))
     view = {
         "r": clean,
         "kind": kind,
@@ -147,7 +147,7 @@ def render_base(
     """
     own = {"class_name": architecture, "adapter": None, "task": None, "base_is_hub_id": False}
     record = RunRecord(model=model.model_copy(update=own))
-    hub = scrub(endpoint.rstrip("/"))
+    hub = redact_secrets(endpoint.rstrip("/"))
     head = {**metadata(record, adapter=False, hub=hub), "tags": [TAG, BASE]}
     view = {
         "r": record,
@@ -160,7 +160,7 @@ def render_base(
         "license": license_of(record, hub=hub),
         "auto_class": _auto_class(record),
     }
-    return _valid(scrub(_templates().get_template("base.md.jinja").render(view)))
+    return _valid(redact_secrets(_templates().get_template("base.md.jinja").render(view)))
 
 
 def _valid(text: str) -> str:

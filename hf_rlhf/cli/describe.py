@@ -41,9 +41,9 @@ def list_main(argv: Sequence[str]) -> int:
         action="store_true",
         help="import each (seconds), say which do not import and why; exit status 1 if any",
     )
-    asked = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     broken = 0
-    for kind in (asked.kind,) if asked.kind else KINDS:
+    for kind in (args.kind,) if args.kind else KINDS:
         points = registry.offered(kind)
         if points:
             print(kind)
@@ -51,11 +51,11 @@ def list_main(argv: Sequence[str]) -> int:
         for point in points:
             shared = names.count(point.name) > 1
             name = f"{registry.package(point)[0]}/{point.name}" if shared else point.name
-            wrong, said = _state(kind, name, point, asked.check)
+            wrong, text = _state(kind, name, point, args.check)
             broken += wrong
-            print(f"  {name:24} {registry.source(point):24} {said}".rstrip())
+            print(f"  {name:24} {registry.source(point):24} {text}".rstrip())
     print("\nWhat one takes: `hf-rlhf describe NAME`; a command's options: `hf-rlhf NAME --help`.")
-    return int(broken > 0 and asked.check)
+    return int(broken > 0 and args.check)
 
 
 def _kind(word: str) -> Kind:
@@ -96,9 +96,9 @@ def describe_main(argv: Sequence[str]) -> int:
     )
     arguments = parser.parse_args(argv)
     # Only trainers have settings; a dataset may have the name of one.
-    asked: Kind | None = "trainers" if arguments.settings is not None else None
-    asked = arguments.kind or asked
-    for number, (kind, point) in enumerate(_found(arguments.name, asked)):
+    requested: Kind | None = "trainers" if arguments.settings is not None else None
+    requested = arguments.kind or requested
+    for number, (kind, point) in enumerate(_found(arguments.name, requested)):
         if number:
             print()
         for line in describe(kind, arguments.name, point, settings=arguments.settings):
@@ -109,14 +109,14 @@ def describe_main(argv: Sequence[str]) -> int:
 def _found(name: str, kind: Kind | None) -> list[tuple[Kind, EntryPoint]]:
     if kind is not None:
         return [(kind, registry.find(kind, name))]
-    found: list[tuple[Kind, EntryPoint]] = []
+    result: list[tuple[Kind, EntryPoint]] = []
     for each in KINDS:
         try:
-            found.append((each, registry.find(each, name)))
+            result.append((each, registry.find(each, name)))
         except UnknownPlugin:
             continue
-    if found:
-        return found
+    if result:
+        return result
     names = sorted({point.name for each in KINDS for point in registry.offered(each)})
     hint = registry.did_you_mean(name, names)
     raise UnknownPlugin(f"Nothing installed is named {name!r}.{hint} `hf-rlhf list` shows all.")
@@ -168,7 +168,7 @@ def _arguments_in(text: str, target: Callable[..., Any]) -> tuple[str, dict[str,
         return text, {}
     rest = after[block.end() :]
     return f"{before.rstrip()}\n\n{rest}".strip(), {
-        name: " ".join(said.split()) for name, said in entries
+        name: " ".join(text.split()) for name, text in entries
     }
 
 
@@ -187,8 +187,8 @@ def _parameters(
             parameter = parameter.replace(default=factory())
         required = parameter.default is parameter.empty
         default = given.get(name) or ("required" if required else _shown(parameter.default))
-        said = (_help(own[name]) if name in own else "") or documented.get(name, "")
-        yield from _explained(f"{name}: {kind} {default}", said)
+        text = (_help(own[name]) if name in own else "") or documented.get(name, "")
+        yield from _explained(f"{name}: {kind} {default}", text)
 
 
 def _shown(default: Any) -> str:
@@ -211,18 +211,18 @@ def field_docs(target: Any) -> dict[str, str]:
     """Return the string below each field, as PEP 257 has attribute docs, by the field's name."""
     if not inspect.isclass(target):
         return {}
-    found: dict[str, str] = {}
+    docs: dict[str, str] = {}
     for owner in reversed(target.__mro__[:-1]):
         try:
             body = ast.parse(inspect.getsource(owner).lstrip()).body[0]
         except (OSError, TypeError, SyntaxError):
             continue
-        found |= _docs_in(getattr(body, "body", []))
-    return found
+        docs |= _docs_in(getattr(body, "body", []))
+    return docs
 
 
 def _docs_in(body: Sequence[ast.stmt]) -> dict[str, str]:
-    found = {}
+    result = {}
     for statement, after in zip(body, body[1:], strict=False):
         if (
             isinstance(statement, ast.AnnAssign)
@@ -231,8 +231,8 @@ def _docs_in(body: Sequence[ast.stmt]) -> dict[str, str]:
             and isinstance(after.value, ast.Constant)
             and isinstance(after.value.value, str)
         ):
-            found[statement.target.id] = " ".join(after.value.value.split())
-    return found
+            result[statement.target.id] = " ".join(after.value.value.split())
+    return result
 
 
 def _columns(target: Any) -> list[str]:
@@ -261,9 +261,9 @@ def _trainer(name: str, point: EntryPoint) -> Iterator[str]:
     yield ""
     yield "run files:"
     for run, path in shipped.items():
-        said = f"{'(default) ' if run == default else ''}{_first_comment(path)}"
+        message = f"{'(default) ' if run == default else ''}{_first_comment(path)}"
         head = f"  {run:12} "
-        yield textwrap.fill(said, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+        yield textwrap.fill(message, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
     yield f"\nto train: accelerate launch -m hf_rlhf.train --plugin {name} [--run RUN_FILE]"
     yield f"settings: `hf-rlhf describe {name} --settings [WORD]`"
 
@@ -290,17 +290,17 @@ def _settings(name: str, trainer: Any, word: str) -> Iterator[str]:
             f"`hf-rlhf describe {name} --settings` names them all."
         )
     for origin, group in groups.items():
-        shown = [item for item in group if item in chosen]
-        if not shown:
+        displayed = [item for item in group if item in chosen]
+        if not displayed:
             continue
-        plural = "s" * (len(shown) != 1)
+        plural = "s" * (len(displayed) != 1)
         package = origin.__module__.split(".")[0]
-        yield f"\n{origin.__name__} ({package}), {len(shown)} setting{plural}:"
+        yield f"\n{origin.__name__} ({package}), {len(displayed)} setting{plural}:"
         if word or origin is config:
-            for item in shown:
+            for item in displayed:
                 yield from _setting(item)
         else:
-            names = ", ".join(item.name for item in shown)
+            names = ", ".join(item.name for item in displayed)
             yield textwrap.fill(names, _WIDTH, initial_indent="  ", subsequent_indent="  ")
     if not word:
         yield f"\nType, default and help: `hf-rlhf describe {name} --settings WORD`, or `all`."
@@ -317,14 +317,14 @@ def _by_origin(trainer: Any) -> dict[type, list["Field[Any]"]]:
     from hf_rlhf.config.settings import refusals
 
     groups: dict[type, list[Field[Any]]] = {}
-    seen = set(refusals(trainer))
+    visited = set(refusals(trainer))
     for cls in (trainer.Config, ModelConfig):
-        found: dict[type, list[Field[Any]]] = {owner: [] for owner in cls.__mro__}
+        result: dict[type, list[Field[Any]]] = {owner: [] for owner in cls.__mro__}
         for item in sorted(fields(cls), key=lambda item: item.name):
-            if item.init and item.name not in seen:
-                seen.add(item.name)
-                found[_origin(cls, item.name)].append(item)
-        groups |= {owner: items for owner, items in found.items() if items}
+            if item.init and item.name not in visited:
+                visited.add(item.name)
+                result[_origin(cls, item.name)].append(item)
+        groups |= {owner: items for owner, items in result.items() if items}
     return groups
 
 
@@ -340,5 +340,5 @@ def _help(item: "Field[Any]") -> str:
 
 def _setting(item: "Field[Any]") -> Iterator[str]:
     default = item.default if item.default_factory is MISSING else item.default_factory()
-    shown = "required" if default is MISSING else _shown(default)
-    yield from _explained(f"{item.name}: {_type(item.type)} {shown}", _help(item))
+    displayed = "required" if default is MISSING else _shown(default)
+    yield from _explained(f"{item.name}: {_type(item.type)} {displayed}", _help(item))

@@ -22,7 +22,6 @@ BUILT_IN = {
     "publish": ("hf_rlhf.cli.publish", "publish_main", "push a run folder, or finish a push"),
     "pull": ("hf_rlhf.cli.publish", "pull_main", "download a published run, verified"),
     "new": ("hf_rlhf.cli.new", "new_main", "make a plugin package of your own"),
-    "sweep": ("hf_rlhf.sweep", "sweep_main", "vary values of a run over seeds, one table"),
     "launch-configs": (
         "hf_rlhf.cli.launch",
         "launch_configs_main",
@@ -48,9 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UnknownPlugin(_unknown(verb))
         return int(registry.load("commands", verb)(rest) or 0)
     except HfRlhfError as error:
-        from hf_rlhf.storage.secrets import scrub
+        from hf_rlhf.storage.secrets import redact_secrets
 
-        print(scrub(f"error: {error}"), file=sys.stderr)
+        print(redact_secrets(f"error: {error}"), file=sys.stderr)
         return 3 if isinstance(error, PublishError) else 2
     except KeyboardInterrupt as stopped:
         print("\n".join(["interrupted.", *getattr(stopped, "__notes__", ())]), file=sys.stderr)

@@ -16,7 +16,7 @@ from hf_rlhf import __version__
 from hf_rlhf.config import registry
 from hf_rlhf.config.registry import Kind
 from hf_rlhf.errors import HfRlhfError
-from hf_rlhf.storage.files import whole_folder
+from hf_rlhf.storage.files import atomic_dir
 
 _TEMPLATES = Path(__file__).with_name("scaffold_files")
 _NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -67,7 +67,7 @@ def new_package(name: str, *, kind: str = "reward", out: str | Path = ".") -> Pa
         trim_blocks=True,
         autoescape=False,  # noqa: S701 - code is written, not HTML, of names that were checked
     )
-    with whole_folder(target) as folder:
+    with atomic_dir(target) as folder:
         for template, relative in _files(kind, values["package"]):
             path = folder / relative
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@ from . import yaml as yaml
 from .overrides import value_of as value_of
 from .run_file import RunFile as RunFile
 from .run_files import choose_run_file as choose_run_file
+from .run_files import without_shipped_card as without_shipped_card
 from .schema import EvaluationSpec as EvaluationSpec
 from .schema import RunSpec as RunSpec
 from .validation import InvalidValue as InvalidValue
@@ -10,3 +11,4 @@ from .validation import bind as bind
 from .validation import unknown_setting as unknown_setting
 from .validation import validate as validate
 from .values import KeyPath as KeyPath
+from .values import dotted as dotted

@@ -13,7 +13,7 @@ from typing import Any
 from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.config.values import MAX_DEPTH, KeyPath, dotted
 from hf_rlhf.errors import ConfigError, Problem, suggest
-from hf_rlhf.storage.secrets import REDACTED, scrub
+from hf_rlhf.storage.secrets import REDACTED, redact_secrets
 
 _INDEX = re.compile(r"[0-9]{1,6}")
 
@@ -73,14 +73,14 @@ def value_of(text: str) -> Any:
 
 
 def without_secrets(argv: Sequence[str]) -> list[str]:
-    """Return a command line whose inline YAML has lost its secrets, as `scrub` finds them there."""
+    """Return a command line without the secrets that `redact_secrets` finds in its YAML."""
     clean: list[str] = []
     for word in argv:
         option, equals, text = word.partition("=") if word.startswith("--") else ("", "", word)
         if text[:1] in ("[", "{"):
             try:
                 value = value_of(text)
-                text = text if scrub(value) == value else json.dumps(scrub(value))
+                text = text if redact_secrets(value) == value else json.dumps(redact_secrets(value))
             except ValueError:
                 text = REDACTED  # what cannot be read cannot be cleaned
         clean.append(f"{option}{equals}{text}")

@@ -39,7 +39,7 @@ from hf_rlhf.config.validation import (
 )
 from hf_rlhf.config.values import KeyPath, dotted, from_python, leaves
 from hf_rlhf.errors import ConfigError, Problem, suggest
-from hf_rlhf.storage.secrets import SECRET_PLACE, misplaced_secret
+from hf_rlhf.storage.secrets import SECRET_HINT, misplaced_secret
 
 SCHEMA = 1
 RESERVED_LABELS = frozenset({"total", "completion_tokens", "truncated"})
@@ -189,7 +189,7 @@ class _Checker:
 
     def spec(self) -> tuple[RunSpec | None, list[Problem]]:
         self._check_schema()
-        if self._report_leaves(misplaced_secret, SECRET_PLACE):
+        if self._report_leaves(misplaced_secret, SECRET_HINT):
             return None, self.problems  # the others could repeat one
         self._report_leaves(forbidden_url, "Use the server's own name or address.")
         if self.plugin is None:
@@ -360,8 +360,8 @@ class _Checker:
             self._report(path, what, "Write `name: NAME`.")
             return None
         if not isinstance(value, dict):
-            shown = value if isinstance(value, str) else "NAME"
-            self._report(path, "should be a mapping.", f"Write `name: {shown}` under it.")
+            displayed = value if isinstance(value, str) else "NAME"
+            self._report(path, "should be a mapping.", f"Write `name: {displayed}` under it.")
             return None
         name = value.get("name")
         rest = {key: item for key, item in value.items() if key != "name"}

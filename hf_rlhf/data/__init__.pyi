@@ -1,3 +1,4 @@
+from .arrow_rows import rows_digest as rows_digest
 from .chat import ROLES as ROLES
 from .chat import TOOL_ROLES as TOOL_ROLES
 from .chat import raw_turns as raw_turns

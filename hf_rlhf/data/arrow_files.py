@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from hf_rlhf.data.splits import HASHES
 from hf_rlhf.errors import DataError, DiskError
-from hf_rlhf.storage.disk import disk_errors_told
+from hf_rlhf.storage.disk import explain_disk_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +38,7 @@ def arrow_cache() -> Iterator[Path]:
     from datasets import config
 
     cache = Path(config.HF_DATASETS_CACHE, "hf_rlhf")
-    with disk_errors_told(cache):
+    with explain_disk_errors(cache):
         try:
             cache.mkdir(parents=True, exist_ok=True)
         except OSError as error:

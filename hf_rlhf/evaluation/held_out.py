@@ -16,7 +16,7 @@ from accelerate import PartialState
 
 from hf_rlhf.data.arrow_rows import rows_digest
 from hf_rlhf.data.messages import prompt_in
-from hf_rlhf.distributed import main_does
+from hf_rlhf.distributed import run_on_main_process
 from hf_rlhf.errors import BrokenPlugin
 from hf_rlhf.evaluation.results import Evaluation, Measured
 from hf_rlhf.evaluation.scoring import evaluate, held_out_rows
@@ -146,7 +146,7 @@ def _digest(run: "Run") -> str:
 
 
 def _save(run: "Run", name: str, evaluation: Evaluation) -> None:
-    main_does(lambda: evaluation.save(run.folder / "evaluation" / name))
+    run_on_main_process(lambda: evaluation.save(run.folder / "evaluation" / name))
 
 
 def _check_names(run: "Run", measured: Measured) -> Measured:
@@ -169,7 +169,7 @@ def _start(run: "Run", say: Say) -> Iterator[tuple[str | Path, Mapping[str, Any]
         return
     folder, adapter = run.folder / _START, run.adapter
     say("merging the adapter that training continues, to evaluate it")
-    main_does(
+    run_on_main_process(
         lambda: merge_adapter(
             run.model_path,
             adapter,

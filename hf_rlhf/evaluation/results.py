@@ -11,7 +11,7 @@ from hf_rlhf.errors import RunFolderError
 from hf_rlhf.evaluation.statistics import Interval, mean_intervals
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.pure_json import parse_json
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.storage.secrets import redact_secrets
 
 METHOD = (
     "mean over held-out rows (a prompt's completions averaged first), percentile bootstrap over "
@@ -54,7 +54,7 @@ class Evaluation:
         """Write rows and samples as JSON, atomically and without secrets."""
         content = {
             "rows": list(self.rows),
-            "samples": scrub(list(self.samples)),
+            "samples": redact_secrets(list(self.samples)),
             "completions_per_prompt": self.completions_per_prompt,
             "digest": self.digest,
         }

@@ -9,5 +9,5 @@ from .download import pull as pull
 from .listed import push_listed as push_listed
 from .publishing import Published as Published
 from .publishing import publish as publish
-from .upload_set import Bundle as Bundle
+from .upload_set import UploadSet as UploadSet
 from .upload_set import as_text as as_text

@@ -10,7 +10,7 @@ from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, listed
 from hf_rlhf.hub.commit import push
 from hf_rlhf.hub.layout import add_list
-from hf_rlhf.hub.upload_set import Bundle
+from hf_rlhf.hub.upload_set import UploadSet
 from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.storage.record import RunRecord, load_record, run_of_merged
 from hf_rlhf.storage.record_schema import ModelSection
@@ -56,7 +56,7 @@ def _push_base(hub: Hub, repo_id: str, model: ModelSection, private: bool | None
     if not any(folder.glob("*.safetensors")):
         raise PublishError(f"The base model cannot be pushed: {folder} holds no *.safetensors.")
     repo_id = hub.writable_repo(repo_id)
-    bundle = Bundle(folder)
+    bundle = UploadSet(folder)
     bundle.add_folder(folder)
     if (folder / "README.md").exists():
         bundle.add_file("README.md", folder / "README.md")

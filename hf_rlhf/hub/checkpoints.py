@@ -22,7 +22,7 @@ from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.outbox import complete_steps, note_step, outbox, published_steps, set_aside
 from hf_rlhf.hub.publishing import finish_command, push_run
-from hf_rlhf.hub.retries import Patience, is_transient
+from hf_rlhf.hub.retries import RetryPolicy, is_transient
 from hf_rlhf.storage.record import RunRecord
 
 ASIDE_BYTES = 10 * 10**9
@@ -57,7 +57,7 @@ class CheckpointPushes:
         self._pushing: int | None = None
         self._closed = False
         self._given_up = threading.Event()
-        self._hub = connect(patience=Patience(given_up=self._given_up, say=self._say))
+        self._hub = connect(patience=RetryPolicy(given_up=self._given_up, say=self._say))
         # They would run through the lines of training.
         self._bars_were_off = are_progress_bars_disabled()
         disable_progress_bars()

@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from hf_rlhf.errors import PublishError
-from hf_rlhf.hub.retries import Patience, UnexpectedAnswer, content_s
-from hf_rlhf.hub.upload_set import Bundle, PushedFile
+from hf_rlhf.hub.retries import RetryPolicy, UnexpectedAnswer, content_s
+from hf_rlhf.hub.upload_set import PushedFile, UploadSet
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -47,7 +47,7 @@ class RemoteState:
     commit: str
     files: Mapping[str, RemoteFile]
 
-    def lacks(self, bundle: Bundle) -> list[str]:
+    def lacks(self, bundle: UploadSet) -> list[str]:
         """Return the bundle's files that are not there, or not with that content."""
         return [file.path for file in bundle.files.values() if not self._has(file)]
 
@@ -61,7 +61,7 @@ class Hub:
     """A client, and how patient it is."""
 
     api: "HfApi"
-    patience: Patience
+    patience: RetryPolicy
     kind: Literal["model", "dataset"] = "model"
     """What its repositories are."""
 
@@ -211,7 +211,7 @@ class Hub:
 def connect(
     endpoint: str | None = None,
     token: str | None = None,
-    patience: Patience | None = None,
+    patience: RetryPolicy | None = None,
     kind: Literal["model", "dataset"] = "model",
 ) -> Hub:
     """Return a client; the token is the argument's, or what huggingface_hub itself finds."""
@@ -220,7 +220,7 @@ def connect(
 
     if not sys.stderr.isatty():
         disable_progress_bars()  # in a log each refresh of a bar is a line
-    return Hub(HfApi(endpoint=endpoint, token=token), patience or Patience(), kind)
+    return Hub(HfApi(endpoint=endpoint, token=token), patience or RetryPolicy(), kind)
 
 
 def _bar_of_at_most(size: int, path: str) -> Any:

@@ -15,12 +15,12 @@ from hf_rlhf.hub.client import Hub, RemoteState
 from hf_rlhf.hub.retries import (
     UnexpectedAnswer,
     content_s,
+    describe_error,
     failures,
-    in_words,
     is_transient,
     status_of,
 )
-from hf_rlhf.hub.upload_set import Bundle
+from hf_rlhf.hub.upload_set import UploadSet
 
 MOST_FILES = 25_000
 """Of one commit; the Hub's limit (docstring of `HfApi.create_commit`)."""
@@ -38,7 +38,7 @@ def push(
     hub: Hub,
     repo_id: str,
     revision: str,
-    bundle: Bundle,
+    bundle: UploadSet,
     *,
     found: RemoteState,
     delete: Iterable[str] = (),
@@ -97,12 +97,12 @@ def or_finish(hub: Hub, repo_id: str, command: str) -> Iterator[None]:
         yield
     except failures(Overtaken) as error:
         raise PublishError(
-            f"{repo_id} is incomplete on {hub.endpoint}: {in_words(error)}.\n"
+            f"{repo_id} is incomplete on {hub.endpoint}: {describe_error(error)}.\n"
             f"To finish (uploaded files are not sent again):\n  {command}"
         ) from error
 
 
-def _holds(now: RemoteState, bundle: Bundle, gone: Iterable[str]) -> bool:
+def _holds(now: RemoteState, bundle: UploadSet, gone: Iterable[str]) -> bool:
     return not now.lacks(bundle) and not set(gone) & set(now.files)
 
 
@@ -159,7 +159,7 @@ def _overtaken(repo_id: str, parent: str) -> Overtaken:
     )
 
 
-def _operations(bundle: Bundle, found: RemoteState, gone: Iterable[str]) -> list[Any]:
+def _operations(bundle: UploadSet, found: RemoteState, gone: Iterable[str]) -> list[Any]:
     """Return what the commit does, the manifest last among what it adds."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 

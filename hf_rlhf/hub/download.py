@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 from hf_rlhf.cards.metadata import OF_NO_RUN, TAG, card_tags
 from hf_rlhf.errors import ModelError
 from hf_rlhf.hub.client import MANIFEST, Hub, RemoteFile, RemoteState, connect, listed
-from hf_rlhf.hub.retries import failures, in_words
+from hf_rlhf.hub.retries import describe_error, failures
 from hf_rlhf.hub.upload_set import ALLOWED, PushedFile, is_pickle
 from hf_rlhf.models.safetensors import read_header
-from hf_rlhf.storage.files import whole_folder
+from hf_rlhf.storage.files import atomic_dir
 
 _INDEX = ".safetensors.index.json"
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".msgpack", ".npz")
@@ -55,12 +55,12 @@ def pull(
         _refuse_half(hub, repo_id, result)
         if out.is_dir() and not _differing(out, wanted):
             return out
-        with whole_folder(out, overwrite=overwrite) as folder:
+        with atomic_dir(out, overwrite=overwrite) as folder:
             _fetch(hub, repo_id, result, sorted(wanted), folder)
             _verify(folder, repo_id, wanted)
     except failures() as error:
         raise ModelError(
-            f"{repo_id} could not be downloaded from {hub.endpoint}: {in_words(error)}"
+            f"{repo_id} could not be downloaded from {hub.endpoint}: {describe_error(error)}"
         ) from error
     return out
 

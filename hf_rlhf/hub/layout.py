@@ -23,13 +23,13 @@ from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.client import MANIFEST
 from hf_rlhf.hub.outbox import complete_steps, outbox
-from hf_rlhf.hub.upload_set import Bundle, as_text
+from hf_rlhf.hub.upload_set import UploadSet, as_text
 from hf_rlhf.models.adapter_check import check_adapter
 from hf_rlhf.models.fingerprint import IDENTITY
 from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.models.merge import merge_adapter
 from hf_rlhf.storage.record import RunRecord
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.storage.secrets import redact_secrets
 
 ADAPTER = "adapter"
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", IDENTITY)
@@ -40,7 +40,7 @@ class Part:
     """What one repository gets."""
 
     repo_id: str
-    bundle: Bundle
+    bundle: UploadSet
     what: str
     notes: tuple[str, ...] = ()
     """What a reader of the card, and whoever pushes, should know of the weights."""
@@ -83,7 +83,7 @@ def parts(
     result = []
     if weights.model is not None:
         kind = "model" if step is None else "checkpoint"
-        bundle = Bundle(run, hashed=hashed)
+        bundle = UploadSet(run, hashed=hashed)
         bundle.add_folder(weights.model, skip=_ADAPTER_FILES)
         if weights.adapter is not None and own is None:
             _add_adapter(bundle, weights.adapter, f"{ADAPTER}/", asked, record)
@@ -93,7 +93,7 @@ def parts(
         )  # fmt: skip
         result.append(Part(asked.repo_id, bundle, "model", tuple(notes)))
     if weights.adapter is not None and own is not None:
-        bundle = Bundle(run, hashed=hashed)
+        bundle = UploadSet(run, hashed=hashed)
         _add_adapter(bundle, weights.adapter, "", asked, record)
         _add_card(
             bundle, shown, kind="adapter", repo_id=own, adapter_repo=own, step=step,
@@ -121,7 +121,7 @@ def names(
     return [(part.repo_id, path) for part in found for path in part.bundle.files]
 
 
-def _add_card(bundle: Bundle, record: RunRecord, **how: Any) -> None:
+def _add_card(bundle: UploadSet, record: RunRecord, **how: Any) -> None:
     text = render_card(record, **how)
     if problems := validate_card(text):
         listed = "".join(f"\n  - {problem}" for problem in problems)
@@ -130,7 +130,7 @@ def _add_card(bundle: Bundle, record: RunRecord, **how: Any) -> None:
 
 
 def _add_adapter(
-    bundle: Bundle, folder: Path, prefix: str, asked: PublishSpec, record: RunRecord
+    bundle: UploadSet, folder: Path, prefix: str, asked: PublishSpec, record: RunRecord
 ) -> None:
     """Add an adapter, its base named as others can load it, not as this machine did."""
     bundle.add_folder(folder, prefix, skip=("adapter_config.json", "config.json", IDENTITY))
@@ -161,13 +161,15 @@ def _add_record(
     add_list(bundle, record, repo_id=part.repo_id, layout=asked.layout, step=step)
 
 
-def add_list(bundle: Bundle, record: RunRecord, **where: Any) -> None:
+def add_list(bundle: UploadSet, record: RunRecord, **where: Any) -> None:
     """Add the record with the list of the bundle's files: by it pushes and pulls know their own."""
     bundle.files.pop(MANIFEST, None)
     kept = {key: value for key, value in record.published().items() if key in FOR_THE_CARD}
     stated = {**kept, **where, "files": dict(sorted(bundle.manifest().items()))}
     # In the record's own order, which is that of the card's tables.
-    text = json.dumps(scrub({**record.to_json(), "publish": stated}), indent=2, ensure_ascii=False)
+    text = json.dumps(
+        redact_secrets({**record.to_json(), "publish": stated}), indent=2, ensure_ascii=False
+    )
     bundle.add_text(MANIFEST, text + "\n")
 
 

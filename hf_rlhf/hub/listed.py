@@ -12,13 +12,13 @@ from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.base_model import secrets_in_use
 from hf_rlhf.hub.client import NOT_CONTENT, Hub, RemoteState
 from hf_rlhf.hub.commit import push
-from hf_rlhf.hub.upload_set import Bundle, as_text
+from hf_rlhf.hub.upload_set import UploadSet, as_text
 
 
 def push_listed(
     hub: Hub,
     repo_id: str,
-    bundle: Bundle,
+    bundle: UploadSet,
     name: str,
     facts: Mapping[str, Any],
     *,
@@ -50,7 +50,7 @@ def push_listed(
             whose files were changed since.
     """
     bundle.add_text(name, as_text({**facts, "files": bundle.manifest()}))
-    Bundle(bundle.root, {name: bundle.files[name]}).check(secrets_in_use(hub))
+    UploadSet(bundle.root, {name: bundle.files[name]}).check(secrets_in_use(hub))
     hub.prepare_repo(repo_id, "main", private=private, gated=None)
     before = hub.state(repo_id, "main")
     if before is None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.hub.upload_set import goes_along
+from hf_rlhf.hub.upload_set import publishable_files
 from hf_rlhf.storage.files import atomic_write_json
 from hf_rlhf.storage.record import RunRecord
 
@@ -30,7 +30,7 @@ def set_aside(checkpoint: Path, run: Path, step: int) -> None:
         return
     for left in (run / OUTBOX).glob("step-*.tmp"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
-    files = [path for path in goes_along(checkpoint) if path.is_file()]
+    files = [path for path in publishable_files(checkpoint) if path.is_file()]
     for path in files:
         aside = draft / path.relative_to(checkpoint)
         aside.parent.mkdir(parents=True, exist_ok=True)

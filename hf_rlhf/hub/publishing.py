@@ -17,8 +17,8 @@ from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, RemoteState, connect,
 from hf_rlhf.hub.commit import Overtaken, push
 from hf_rlhf.hub.layout import Part, names, parts, weights_of
 from hf_rlhf.hub.outbox import complete_steps, note_step, published_steps
-from hf_rlhf.hub.retries import Patience, failures, in_words, is_transient, status_of
-from hf_rlhf.hub.upload_set import Bundle
+from hf_rlhf.hub.retries import RetryPolicy, describe_error, failures, is_transient, status_of
+from hf_rlhf.hub.upload_set import UploadSet
 from hf_rlhf.storage.files import atomic_write_bytes
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record, write_record
 from hf_rlhf.storage.record_schema import ModelSection
@@ -61,7 +61,7 @@ def publish(
     endpoint: str | None = None,
     token: str | None = None,
     overwrite: bool = False,
-    patience: Patience | None = None,
+    patience: RetryPolicy | None = None,
 ) -> Published:
     """Publish a run folder: merged weights, adapter, tokenizer, card, record and pictures.
 
@@ -80,7 +80,7 @@ def publish(
         **{"base_model": base_model, "push_base": push_base, "merged": merged},
         "revision": revision,
     }
-    asked = asked_of(record, given)
+    asked = publish_settings(record, given)
     if step is not None:
         # The recorded branch is that of the finished run.
         asked = replace(asked, revision=revision)
@@ -118,7 +118,9 @@ def publish_steps(
                     failed.append("The token is refused, so the other steps were not tried.")
                     break
                 if is_transient(error):
-                    given["patience"] = Patience(seconds=0.0)  # a Hub that is down: waited for once
+                    given["patience"] = RetryPolicy(
+                        seconds=0.0
+                    )  # a Hub that is down: waited for once
     if failed:
         raise PublishError("\n".join(failed))
     return published
@@ -174,13 +176,13 @@ def check_target(spec: PublishSpec, model: ModelSection, run_dir: str | Path | N
         if found is not None:
             begun = run_dir is not None and (Path(run_dir) / RECORD_NAME).exists()
             run_id = load_record(Path(run_dir or ".")).run_id if begun else None
-            _stale(hub, repo_id, found, Bundle(Path()), run_id, overwrite=False)
+            _stale(hub, repo_id, found, UploadSet(Path()), run_id, overwrite=False)
     except failures() as error:
         raise PublishError(_told(hub, error)) from error
     return f"{hub.endpoint}/{repo_id}: the token may write there"
 
 
-def asked_of(record: RunRecord, given: Mapping[str, Any]) -> PublishSpec:
+def publish_settings(record: RunRecord, given: Mapping[str, Any]) -> PublishSpec:
     """Return what is to be pushed where: as given, else as recorded, else as usual."""
     known = {item.name for item in fields(PublishSpec)}
     recorded = {key: value for key, value in record.published().items() if key in known}
@@ -274,14 +276,14 @@ def _told(hub: Hub, error: Exception) -> str:
         401: " The Hub does not accept the token: set HF_TOKEN to a valid one.",
         403: " The token may not do this: it needs the right to write to the repository.",
     }.get(status_of(error) or 0, "")
-    return f"{in_words(error)}.{cure}"
+    return f"{describe_error(error)}.{cure}"
 
 
 def _stale(
     hub: Hub,
     repo_id: str,
     found: RemoteState,
-    bundle: Bundle,
+    bundle: UploadSet,
     run_id: str | None,
     *,
     overwrite: bool,

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from hf_rlhf.errors import PublishError
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.storage.secrets import redact_secrets
 
 PATIENCE_NAME = "HF_RLHF_PATIENCE"
 """Environment variable: total seconds that a push may spend on anything but moving content."""
@@ -29,7 +29,7 @@ PATIENCE_S = 330.0
 FIRST_WAIT_S = 0.5
 """Before the second try; then twice as long each time, or what the Hub asks for."""
 LONGEST_WAIT_S = 10.0
-ONE_TRY_S = 10.0
+SINGLE_TRY_S = 10.0
 """Seconds for a step when no patience is left, so that a working Hub still gets a chance."""
 SLOWEST_BYTES_S = 50_000
 """Content that moves more slowly has stalled."""
@@ -94,7 +94,7 @@ def status_of(error: BaseException) -> int | None:
     return None
 
 
-def in_words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error as one line: what failed, and the page of a proxy named as such."""
     from json import JSONDecodeError
 
@@ -113,7 +113,7 @@ def in_words(error: BaseException) -> str:
     if _is_page(error):
         text += f" (the answer, of status {status}, is a web page: from a proxy, not the Hub?)"
     # The address of an upload carries its signature.
-    return str(scrub(text.rstrip("."))) or type(error).__name__
+    return str(redact_secrets(text.rstrip("."))) or type(error).__name__
 
 
 def _server(error: BaseException) -> str:
@@ -149,10 +149,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long to try, and how to be told to stop. `say` gets one line for each wait."""
 
-    seconds: float = field(default_factory=lambda: patience_s())
+    seconds: float = field(default_factory=lambda: retry_seconds())
     given_up: threading.Event = field(default_factory=threading.Event)
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
     _spent: list[float] = field(default_factory=lambda: [0.0], init=False, repr=False)
@@ -184,7 +184,7 @@ class Patience:
             began, free = time.monotonic(), content_s
             _bound_silence()
             try:
-                return _in_time(step, max(self.left, ONE_TRY_S) + content_s)
+                return _in_time(step, max(self.left, SINGLE_TRY_S) + content_s)
             except BaseException:
                 free = content_s if tries == 1 else 0.0
                 raise
@@ -193,12 +193,12 @@ class Patience:
 
         def stop(state: Any) -> bool:
             error = state.outcome.exception()
-            pause = _asked_wait(error) or 0.0
+            pause = _requested_wait(error) or 0.0
             return self.given_up.is_set() or isinstance(error, Stalled) or pause >= self.left
 
         def tell(state: Any) -> None:
             error, pause = state.outcome.exception(), state.next_action.sleep
-            message, server = in_words(error), _server(error)
+            message, server = describe_error(error), _server(error)
             at = f" ({server})" if server and server not in message else ""
             self.say(
                 f"{what}: {message}{at}; trying again in {pause:.1f} s, "
@@ -222,7 +222,7 @@ class Patience:
         """Return `step()`, tried once within the time left plus a little: for a final check."""
         began = time.monotonic()
         try:
-            return _in_time(step, max(self.left + ONE_TRY_S, 1.0))
+            return _in_time(step, max(self.left + SINGLE_TRY_S, 1.0))
         finally:
             self._spend(time.monotonic() - began)
 
@@ -271,7 +271,7 @@ def _understood(step: Callable[[], T]) -> T:
         ) from error
 
 
-def patience_s() -> float:
+def retry_seconds() -> float:
     """Return the patience that the environment asks for, or the usual."""
     text = os.environ.get(PATIENCE_NAME)
     if text is None:
@@ -297,7 +297,7 @@ def _bound_silence() -> None:
 def _wait(state: Any) -> float:
     from tenacity import wait_exponential, wait_random
 
-    requested = _asked_wait(state.outcome.exception())
+    requested = _requested_wait(state.outcome.exception())
     if requested is not None:
         return requested
     grown = wait_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S)(state)
@@ -305,7 +305,7 @@ def _wait(state: Any) -> float:
     return float(grown * wait_random(0.75, 1.0)(state))
 
 
-def _asked_wait(error: BaseException) -> float | None:
+def _requested_wait(error: BaseException) -> float | None:
     """Return the seconds that the answer asks to wait for: Retry-After, or the Hub's rate limit."""
     for cause in _causes(error):
         response = getattr(cause, "response", None)

@@ -56,7 +56,7 @@ class PushedFile:
 
 
 @dataclass
-class Bundle:
+class UploadSet:
     """Files by their path in the repository."""
 
     root: Path
@@ -118,7 +118,7 @@ class Bundle:
                 )
 
 
-def goes_along(folder: Path) -> list[Path]:
+def publishable_files(folder: Path) -> list[Path]:
     """Return the files of a model or adapter folder that `Bundle.add_folder` takes."""
     result = [*folder.glob("*"), *folder.glob("additional_chat_templates/*")]
     return sorted(path for path in result if path.is_file() and _goes(path))

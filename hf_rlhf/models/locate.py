@@ -44,8 +44,8 @@ def absent(name: str, kind: Kind = "model") -> str | None:
     if _in_cache(name, kind):
         return None
     # What stands in a folder that is here is hardly meant to be the Hub's.
-    said = _asked(name, kind, tries=1 if os.path.isdir(os.path.dirname(name) or "?") else 2)
-    return said and f"{here} {looked}, and {said}.{hint}"
+    text = _asked(name, kind, tries=1 if os.path.isdir(os.path.dirname(name) or "?") else 2)
+    return text and f"{here} {looked}, and {text}.{hint}"
 
 
 def _is_hub_id(name: str) -> bool:
@@ -103,9 +103,11 @@ def _asked(name: str, kind: Kind, tries: int) -> str | None:
 def _hint(name: str) -> str:
     """Return what is here under a name like that: the nearest, or a few of its folder."""
     path = Path(name)
-    missing = next((one for one in reversed((path, *path.parents)) if not one.exists()), path)
+    missing = next(
+        (folder for folder in reversed((path, *path.parents)) if not folder.exists()), path
+    )
     try:
-        beside = sorted(one.name for one in missing.parent.iterdir() if one.name[0] != ".")
+        beside = sorted(path.name for path in missing.parent.iterdir() if path.name[0] != ".")
     except OSError:
         return ""
     if close := suggest(missing.name, beside):
@@ -143,7 +145,7 @@ def load_tokenizer(path: str, pad_token: str | None, **kwargs: Any) -> Any:
 
 def _check_templates(path: str, tokenizer: Any) -> None:
     templates = tokenizer.chat_template or {}
-    special = {name: str(one) for name, one in tokenizer.special_tokens_map.items()}
+    special = {name: str(value) for name, value in tokenizer.special_tokens_map.items()}
     for template in templates.values() if isinstance(templates, dict) else (templates,):
         if problem := template_problem(template, special):
             raise ModelError(
@@ -217,7 +219,7 @@ def resolve_model_path(name: str) -> str:
     except ModuleNotFoundError:
         raise ModelError(f"package {package!r} is not installed.") from None
     if not folder.is_dir():
-        beside = [one.name for one in files(package).iterdir() if one.is_dir()]
+        beside = [path.name for path in files(package).iterdir() if path.is_dir()]
         guess = registry.did_you_mean(inner, beside)
         raise ModelError(f"package {package!r} has no folder {inner!r}.{guess}")
     return str(folder)

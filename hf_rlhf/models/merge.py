@@ -27,7 +27,7 @@ from hf_rlhf.models.safetensors import (
     open_checkpoint,
     write_checkpoint,
 )
-from hf_rlhf.storage.files import whole_folder
+from hf_rlhf.storage.files import atomic_dir
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,7 +87,7 @@ def merge_adapter(
     lora = read_adapter(Path(adapter))
     source = _base_folder(base, revision, endpoint, token)
     plan = _Plan.make(source, lora, _TARGETS[dtype] if dtype else None)
-    with whole_folder(out, overwrite=overwrite) as folder:
+    with atomic_dir(out, overwrite=overwrite) as folder:
         write_checkpoint(folder, list(plan.entries.values()), plan.blocks, max_shard_size)
         _copy_companions(source, lora.folder, folder)
         _write_config(source, folder, dtype, untied=plan.untied, classifier=plan.classifier)

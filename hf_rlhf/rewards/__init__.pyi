@@ -4,7 +4,7 @@ from .composed import ComposedReward as ComposedReward
 from .composed import Part as Part
 from .composed import by_row as by_row
 from .composed import gather_rows as gather_rows
-from .judges.display_name import Called as Called
+from .judges.display_name import DisplayName as DisplayName
 from .judges.lexical import LexicalJudge as LexicalJudge
 from .judges.openai import OpenAIJudge as OpenAIJudge
 from .judges.prompts import escaped as escaped

@@ -36,7 +36,7 @@ _OF_THE_CHAIN = (
 
 
 @dataclass(frozen=True)
-class Link:
+class Phase:
     """One phase, as the run file of a run of its own that begins with the chain's base."""
 
     number: int
@@ -59,7 +59,7 @@ class Chain:
     plugin: str
     file: RunFile
     """As it is recorded: what an option says of all phases stands in none of them."""
-    links: tuple[Link, ...]
+    links: tuple[Phase, ...]
     folder: Path
 
     def spec(self) -> RunSpec:
@@ -190,7 +190,7 @@ def _remove(item: Any, path: KeyPath) -> None:
 
 def _link(
     file: RunFile, of: str, folder: Path, number: int, place: int, item: Mapping[str, Any]
-) -> Link:
+) -> Phase:
     own = {key: value for key, value in item.items() if key != "name"}
     base = {key: value for key, value in file.values.items() if key not in (SECTION, "publish")}
     base["plugin"] = of
@@ -205,7 +205,7 @@ def _link(
         lines=_places(file.lines, place),
         overrides=_places(_told(file, place, own), place),
     )
-    return Link(number, item["name"], inside, own)
+    return Phase(number, item["name"], inside, own)
 
 
 def _told(file: RunFile, place: int, own: Mapping[str, Any]) -> dict[KeyPath, str]:
@@ -224,7 +224,7 @@ def _places(known: Mapping[KeyPath, Any], place: int) -> dict[KeyPath, Any]:
     return {**top, **{path: at for path, at in own.items() if path}}
 
 
-def told_by_phase(links: Sequence[Link], found: Sequence[Sequence[Problem]]) -> list[Problem]:
+def problems_by_phase(links: Sequence[Phase], found: Sequence[Sequence[Problem]]) -> list[Problem]:
     """Return the problems of all phases: once what all of them have, else with the phase's name."""
     common = set(found[0]).intersection(*map(set, found)) if len(found) > 1 else set()
     result = [problem for problem in dict.fromkeys(found[0]) if problem in common]
@@ -235,7 +235,7 @@ def told_by_phase(links: Sequence[Link], found: Sequence[Sequence[Problem]]) -> 
     return result
 
 
-def said_of(own: Mapping[str, Any]) -> str:
+def data_summary(own: Mapping[str, Any]) -> str:
     """Return in a few words what a phase says of its data, empty if nothing."""
     data = own.get("dataset")
     if not isinstance(data, Mapping):

@@ -1,8 +1,8 @@
 """What can be known to go wrong before weights load: the library's silent traps, and the machine.
 
 Each check returns the problems it sees, each at a top-level key of the run file.
-`hf_rlhf.runs.resolve.prepare` stops on any of them, so a run that `hf-rlhf check` passes does not
-fail later for a cause that is listed here.
+`hf_rlhf.runs.resolve.resolve_run` stops on any of them, so a run that `hf-rlhf check`
+passes does not fail later for a cause that is listed here.
 """
 
 import importlib.util

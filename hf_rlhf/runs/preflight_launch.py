@@ -29,18 +29,18 @@ def launch_problems(run: "Run", where: Callable[[str], str]) -> Iterator[Problem
     `where` says where in the run file a top-level key stands.
     """
     kind, real = run.spec.expect_distributed, distributed_type(run.training)
-    known = [one.value for one in type(run.training.distributed_state.distributed_type)]
+    known = [item.value for item in type(run.training.distributed_state.distributed_type)]
     if kind is not None and kind.upper() not in known:
-        guess = suggest(kind, [one.lower() for one in known])
+        guess = suggest(kind, [item.lower() for item in known])
         fix = f"Is `{guess.upper()}` meant?" if guess else f"One of {', '.join(known)}."
         what = f"{kind!r} is no DistributedType of accelerate."
         yield Problem(where("expect_distributed"), what, fix)
         return
     if is_planned():
         return
-    found = [*_alone(run), *_undistributed(run.training), *_data_parallel(run.training)]
-    if found:
-        yield from found
+    result = [*_alone(run), *_undistributed(run.training), *_data_parallel(run.training)]
+    if result:
+        yield from result
         return
     size, actual = run.spec.expect_world_size, run.training.world_size
     if size is not None and size != actual:
@@ -104,8 +104,8 @@ def _meant_several(environ: Mapping[str, str]) -> bool:
 
 def _undistributed(training: Any) -> Iterator[Problem]:
     real = distributed_type(training)
-    asked = {"DEEPSPEED": deepspeed_requested(training), "FSDP": fsdp_requested(training)}
-    for kind, wanted in asked.items():
+    requested = {"DEEPSPEED": deepspeed_requested(training), "FSDP": fsdp_requested(training)}
+    for kind, wanted in requested.items():
         if wanted and real != kind:
             yield Problem(
                 "launch",

@@ -38,14 +38,14 @@ from hf_rlhf.runs.run import Run, trains_by_rewards
 from hf_rlhf.storage.record import RECORD_NAME
 
 
-def prepare(file: RunFile, *, plugin: str | None = None) -> Run:
+def resolve_run(file: RunFile, *, plugin: str | None = None) -> Run:
     """Resolve and check a whole run. Raises ConfigError with every problem found."""
     return _Preparation(file, plugin).run()
 
 
-def begun_from(run: Run, file: RunFile) -> Run:
+def with_initial_weights(run: Run, file: RunFile) -> Run:
     """Return a run with `file`, whose start alone differs. Raises ConfigError for an unfit one."""
-    return _Preparation(file, None).begun_from(run)
+    return _Preparation(file, None).with_initial_weights(run)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Scoring:
     components: Sequence[Mapping[str, Any]]
 
 
-def prepare_scoring(file: RunFile, tokenizer: Any, *, plugin: str) -> Scoring:
+def resolve_scoring(file: RunFile, tokenizer: Any, *, plugin: str) -> Scoring:
     """Resolve the dataset, judges, rewards and gates of `file`; its settings are not looked at.
 
     `tokenizer` is for the dataset adapter, `plugin` who asks, where the file names no trainer.
@@ -71,7 +71,7 @@ def prepare_scoring(file: RunFile, tokenizer: Any, *, plugin: str) -> Scoring:
 
 
 class _Preparation(ComponentBuilder):
-    """The steps of `prepare`, collecting problems; a step whose ground is missing is left out."""
+    """The steps of `resolve_run`, collecting problems; a step that lacks its input is left out."""
 
     def __init__(self, file: RunFile, plugin: str | None) -> None:
         super().__init__(file)
@@ -156,7 +156,7 @@ class _Preparation(ComponentBuilder):
         assert changed is not None, "it was read with these rewards"
         return changed, replace(reward, rewards=kept) if kept else None
 
-    def begun_from(self, run: Run) -> Run:
+    def with_initial_weights(self, run: Run) -> Run:
         labels = {one.label for one in run.spec.rewards}
         self.file = without_rewards(self.file, labels_of_rewards(self.file) - labels)
         classes = self._config_classes(run.trainer_class)

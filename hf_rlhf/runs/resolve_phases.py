@@ -6,24 +6,24 @@ from dataclasses import replace
 from hf_rlhf.config import RunFile
 from hf_rlhf.config.registry import provenance
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf.runs.phases import SECTION, Chain, chain_of, told_by_phase
-from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.phases import SECTION, Chain, chain_of, problems_by_phase
+from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.runs.run import Run
 
 
-def prepare_all(file: RunFile, plugin: str | None) -> tuple[Run, dict[str, Run]]:
+def resolve_all(file: RunFile, plugin: str | None) -> tuple[Run, dict[str, Run]]:
     """Resolve and check a run file: the run that it is, and its phases by name if it has any.
 
     Raises ConfigError with every problem found.
     """
     chain = chain_of(file, plugin)
     if chain is None:
-        return prepare(file, plugin=plugin), {}
-    face, runs = prepare_chain(chain)
+        return resolve_run(file, plugin=plugin), {}
+    face, runs = resolve_chain(chain)
     return face, {link.name: run for link, run in zip(chain.links, runs, strict=True)}
 
 
-def prepare_chain(chain: Chain) -> tuple[Run, list[Run]]:
+def resolve_chain(chain: Chain) -> tuple[Run, list[Run]]:
     """Resolve and check every phase of a chain, each as if it began with the base.
 
     Returns:
@@ -34,14 +34,14 @@ def prepare_chain(chain: Chain) -> tuple[Run, list[Run]]:
         ConfigError: with every problem of every phase.
     """
     runs: list[Run] = []
-    found: list[list[Problem]] = []
+    result: list[list[Problem]] = []
     for link in chain.links:
         try:
-            runs.append(prepare(link.file))
-            found.append([])
+            runs.append(resolve_run(link.file))
+            result.append([])
         except ConfigError as error:
-            found.append(list(error.problems))
-    problems = told_by_phase(chain.links, found)
+            result.append(list(error.problems))
+    problems = problems_by_phase(chain.links, result)
     if not problems:
         problems = list(_unlike(chain, runs))
     if problems:

@@ -5,20 +5,6 @@ came of it; `run_steps` does the steps that are not done; `PartFiles` keeps the 
 one long step. This room starts no processes and knows nothing of training.
 """
 
-from hf_rlhf.steps.digests import differences, digest, file_digests
-from hf_rlhf.steps.ledger import Ledger, Recording
-from hf_rlhf.steps.parts import PartFiles
-from hf_rlhf.steps.plan import Step, StepStatus, plan_steps, run_steps
+import lazy_loader
 
-__all__ = [
-    "Ledger",
-    "PartFiles",
-    "Recording",
-    "Step",
-    "StepStatus",
-    "differences",
-    "digest",
-    "file_digests",
-    "plan_steps",
-    "run_steps",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

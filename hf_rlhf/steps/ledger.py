@@ -138,9 +138,9 @@ class Ledger:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from working in the folder; raise RunFolderError if one does."""
-        from hf_rlhf.storage.lock import claimed
+        from hf_rlhf.storage.lock import locked_folder
 
-        with claimed(self.folder, self.folder_option):
+        with locked_folder(self.folder, self.folder_option):
             self._locked = True
             try:
                 yield

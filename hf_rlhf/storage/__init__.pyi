@@ -1,10 +1,15 @@
-from .disk import disk_errors_told as disk_errors_told
+from .disk import Space as Space
+from .disk import explain_disk_errors as explain_disk_errors
+from .disk import human as human
+from .disk import taken_bytes as taken_bytes
+from .files import atomic_dir as atomic_dir
 from .files import atomic_write_bytes as atomic_write_bytes
 from .files import atomic_write_json as atomic_write_json
 from .files import atomic_write_text as atomic_write_text
 from .files import clear_unfinished as clear_unfinished
 from .files import sync_folder as sync_folder
-from .files import whole_folder as whole_folder
+from .lock import OWNER_NAME as OWNER_NAME
+from .lock import locked_folder as locked_folder
 from .pure_json import as_json as as_json
 from .record import LOCK_NAME as LOCK_NAME
 from .record import RECORD_NAME as RECORD_NAME
@@ -15,4 +20,4 @@ from .record import now as now
 from .record import write_record as write_record
 from .record_schema import Estimate as Estimate
 from .secrets import find_secrets as find_secrets
-from .secrets import scrub as scrub
+from .secrets import redact_secrets as redact_secrets

@@ -207,7 +207,7 @@ def disk_error(
 
 
 @contextmanager
-def disk_errors_told(folder: Path) -> Iterator[None]:
+def explain_disk_errors(folder: Path) -> Iterator[None]:
     """Turn what a disk refuses inside the block into a DiskError; our own errors stay."""
     try:
         yield

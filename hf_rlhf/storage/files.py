@@ -69,7 +69,7 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
 
 
 @contextmanager
-def whole_folder(out: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
+def atomic_dir(out: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
     """Give a temporary folder that becomes `out` when the block ends without an error.
 
     Raises RunFolderError when `out` holds something and `overwrite` is not set, or cannot be

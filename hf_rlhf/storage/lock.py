@@ -15,8 +15,8 @@ OWNER_NAME = ".owner.json"
 
 
 @contextmanager
-def claimed(
-    folder: Path, chosen_by: str = "`output_dir`", *, told: Path | None = None
+def locked_folder(
+    folder: Path, chosen_by: str = "`output_dir`", *, path: Path | None = None
 ) -> Iterator[None]:
     """Hold `folder` for this process; a crash gives it back, since the lock is the system's.
 
@@ -33,7 +33,7 @@ def claimed(
         lock.acquire()
     except Timeout:
         raise RunFolderError(
-            f"{told or folder} is in use by {_owner(folder)}. Wait for it, stop it, or choose "
+            f"{path or folder} is in use by {_owner(folder)}. Wait for it, stop it, or choose "
             f"another {chosen_by}."
         ) from None
     except OSError as error:

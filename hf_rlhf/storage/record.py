@@ -34,7 +34,7 @@ from hf_rlhf.storage.record_schema import (
     Session,
     TrainingSection,
 )
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.storage.secrets import redact_secrets
 
 SCHEMA = 1
 RECORD_NAME = "run.json"
@@ -129,7 +129,7 @@ def write_record(record: RunRecord, run_dir: str | os.PathLike[str]) -> Path:
     content, notes = as_json(record.to_json())
     content["notes"] = list(dict.fromkeys([*content["notes"], *notes]))
     path = Path(run_dir) / RECORD_NAME
-    atomic_write_json(path, scrub(content))
+    atomic_write_json(path, redact_secrets(content))
     return path
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
 REDACTED = "[redacted]"
-SECRET_PLACE = (
+SECRET_HINT = (
     "Put it in an environment variable: the one that `api_key_env` names, or HF_TOKEN for the Hub."
 )
 SHORTEST = 8
@@ -65,7 +65,7 @@ _PATTERNS = (
 )
 
 
-def scrub(value: Any) -> Any:
+def redact_secrets(value: Any) -> Any:
     """Return a copy of nested JSON, or of a text, without secrets; keys are scrubbed too.
 
     Removed: the value of each environment variable whose name says that it is secret, Hub and

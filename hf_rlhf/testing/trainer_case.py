@@ -42,7 +42,7 @@ class TrainerCase:
         """Prepare the run as `train` would, in a folder of its own. Raises Unusable."""
         from hf_rlhf.config import RunFile
         from hf_rlhf.errors import HfRlhfError
-        from hf_rlhf.runs.resolve import prepare
+        from hf_rlhf.runs.resolve import resolve_run
 
         policy = self.folder / "policy"
         if not policy.is_dir():
@@ -68,7 +68,7 @@ class TrainerCase:
         }
         with offering(components):
             try:
-                run = prepare(RunFile.from_mapping(content))
+                run = resolve_run(RunFile.from_mapping(content))
             except HfRlhfError as error:
                 fail(
                     f"the tiny run is refused: {error}.",

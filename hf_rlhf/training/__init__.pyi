@@ -6,6 +6,5 @@ from .progress import ShowProgress as ShowProgress
 from .progress import clock as clock
 from .record_sections import TYPED_NAME as TYPED_NAME
 from .run_changes import changed_settings as changed_settings
-from .run_folder import OWNER_NAME as OWNER_NAME
-from .run_folder import claimed as claimed
 from .session import Session as Session
+from .signals import LAUNCHED_BY as LAUNCHED_BY

@@ -6,7 +6,7 @@ from typing import Any
 
 from hf_rlhf.cards.markdown import duration
 from hf_rlhf.runs.estimate import planned_steps
-from hf_rlhf.runs.phases import Chain, Link, said_of
+from hf_rlhf.runs.phases import Chain, Phase, data_summary
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.storage.record_schema import EvaluationSection, TrainingSection
@@ -71,13 +71,13 @@ def _history(trained: Sequence[TrainingSection]) -> list[dict[str, Any]]:
     return found
 
 
-def _row(link: Link, run: Run, record: RunRecord | None) -> dict[str, Any]:
+def _row(link: Phase, run: Run, record: RunRecord | None) -> dict[str, Any]:
     """Return what the card says of a phase; what is not known of it is left empty."""
     training = TrainingSection() if record is None else record.training
     tokens = [entry["num_tokens"] for entry in training.history if "num_tokens" in entry]
     return {
         "phase": f"{link.number} {link.name}",
-        "data": said_of(link.own) or run.spec.dataset.name,
+        "data": data_summary(link.own) or run.spec.dataset.name,
         "rows": len(run.dataset["train"]),
         "tokens": int(tokens[-1]) if tokens else None,
         "epochs": training.epochs,

@@ -55,7 +55,7 @@ def newest_valid(folder: Path) -> Path | None:
     return chosen
 
 
-class SealCheckpoints(TrainerCallback):  # type: ignore[misc]
+class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
     """Makes room for each checkpoint, seals it once complete, deletes all but the newest `keep`.
 
     transformers' own rotation deletes before the new checkpoint is known to be whole, so it is

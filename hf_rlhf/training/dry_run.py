@@ -19,11 +19,11 @@ from hf_rlhf.distributed import processes
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.models.lengths import model_config, prompt_lengths
 from hf_rlhf.runs.estimate import disk_need, planned_steps
-from hf_rlhf.runs.phases import chain_of, said_of
+from hf_rlhf.runs.phases import chain_of, data_summary
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.preflight_data import data_lines
-from hf_rlhf.runs.resolve import prepare
-from hf_rlhf.runs.resolve_phases import prepare_chain
+from hf_rlhf.runs.resolve import resolve_run
+from hf_rlhf.runs.resolve_phases import resolve_chain
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.disk import Space, human, taken_bytes
 from hf_rlhf.storage.record import load_record
@@ -152,15 +152,15 @@ def report_of(file: RunFile, plugin: str | None, given: Sequence[str] = ()) -> R
     """
     chain = chain_of(file, plugin, given)
     if chain is None:
-        run = prepare(file, plugin=plugin)
+        run = resolve_run(file, plugin=plugin)
         reports = [_report_of_run(run.spec.plugin, run, _start(run))]
     else:
-        run, phases = prepare_chain(chain)
+        run, phases = resolve_chain(chain)
         folders = [link.folder for link in chain.links]
         reports = []
         for link, phase in zip(chain.links, phases, strict=True):
             start = f"the model of phase {reports[-1].name}" if reports else _start(phase)
-            reports.append(_report_of_run(link.name, phase, start, said_of(link.own), folders))
+            reports.append(_report_of_run(link.name, phase, start, data_summary(link.own), folders))
     previous_record(run)
     render_card(opening(run, []))
     resolved = Finding("configuration", "ok", f"{run.spec.name}: every name and value resolves")

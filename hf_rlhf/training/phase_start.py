@@ -10,7 +10,7 @@ from accelerate.utils import broadcast_object_list
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.models.loading import CONFIG
-from hf_rlhf.runs.phases import Link
+from hf_rlhf.runs.phases import Phase
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.checkpoints import changed, contents
 from hf_rlhf.storage.files import atomic_write_json
@@ -30,7 +30,7 @@ def note_saved(folder: Path, adapted: bool) -> None:
         atomic_write_json(folder / SAVED, contents(_saved(folder, adapted)))
 
 
-def is_finished(link: Link, run: Run) -> bool:
+def is_finished(link: Phase, run: Run) -> bool:
     """Return whether a phase has ended as `run` would: what it began with may be gone by now.
 
     One that was another run is left to be refused. All processes get the same answer.
@@ -39,7 +39,7 @@ def is_finished(link: Link, run: Run) -> bool:
     return bool(broadcast_object_list([found])[0])
 
 
-def _has_finished(link: Link, run: Run) -> bool:
+def _has_finished(link: Phase, run: Run) -> bool:
     if not (link.folder / RECORD_NAME).exists():
         return False
     record = load_record(link.folder)
@@ -51,7 +51,7 @@ def _has_finished(link: Link, run: Run) -> bool:
     return same and record.status == "finished"
 
 
-def phase_start(link: Link, before: Link | None, adapted: bool, say: Say) -> Path | None:
+def phase_start(link: Phase, before: Phase | None, adapted: bool, say: Say) -> Path | None:
     """Return the folder that a phase begins with, None for the base; all processes call this.
 
     It is what the phase `before` has saved. If that is gone or damaged, it is that phase's newest
@@ -73,7 +73,7 @@ def phase_start(link: Link, before: Link | None, adapted: bool, say: Say) -> Pat
     return start
 
 
-def _newest(before: Link, adapted: bool, say: Say) -> Path:
+def _newest(before: Phase, adapted: bool, say: Say) -> Path:
     saved = _saved(before.folder, adapted)
     # Read whole, so by one process only.
     wrong = _damaged(before.folder, saved) if PartialState().is_main_process else []
@@ -103,7 +103,7 @@ def _damaged(folder: Path, saved: Path) -> list[str]:
         return [f"{SAVED} cannot be read"]
 
 
-def _began_with(link: Link, adapted: bool) -> str | None:
+def _began_with(link: Phase, adapted: bool) -> str | None:
     if not (link.folder / RECORD_NAME).exists():
         return None
     began = load_record(link.folder).config.get("adapter" if adapted else "model_name_or_path")

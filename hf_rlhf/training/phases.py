@@ -9,14 +9,14 @@ import shutil
 from collections.abc import Sequence
 from functools import partial
 
-from hf_rlhf.distributed import main_does
+from hf_rlhf.distributed import run_on_main_process
 from hf_rlhf.errors import DiskError
 from hf_rlhf.evaluation.held_out import measure, measure_before, without_revision
 from hf_rlhf.evaluation.results import Evaluation, Measured
-from hf_rlhf.runs.phases import Chain, Link
-from hf_rlhf.runs.resolve import begun_from
+from hf_rlhf.runs.phases import Chain, Phase
+from hf_rlhf.runs.resolve import with_initial_weights
 from hf_rlhf.runs.run import Run
-from hf_rlhf.storage.files import atomic_write_bytes, whole_folder
+from hf_rlhf.storage.files import atomic_dir, atomic_write_bytes
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record
 from hf_rlhf.training.chain_record import composed
 from hf_rlhf.training.phase_start import is_finished, note_saved, phase_start, starting_from
@@ -37,7 +37,7 @@ class ChainSession(Session):
         self.chain = chain
         self.runs = runs
         self._argv: Sequence[str] = ()
-        self._current: Link | None = None
+        self._current: Phase | None = None
 
     def go(self, argv: Sequence[str]) -> RunRecord:
         """Do what is left to do of the chain, and return its record. `argv` repeats it."""
@@ -59,14 +59,14 @@ class ChainSession(Session):
                 self._compose()
             trained = evenly(read_samples(self.chain.links[-1].folder / SAMPLES_NAME), 6)
             self.record.samples = samples_section(before, Measured(), trained)
-        main_does(self._take_over)
+        run_on_main_process(self._take_over)
         after = measure(
             face, "after", face.folder / "merged", kwargs, self._say, self._measured_after()
         )
         self.record.evaluation = evaluation_section(face, before, after)
         self.record.samples = samples_section(before, after, trained)
         self.recorder.gather_usage()
-        main_does(lambda: self.recorder.close("finished"))
+        run_on_main_process(lambda: self.recorder.close("finished"))
 
     def _phase(self, place: int) -> None:
         """Run one phase, or see that it is done."""
@@ -76,9 +76,9 @@ class ChainSession(Session):
             self._say(f"{title}: done already")
         else:
             self._train(place, title)
-        main_does(partial(note_saved, link.folder, self.runs[place].model.use_peft))
+        run_on_main_process(partial(note_saved, link.folder, self.runs[place].model.use_peft))
         self._current = None
-        main_does(self._compose)
+        run_on_main_process(self._compose)
         self.recorder.write()
 
     def _train(self, place: int, title: str) -> None:
@@ -86,7 +86,7 @@ class ChainSession(Session):
         before = self.chain.links[place - 1] if place else None
         start = phase_start(link, before, run.model.use_peft, self._say)
         if start is not None:
-            run = begun_from(run, starting_from(link.file, start, run.model.use_peft))
+            run = with_initial_weights(run, starting_from(link.file, start, run.model.use_peft))
         self._say(f"{title}: from {start or run.model.model_name_or_path}")
         session = _PhaseSession(run, self.stopping)
         try:
@@ -118,7 +118,7 @@ class ChainSession(Session):
         for name in ("adapter", "merged"):
             if not (made / name).is_dir():
                 continue
-            with whole_folder(folder / name, overwrite=True) as new:
+            with atomic_dir(folder / name, overwrite=True) as new:
                 shutil.copytree(made / name, new, copy_function=_linked, dirs_exist_ok=True)
         for name in (SAMPLES_NAME, *(f"evaluation/{one}" for one in _MEASURED_AFTER.values())):
             if (made / name).exists():

@@ -14,7 +14,7 @@ from hf_rlhf.rewards.composed import TOTAL, ComposedReward
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.storage.record_schema import Estimate, EvaluationSection
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.storage.secrets import redact_secrets
 
 SAMPLES_NAME = "samples.jsonl"
 
@@ -98,7 +98,7 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
                 "components": dict(sample.components),
             }
             with self.path.open("a") as file:
-                file.write(json.dumps(scrub(row)) + "\n")
+                file.write(json.dumps(redact_secrets(row)) + "\n")
 
 
 class AfterSave(TrainerCallback):  # type: ignore[misc]

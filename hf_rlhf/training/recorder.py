@@ -14,7 +14,7 @@ from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RunRecord, load_record, now, write_record
 from hf_rlhf.storage.record_schema import Author, Picture, TrainingSection
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.storage.secrets import redact_secrets
 from hf_rlhf.training.record_sections import (
     distribution,
     judges_section,
@@ -77,7 +77,7 @@ class Recorder:
 
     def refresh(self) -> None:
         """Write the record and the card of a finished run anew, if they now say something else."""
-        if scrub(self.record.to_json()) != load_record(self.run.folder).to_json():
+        if redact_secrets(self.record.to_json()) != load_record(self.run.folder).to_json():
             self.write()
             self._render()
 
@@ -93,7 +93,7 @@ class Recorder:
         if not self.state.is_main_process:
             return
         write_record(self.record, self.run.folder)
-        content = scrub({**self.run.spec.plain, "plugin": self.run.spec.plugin})
+        content = redact_secrets({**self.run.spec.plain, "plugin": self.run.spec.plugin})
         atomic_write_text(self.run.folder / "config.yaml", plain_yaml.dump(content))
 
     def gather_usage(self) -> None:

@@ -8,7 +8,7 @@ from hf_rlhf.config.schema import Limits
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RunRecord
-from hf_rlhf.storage.secrets import scrub
+from hf_rlhf.storage.secrets import redact_secrets
 from hf_rlhf.training.model_record import continued
 from hf_rlhf.training.record_sections import digests
 
@@ -26,7 +26,7 @@ def differences(recorded: RunRecord, run: Run) -> list[str]:
     """
     rows = {name: len(split) for name, split in run.dataset.items()}
     old = {**recorded.config, "rows": recorded.data.splits}
-    new = scrub(as_json({**run.spec.plain, "rows": rows})[0])
+    new = redact_secrets(as_json({**run.spec.plain, "rows": rows})[0])
     # What lies under an adapter's name may have changed, too.
     then, now_ = recorded.model.continues or {}, continued(run) or {}
     old["adapter's weights"], new["adapter's weights"] = then.get("sha256"), now_.get("sha256")

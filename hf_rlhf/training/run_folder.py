@@ -1,68 +1,15 @@
-"""Who owns a run folder, and whether what lies in it is the same run."""
-
-import json
-import os
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+"""Whether what lies in a run folder is the same run."""
 
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.runs.run import Run
-from hf_rlhf.storage.files import atomic_write_text, clear_unfinished
-from hf_rlhf.storage.record import LOCK_NAME, RECORD_NAME, RunRecord, load_record, now
+from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record
 from hf_rlhf.training.run_changes import differences
 
-OWNER_NAME = ".owner.json"
 WRITTEN = (
     *("README.md", "config.yaml", "samples.jsonl", "reward_curve.png", "training_curves.png"),
     *("evaluation", "checkpoints", "adapter", "merged"),
 )
 """What a run writes beside its record."""
-
-
-@contextmanager
-def claimed(
-    folder: Path, chosen_by: str = "`output_dir`", *, told: Path | None = None
-) -> Iterator[None]:
-    """Hold `folder` for this process; a crash gives it back, since the lock is the system's.
-
-    For messages: `chosen_by` is what the user chooses the folder by; `told`, where `folder` is one
-    of ours that no user knows, is the one that it is for.
-
-    Raises RunFolderError when another live process holds it, naming that process.
-    """
-    from filelock import FileLock, Timeout
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / LOCK_NAME, timeout=0)
-        lock.acquire()
-    except Timeout:
-        raise RunFolderError(
-            f"{told or folder} is in use by {_owner(folder)}. Wait for it, stop it, or choose "
-            f"another {chosen_by}."
-        ) from None
-    except OSError as error:
-        raise RunFolderError(
-            f"{folder} cannot be written: {error.strerror or error}. Choose another {chosen_by}."
-        ) from error
-    try:
-        owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": now()}
-        atomic_write_text(folder / OWNER_NAME, json.dumps(owner))
-        clear_unfinished(folder)
-        yield
-    finally:
-        (folder / OWNER_NAME).unlink(missing_ok=True)
-        lock.release()
-
-
-def _owner(folder: Path) -> str:
-    try:
-        owner = json.loads((folder / OWNER_NAME).read_text())
-        return f"process {owner['pid']} on {owner['host']}, since {owner['since']}"
-    except (OSError, ValueError, KeyError):
-        return "another process"
 
 
 def previous_record(run: Run) -> RunRecord | None:

@@ -10,7 +10,7 @@ from typing import Any
 from accelerate import PartialState
 from transformers import Trainer
 
-from hf_rlhf.distributed import main_does
+from hf_rlhf.distributed import run_on_main_process
 from hf_rlhf.errors import HfRlhfError, ModelError, PublishError
 from hf_rlhf.models.adapter_check import check_adapter
 from hf_rlhf.models.fingerprint import write_identity
@@ -18,7 +18,7 @@ from hf_rlhf.models.loading import CONFIG
 from hf_rlhf.models.merge import merge_adapter
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.checkpoints import is_valid
-from hf_rlhf.storage.files import whole_folder
+from hf_rlhf.storage.files import atomic_dir
 from hf_rlhf.training.generation_cycle import Cycle
 
 Say = Callable[[str], None]
@@ -33,11 +33,11 @@ def save_weights(run: Run, trainer: Any, identity: Any, say: Say) -> None:
     is not whole.
     """
     written = run.folder / ".trained"
-    main_does(partial(shutil.rmtree, written, ignore_errors=True))
+    run_on_main_process(partial(shutil.rmtree, written, ignore_errors=True))
     trainer.save_model(str(written))
     PartialState().wait_for_everyone()
-    main_does(partial(_place, run, written, identity, say))
-    main_does(partial(shutil.rmtree, written, ignore_errors=True))
+    run_on_main_process(partial(_place, run, written, identity, say))
+    run_on_main_process(partial(shutil.rmtree, written, ignore_errors=True))
 
 
 def _place(run: Run, written: Path, identity: Any, say: Say) -> None:
@@ -50,7 +50,7 @@ def _place(run: Run, written: Path, identity: Any, say: Say) -> None:
     # With whatever the trainer saves: neither is of use without it.
     run.tokenizer.save_pretrained(written)
     # What is there is of a session that ended between here and its record.
-    with whole_folder(folder / ("adapter" if adapted else "merged"), overwrite=True) as new:
+    with atomic_dir(folder / ("adapter" if adapted else "merged"), overwrite=True) as new:
         new.rmdir()
         written.rename(new)
     if adapted:

@@ -13,7 +13,7 @@ from datasets import disable_progress_bars
 from transformers import PrinterCallback, ProgressCallback, Trainer
 from transformers.utils import logging
 
-from hf_rlhf.distributed import main_does
+from hf_rlhf.distributed import run_on_main_process
 from hf_rlhf.errors import DiskError, HfRlhfError, JudgeError, PublishError, RewardError
 from hf_rlhf.evaluation.held_out import measure, measure_before, without_revision
 from hf_rlhf.evaluation.results import Measured
@@ -28,11 +28,12 @@ from hf_rlhf.runs.preflight_data import data_lines
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.checkpoints import discard_unsealed, step_of, valid_checkpoints
 from hf_rlhf.storage.disk import disk_error
+from hf_rlhf.storage.lock import locked_folder
 from hf_rlhf.storage.pickles import refuse_code
 from hf_rlhf.storage.record import RunRecord, load_record
 from hf_rlhf.training.checkpoints import (
     AlreadyTrained,
-    SealCheckpoints,
+    CheckpointManifestCallback,
     StopIfTrained,
     newest_valid,
 )
@@ -56,7 +57,6 @@ from hf_rlhf.training.record_sections import (
     training_section,
 )
 from hf_rlhf.training.recorder import EndStatus, Recorder
-from hf_rlhf.training.run_folder import claimed
 from hf_rlhf.training.saving import save_boundary, save_weights
 from hf_rlhf.training.signals import Stopping, Terminated
 from hf_rlhf.training.trackers import one_run, track_new_steps
@@ -98,10 +98,10 @@ class Session:
         with ExitStack() as held:
             if self._listens:
                 held.enter_context(self.stopping)
-            main_does(lambda: held.enter_context(claimed(self.run.folder)))
+            run_on_main_process(lambda: held.enter_context(locked_folder(self.run.folder)))
             self.recorder.open(argv)
             finished = self.record.status == "finished"
-            main_does(self.recorder.refresh if finished else self.recorder.write)
+            run_on_main_process(self.recorder.refresh if finished else self.recorder.write)
             if self.main:
                 spec = self.run.spec.publish
                 self.pushes = CheckpointPushes.of(self.run.folder, spec, self.record)
@@ -137,7 +137,7 @@ class Session:
             try:
                 if self.agreed:
                     # A process that has ended makes the launcher end the others.
-                    main_does(close)
+                    run_on_main_process(close)
                 elif self.main:
                     close()
             except HfRlhfError as second:
@@ -208,7 +208,7 @@ class Session:
         self.record.evaluation = evaluation_section(run, before, after)
         self.record.samples = samples_section(before, after, trained)
         self.recorder.gather_usage()
-        main_does(lambda: self.recorder.close("finished"))
+        run_on_main_process(lambda: self.recorder.close("finished"))
 
     def _fit(self, new_head: bool) -> Any:
         """Train from the newest valid checkpoint; record how far it got, however it ends."""
@@ -220,7 +220,7 @@ class Session:
         newest = newest_valid(Path(run.training.output_dir))
         resumed_at = step_of(newest) if newest else 0
         if newest:
-            main_does(partial(refuse_code, newest))
+            run_on_main_process(partial(refuse_code, newest))
             self._say(f"resuming from {newest}")
         earlier = self.record.training.seconds or 0.0
         started = time.monotonic()
@@ -263,7 +263,7 @@ class Session:
         cycle = Cycle(run.training, self.stopping)
         return cycle, run.with_callbacks(
             cycle,
-            SealCheckpoints(keep),
+            CheckpointManifestCallback(keep),
             ShowProgress(run.reward, run.folder),
             AfterSave(after_save),
             StopIfTrained(),

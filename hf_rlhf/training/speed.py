@@ -14,7 +14,7 @@ from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.models.lengths import model_config, prompt_lengths
 from hf_rlhf.runs.estimate import parameters_of, planned_steps
 from hf_rlhf.runs.machine import environment
-from hf_rlhf.runs.resolve import begun_from
+from hf_rlhf.runs.resolve import with_initial_weights
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.record import RunRecord, load_record
 
@@ -121,7 +121,7 @@ def _measured(run: Run) -> Speed:
     with TemporaryDirectory() as folder:
         short = {"max_steps": count, "save_strategy": "no", "report_to": "none"}
         file = _file(run, {**short, "output_dir": folder})
-        trial = replace(begun_from(run, file), dataset=some, callbacks=(Clock(),))
+        trial = replace(with_initial_weights(run, file), dataset=some, callbacks=(Clock(),))
         began = time.monotonic()
         trainer = run.trainer_class.from_run(trial)
         _silent(trainer)

@@ -25,7 +25,7 @@ from hf_rlhf.distributed import planned, processes
 from hf_rlhf.errors import ConfigError, HfRlhfError
 from hf_rlhf.runs.preflight_launch import launch_problems
 from hf_rlhf.runs.preflight_vllm import vllm_problems
-from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.resolve import resolve_run
 
 LAUNCHER = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 CONFIGS = {name: path for name, path in launch_configs().items() if path.suffix == ".yaml"}
@@ -175,7 +175,7 @@ def test_the_global_batch_is_the_same_on_any_number_of_processes(world, tmp_path
     here = (*PUBLISHED, "--output_dir", str(tmp_path / "run"))
     file = choose_run_file("refiner_grpo", "published", None).override(here)
     with planned(world):
-        training = prepare(file).training
+        training = resolve_run(file).training
     micro = training.per_device_train_batch_size * training.gradient_accumulation_steps
     assert micro * world == 32 * 8
     assert training.generation_batch_size * world == 32 * 8  # TRL sees one process here
@@ -185,7 +185,7 @@ def test_a_batch_that_does_not_divide_is_an_error(tmp_path):
     here = (*PUBLISHED, "--output_dir", str(tmp_path / "run"))
     file = choose_run_file("refiner_grpo", "published", None).override(here)
     with planned(3), pytest.raises(ConfigError, match=r"256 completions do not divide into 3 proc"):
-        prepare(file)
+        resolve_run(file)
 
 
 @pytest.mark.parametrize("script", ["slurm", "hf_jobs"])

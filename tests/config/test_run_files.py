@@ -92,7 +92,7 @@ def test_a_run_is_prepared_with_what_is_left(monkeypatch, capsys):
         raise Stop
 
     file = RunFile.parse(SHIPPED, "tiny.yaml")
-    monkeypatch.setattr("hf_rlhf.runs.resolve.prepare", prepare)
+    monkeypatch.setattr("hf_rlhf.runs.resolve.resolve_run", prepare)
     monkeypatch.setattr("hf_rlhf.config.run_files.choose_run_file", lambda *_: file)
     other = {"dataset": {"name": "preference", "path": "mine.jsonl"}}
     for arguments in (

@@ -24,7 +24,7 @@ from hf_rlhf.errors import ConfigError
 from hf_rlhf.models.locate import find_model
 from hf_rlhf.runs.preflight import advice, problems_of
 from hf_rlhf.runs.preflight_settings import ONLY_WITH
-from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.runs.run import Run
 from tests.conftest import tiny_values
 
@@ -34,7 +34,7 @@ TRAINERS = [point.name for point in offered("trainers")]
 def problems(run: dict[str, Any]) -> str:
     """Return what is wrong with a run, one text; nothing is an empty one."""
     try:
-        prepare(RunFile.from_mapping(run, name="my.yaml"))
+        resolve_run(RunFile.from_mapping(run, name="my.yaml"))
     except ConfigError as error:
         return str(error)
     return ""
@@ -182,7 +182,7 @@ def test_the_tables_are_read_before_weights_load(tiny_run):
 def prepared(tmp_path_factory):
     """Give a run, prepared once, with other settings."""
     values = tiny_values(tmp_path_factory.mktemp("prepared"))
-    run = prepare(RunFile.from_mapping(values))
+    run = resolve_run(RunFile.from_mapping(values))
 
     def changed(settings: dict[str, Any]) -> Run:
         flat = {key: value for key, value in values.items() if key not in OURS} | settings

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hf_rlhf.hub import retries as patience_module
 from hf_rlhf.hub.retries import (
-    Patience,
+    RetryPolicy,
     Stalled,
     UnexpectedAnswer,
     failures,
@@ -24,7 +24,7 @@ httpx = import_module(HTTPError.__module__)
 
 
 def test_a_line_says_who_does_not_answer_and_for_how_long_it_is_asked(monkeypatch):
-    monkeypatch.setattr(Patience, "_sleep", lambda self, seconds: None)
+    monkeypatch.setattr(RetryPolicy, "_sleep", lambda self, seconds: None)
     asked = httpx.Request("GET", "http://someone:secret@hub:9/api/models?token=1")
     answers = [httpx.ConnectError("refused", request=asked), httpx.ConnectError("refused")]
     lines: list[str] = []
@@ -34,7 +34,7 @@ def test_a_line_says_who_does_not_answer_and_for_how_long_it_is_asked(monkeypatc
             raise answers.pop(0)
         return "there"
 
-    assert Patience(seconds=4000.0, say=lines.append).call("listing demo/chat", step) == "there"
+    assert RetryPolicy(seconds=4000.0, say=lines.append).call("listing demo/chat", step) == "there"
     known, unknown = (re.sub(r"\d\.\d s", "N s", line) for line in lines)
     assert known == (
         "listing demo/chat: refused (http://hub:9); trying again in N s, for 4000 s more "
@@ -59,7 +59,7 @@ class Clock:
             patience_module, "_in_time", lambda step, seconds: self.run(step, seconds)
         )
         monkeypatch.setattr(patience_module.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(Patience, "_sleep", lambda _, seconds: self.wait(seconds))
+        monkeypatch.setattr(RetryPolicy, "_sleep", lambda _, seconds: self.wait(seconds))
 
     def run(self, step: Any, seconds: float) -> Any:
         began = self.now
@@ -92,8 +92,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def patient(seconds: float) -> Patience:
-    return Patience(seconds, say=lambda line: None)
+def patient(seconds: float) -> RetryPolicy:
+    return RetryPolicy(seconds, say=lambda line: None)
 
 
 def test_429_is_waited_out_for_as_long_as_it_says(clock: Clock) -> None:
@@ -129,10 +129,10 @@ def test_a_step_that_takes_longer_than_what_is_left_is_given_up(clock: Clock) ->
     assert patience.call("listing", clock.failing(25.0)) == "done"
     with pytest.raises(Stalled):
         patience.call("listing", clock.failing(25.0))
-    assert clock.now == 25.0 + patience_module.ONE_TRY_S
+    assert clock.now == 25.0 + patience_module.SINGLE_TRY_S
     with pytest.raises(Stalled):
         patience.once(clock.failing(25.0))
-    assert clock.now <= 30.0 + patience_module.ONE_TRY_S
+    assert clock.now <= 30.0 + patience_module.SINGLE_TRY_S
 
 
 def test_content_may_take_its_time(clock: Clock) -> None:

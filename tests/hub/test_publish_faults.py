@@ -81,7 +81,7 @@ def test_an_answer_that_drips_is_given_up(
 ) -> None:
     """A byte now and then keeps every timeout of the client's from passing."""
     monkeypatch.setenv("HF_RLHF_PATIENCE", "0.5")
-    monkeypatch.setattr(patience_module, "ONE_TRY_S", 0.5)
+    monkeypatch.setattr(patience_module, "SINGLE_TRY_S", 0.5)
     match = bench.REQUESTS[request_name].format(repo=repo_of(run).removeprefix("demo/"))
     hub.faults.add(Fault(match, status=None, drip=0.1, times=EVER))
     message = unfinished(run)

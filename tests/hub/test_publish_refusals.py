@@ -25,7 +25,7 @@ from hf_rlhf.hub import retries as patience_module
 from hf_rlhf.hub.base_model import with_base
 from hf_rlhf.hub.client import Hub, RemoteFile, RemoteState, _bar_of_at_most, connect
 from hf_rlhf.hub.download import pull
-from hf_rlhf.hub.retries import Patience, is_transient, patience_s
+from hf_rlhf.hub.retries import RetryPolicy, is_transient, retry_seconds
 from hf_rlhf.models.adapter_check import check_adapter, check_tensors
 from hf_rlhf.storage.record_schema import ModelSection
 from hf_rlhf.testing.hubs import use_hub
@@ -331,7 +331,7 @@ def test_the_cause_of_a_failed_upload_decides() -> None:
         assert is_transient(error) is passes
 
 
-class Recorded(Patience):
+class Recorded(RetryPolicy):
     """Patience that notes its waits instead of waiting."""
 
     def _sleep(self, seconds: float) -> None:
@@ -383,11 +383,11 @@ def test_waits_grow_and_stay_short_enough_for_twenty_failures() -> None:
 
 def test_the_environment_says_how_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_RLHF_PATIENCE", "12.5")
-    assert patience_s() == 12.5
+    assert retry_seconds() == 12.5
     for wrong in ("soon", "-1", "inf"):
         monkeypatch.setenv("HF_RLHF_PATIENCE", wrong)
         with pytest.raises(PublishError, match="HF_RLHF_PATIENCE"):
-            patience_s()
+            retry_seconds()
 
 
 def test_checkpoints_need_a_repository() -> None:

@@ -14,14 +14,14 @@ from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.run_files import annotate_shipped_errors, choose_run_file, run_files
 from hf_rlhf.contracts import Trainer
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage import bounded
 
 
 def problems(run: dict[str, Any]) -> list[str]:
     """Return what is wrong with a run; fails when nothing is."""
     with pytest.raises(ConfigError) as caught:
-        prepare(RunFile.from_mapping(run, name="my.yaml"))
+        resolve_run(RunFile.from_mapping(run, name="my.yaml"))
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -39,7 +39,7 @@ def test_a_right_run_resolves_without_loading_weights(tiny_run, monkeypatch):
         raise AssertionError("weights were loaded")
 
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", refuse)
-    run = prepare(RunFile.from_mapping(tiny_run))
+    run = resolve_run(RunFile.from_mapping(tiny_run))
     assert [part.label for part in run.reward.rewards] == ["refiner", "format"]
     assert run.reward.rewards[0].reward.judge is run.judges["words"]
     assert run.training.gradient_accumulation_steps == 1
@@ -106,7 +106,7 @@ def test_a_run_that_could_not_be_published_does_not_begin(tiny_run):
     tiny_run["publish"] = {"repo_id": "me/it"}
     said(tiny_run, r"publish: the base model is 'package://.*Add `base_model: ITS/ID`")
     tiny_run["publish"] |= {"base_model": "me/base", "push_base": True}
-    prepare(RunFile.from_mapping(tiny_run))
+    resolve_run(RunFile.from_mapping(tiny_run))
 
 
 def test_reward_that_needs_a_column_the_dataset_lacks(tiny_run, offer):
@@ -295,7 +295,7 @@ def test_problems_that_only_the_whole_run_shows_have_their_line_too(tiny_run):
     text = RunFile.from_mapping(tiny_run).to_yaml() + "loss_type: gpro\n"
     text = text.replace("loss_type: bnpo\n", "", 1)
     with pytest.raises(ConfigError, match=rf"my.yaml:{len(text.splitlines())} loss_type"):
-        prepare(RunFile.parse(text, "my.yaml"))
+        resolve_run(RunFile.parse(text, "my.yaml"))
 
 
 def test_judge_for_a_reward_that_takes_none(tiny_run):
@@ -307,7 +307,7 @@ def test_which_of_two_judges_a_reward_gets_must_be_said(tiny_run):
     tiny_run["judges"]["strict"] = {"name": "lexical", "full": 0.95}
     said(tiny_run, r"rewards\.0\.judge: refiner_reward needs a judge.*words, strict")
     tiny_run["rewards"][0]["judge"] = "strict"
-    run = prepare(RunFile.from_mapping(tiny_run))
+    run = resolve_run(RunFile.from_mapping(tiny_run))
     assert run.reward.rewards[0].reward.judge is run.judges["strict"]
 
 
@@ -414,7 +414,7 @@ def test_one_target_module_is_an_end_or_a_pattern_of_names(tiny_run, written, co
 
     from hf_rlhf.models.loading import lora_config, skeleton
 
-    run = prepare(RunFile.from_mapping({**tiny_run, "lora_target_modules": written}))
+    run = resolve_run(RunFile.from_mapping({**tiny_run, "lora_target_modules": written}))
     model = get_peft_model(skeleton(run), lora_config(run))
     layers = model.config.num_hidden_layers
     names = [name for name, _ in model.named_parameters() if "lora_A" in name]
@@ -422,7 +422,7 @@ def test_one_target_module_is_an_end_or_a_pattern_of_names(tiny_run, written, co
 
 
 def test_a_pattern_of_target_modules_that_does_not_end_is_refused(tiny_run, monkeypatch):
-    prepare(RunFile.from_mapping(tiny_run))
+    resolve_run(RunFile.from_mapping(tiny_run))
     monkeypatch.setattr(bounded, "SECONDS", 3)
     endless = {**tiny_run, "lora_target_modules": ["(([a-z_.0-9]+)+)+!"]}
     said(endless, "lora_target_modules: .* does not finish within 3 s")
@@ -455,7 +455,7 @@ def test_an_adapter_of_anybodys_is_read_within_bounds(
 
     from hf_rlhf.models.loading import lora_config
 
-    run = prepare(RunFile.from_mapping(tiny_run))
+    run = resolve_run(RunFile.from_mapping(tiny_run))
     monkeypatch.setattr(bounded, "SECONDS", 3)
     model = AutoModelForCausalLM.from_pretrained(run.model_path)
     get_peft_model(model, lora_config(run)).save_pretrained(tmp_path / "adapter")
@@ -493,7 +493,7 @@ def test_what_the_trainer_would_import_after_the_first_evaluation(tiny_run):
     tiny_run["report_to"] = "wandbb"
     said(tiny_run, r"report_to: 'wandbb' is no tracker\. Did you mean `wandb`\? Known: .*trackio")
     tiny_run["report_to"] = None
-    assert prepare(RunFile.from_mapping(tiny_run)).training.report_to == []
+    assert resolve_run(RunFile.from_mapping(tiny_run)).training.report_to == []
     tiny_run["report_to"] = "none"
     tiny_run["use_vllm"] = True
     said(tiny_run, r"use_vllm: the package vllm is not installed")

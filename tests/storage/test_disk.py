@@ -17,13 +17,13 @@ from safetensors.torch import save_file
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, DataError, DiskError, RunFolderError
 from hf_rlhf.runs import estimate
-from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.disk import (
     FILES_OF_A_SAVE,
     Space,
     checkpoint_bytes,
     disk_error,
-    disk_errors_told,
+    explain_disk_errors,
     final_bytes,
     human,
     small_bytes,
@@ -32,7 +32,7 @@ from hf_rlhf.storage.disk import (
     wait_until,
     write_failure,
 )
-from hf_rlhf.storage.files import atomic_write_text, clear_unfinished, whole_folder
+from hf_rlhf.storage.files import atomic_dir, atomic_write_text, clear_unfinished
 
 
 @contextmanager
@@ -134,12 +134,12 @@ def test_the_message_says_what_is_free_what_is_safe_and_how_to_go_on(tmp_path):
 def test_what_a_disk_refuses_before_a_run_begins_is_told_and_our_own_errors_stay(tmp_path):
     with (
         pytest.raises(DiskError, match=r"(?s)No space.*\nMake room, then give the same"),
-        disk_errors_told(tmp_path),
+        explain_disk_errors(tmp_path),
     ):
         raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(DataError), disk_errors_told(tmp_path):
+    with pytest.raises(DataError), explain_disk_errors(tmp_path):
         raise DataError("row 7") from OSError(errno.ENOSPC, "")
-    with pytest.raises(KeyError), disk_errors_told(tmp_path):
+    with pytest.raises(KeyError), explain_disk_errors(tmp_path):
         raise KeyError("x")
 
 
@@ -241,7 +241,7 @@ def test_a_file_and_a_folder_that_cannot_be_written_stay_as_they_were(tmp_path):
     with (
         file_limit(1000),
         pytest.raises(RunFolderError, match="File too large"),
-        whole_folder(tmp_path / "merged") as folder,
+        atomic_dir(tmp_path / "merged") as folder,
     ):
         (folder / "model.safetensors").write_bytes(b"0" * 2000)
     assert path.read_text() == "old"
@@ -268,9 +268,9 @@ def test_a_run_that_cannot_end_does_not_begin_and_what_lies_there_counts_as_free
     file = RunFile.from_mapping(tiny_run)
     monkeypatch.setattr(estimate.Space, "of", lambda _: Space(4 * 10**6, None))
     with pytest.raises(ConfigError, match=r"output_dir: .*run needs about .* at the end\), but"):
-        prepare(file)
+        resolve_run(file)
     monkeypatch.setattr(estimate, "taken_bytes", lambda _: 2 * 10**6)
-    run = prepare(file)
+    run = resolve_run(file)
 
     need = estimate.disk_need(run, 10)
     assert (need.made, need.at_once) == (10, 10)

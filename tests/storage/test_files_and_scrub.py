@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.storage.files import (
+    atomic_dir,
     atomic_write_bytes,
     atomic_write_json,
     atomic_write_text,
-    whole_folder,
 )
-from hf_rlhf.storage.secrets import REDACTED, find_secrets, scrub
+from hf_rlhf.storage.secrets import REDACTED, find_secrets, redact_secrets
 
 TOKEN = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7cF0hL"
 
@@ -56,9 +56,9 @@ class TestAtomicWrite:
 
     def test_a_folder_takes_the_place_of_another_at_once_or_not_at_all(self, tmp_path, monkeypatch):
         out = tmp_path / "model"
-        with whole_folder(out) as folder:
+        with atomic_dir(out) as folder:
             (folder / "a").write_text("old")
-        with whole_folder(out, overwrite=True) as folder:
+        with atomic_dir(out, overwrite=True) as folder:
             (folder / "a").write_text("new")
             made = folder.stat().st_ino
             assert (out / "a").read_text() == "old"
@@ -73,7 +73,7 @@ class TestAtomicWrite:
         monkeypatch.setattr(Path, "rename", full)
         with (
             pytest.raises(RunFolderError, match="No space left"),
-            whole_folder(out, overwrite=True),
+            atomic_dir(out, overwrite=True),
         ):
             pass
         assert (out / "a").read_text() == "new"
@@ -137,7 +137,7 @@ class TestScrub:
         ],
     )
     def test_removes_secrets_by_their_form(self, text, left):
-        assert scrub(text) == left
+        assert redact_secrets(text) == left
 
     @pytest.mark.parametrize(
         "text",
@@ -148,7 +148,7 @@ class TestScrub:
         ],
     )
     def test_leaves_the_rest(self, text):
-        assert scrub(text) == text
+        assert redact_secrets(text) == text
 
     @pytest.mark.parametrize("start", ["hf_", "api_org_", "sk-", "gho_", "github_pat_", "AKIA"])
     @pytest.mark.parametrize("before", ["\n", "\t", "é", "\n\n", " ", ""])
@@ -158,13 +158,13 @@ class TestScrub:
         packed = json.dumps(text)  # as a tool's arguments are: a text that is JSON
         for content in (text, json.dumps(text, ensure_ascii=False), packed, json.dumps(packed)):
             assert find_secrets(content.encode())
-            assert "A1A1" not in scrub(content)
+            assert "A1A1" not in redact_secrets(content)
 
     @pytest.mark.parametrize("start", ["hf_", "sk-", "gho_", "AKIA"])
     def test_leaves_a_word_that_only_ends_like_a_token(self, start):
         content = json.dumps(f"\nta{start}{'A1' * 8}")
         assert not find_secrets(content.encode())
-        assert scrub(content) == content
+        assert redact_secrets(content) == content
 
     def test_removes_values_of_secret_variables_everywhere(self, monkeypatch):
         monkeypatch.setenv("JUDGE_API_KEY", "canary-value")
@@ -175,7 +175,7 @@ class TestScrub:
             "a canary-value b": [{"deep": ("x canary-value-and-more y", 3, None, True)}],
             "plain": "short harmless-value",
         }
-        assert scrub(dirty) == {
+        assert redact_secrets(dirty) == {
             f"a {REDACTED} b": [{"deep": [f"x {REDACTED} y", 3, None, True]}],
             "plain": "short harmless-value",
         }
@@ -185,21 +185,21 @@ class TestScrub:
     ):
         monkeypatch.setenv("HTTPS_PROXY", "http://joe:p%40ss-w0rd@proxy:3128")
         for bare in ("p@ss-w0rd", "p%40ss-w0rd"):
-            assert scrub(f"login as joe with {bare}!") == f"login as joe with {REDACTED}!"
+            assert redact_secrets(f"login as joe with {bare}!") == f"login as joe with {REDACTED}!"
             assert find_secrets(f"with {bare}".encode()) == ["HTTPS_PROXY"]
-        assert scrub("proxy:3128 of joe") == "proxy:3128 of joe"
+        assert redact_secrets("proxy:3128 of joe") == "proxy:3128 of joe"
 
     def test_removes_fields_and_flags_that_are_secret_by_name(self):
         config = {
             **{"hub_token": "opaque", "judge": {"api-key": "k"}, "password": ""},
             **{"eos_token": "</s>", "max_tokens": 5, "api_key_env": "MY_KEY", "token": None},
         }
-        assert scrub(config) == {
+        assert redact_secrets(config) == {
             **{"hub_token": REDACTED, "judge": {"api-key": REDACTED}, "password": ""},
             **{"eos_token": "</s>", "max_tokens": 5, "api_key_env": "MY_KEY", "token": None},
         }
         command = ["x", "--judges.main.api_key", "k", "--hub_token=t", "--eos_token", "</s>"]
-        assert scrub(command) == [
+        assert redact_secrets(command) == [
             *("x", "--judges.main.api_key", REDACTED, f"--hub_token={REDACTED}"),
             *("--eos_token", "</s>"),
         ]
@@ -207,5 +207,5 @@ class TestScrub:
     @settings(max_examples=40, deadline=None)
     @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
     def test_is_idempotent(self, value):
-        once = scrub(value)
-        assert scrub(once) == once
+        once = redact_secrets(value)
+        assert redact_secrets(once) == once

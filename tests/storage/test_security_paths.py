@@ -20,7 +20,7 @@ from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, PublishError
 from hf_rlhf.hub import download as pull_module
 from hf_rlhf.hub.client import RemoteFile, RemoteState
 from hf_rlhf.hub.download import pull
-from hf_rlhf.hub.upload_set import Bundle, PushedFile
+from hf_rlhf.hub.upload_set import PushedFile, UploadSet
 from hf_rlhf.storage.files import atomic_write_text
 
 _writes: list[str] | None = None
@@ -199,7 +199,7 @@ def test_a_link_that_leads_out_of_a_run_is_not_published(tmp_path, target):
     (tmp_path / "outside.json").write_text("{}")
     (tmp_path / "x").write_text("{}")
     (run / "merged" / "config.json").symlink_to(target)
-    bundle = Bundle(run)
+    bundle = UploadSet(run)
     with pytest.raises(PublishError, match="outside"):
         bundle.add_file("config.json", run / "merged" / "config.json")
     with pytest.raises(PublishError, match="outside"):

@@ -23,7 +23,7 @@ from hf_rlhf.errors import JudgeError
 from hf_rlhf.rewards.judges.openai import OpenAIJudge
 from hf_rlhf.rewards.judges.text_generation import OpenAIText
 from hf_rlhf.storage.record import load_record
-from hf_rlhf.storage.secrets import REDACTED, find_secrets, scrub
+from hf_rlhf.storage.secrets import REDACTED, find_secrets, redact_secrets
 from hf_rlhf.testing.scripted_server import Reply, ScriptedServer
 from hf_rlhf.training.record_sections import reproduction
 
@@ -325,8 +325,8 @@ def test_every_form_of_a_secret_is_scrubbed_and_found(secrets, name):
         text = form.decode()
         if text.startswith(base64.b64encode(b"user:").decode()[:6]):
             text = f"Authorization: Basic {text}"
-        assert leaks(scrub(f"a {text} b")) == [], text
-        assert leaks(json.dumps(scrub({"x": [text]}))) == [], text
+        assert leaks(redact_secrets(f"a {text} b")) == [], text
+        assert leaks(json.dumps(redact_secrets({"x": [text]}))) == [], text
     assert find_secrets(f"x={quote(CANARIES[name])}".encode())
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf.runs.phases import Chain, resolved, said_of, told_by_phase
+from hf_rlhf.runs.phases import Chain, data_summary, problems_by_phase, resolved
 
 TEXT = """\
 schema: 1
@@ -148,7 +148,7 @@ def test_the_chain_itself_publishes_and_no_checkpoints() -> None:
 def test_what_all_phases_lack_is_said_once() -> None:
     links = chain().links
     common, own = Problem("model", "is missing."), Problem("dataset", "has no form c.")
-    said = told_by_phase(links, [[common], [common], [common, own]])
+    said = problems_by_phase(links, [[common], [common], [common, own]])
     assert [str(one) for one in said] == [
         "model: is missing.",
         "phase both: dataset: has no form c.",
@@ -156,4 +156,4 @@ def test_what_all_phases_lack_is_said_once() -> None:
 
 
 def test_a_phases_data_is_said_in_a_few_words() -> None:
-    assert [said_of(link.own) for link in chain().links] == ["a", "b, most 3", "c"]
+    assert [data_summary(link.own) for link in chain().links] == ["a", "b, most 3", "c"]

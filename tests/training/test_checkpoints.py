@@ -23,7 +23,7 @@ from hf_rlhf.storage.disk import Space
 from hf_rlhf.training import checkpoints
 from hf_rlhf.training.checkpoints import (
     AlreadyTrained,
-    SealCheckpoints,
+    CheckpointManifestCallback,
     StopIfTrained,
     newest_valid,
 )
@@ -105,7 +105,7 @@ def test_old_checkpoints_go_once_the_new_one_is_sealed(tmp_path, keep, left):
     made(tmp_path, 3, sealed=False)
     args = SimpleNamespace(output_dir=str(tmp_path))
     state = SimpleNamespace(is_world_process_zero=True, global_step=3)
-    SealCheckpoints(keep).on_save(args, state, None)
+    CheckpointManifestCallback(keep).on_save(args, state, None)
     assert steps(valid_checkpoints(tmp_path)) == left
 
 
@@ -267,7 +267,7 @@ class Saving:
 
     def step(self, keep: int | None = None, wait: float = 0.0) -> bool:
         """End the step; return whether its checkpoint will be saved."""
-        callback = SealCheckpoints(keep, wait=wait)
+        callback = CheckpointManifestCallback(keep, wait=wait)
         callback.on_step_end(
             self.args, self.state, self.control, model=torch.nn.Linear(4, 4), processing_class=None
         )

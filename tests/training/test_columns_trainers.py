@@ -18,7 +18,7 @@ from hf_rlhf import train
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ConfigError, ModelError
 from hf_rlhf.models.fingerprint import read_identity
-from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.record import RunRecord, load_record
 from hf_rlhf.testing.offering import offering
 from hf_rlhf.testing.tiny import make_tiny_policy
@@ -80,7 +80,7 @@ def reward(folder: Path) -> RunRecord:
 
 def problems(run: dict[str, Any]) -> str:
     with pytest.raises(ConfigError) as caught:
-        prepare(RunFile.from_mapping(run, name="my.yaml"))
+        resolve_run(RunFile.from_mapping(run, name="my.yaml"))
     return "\n".join(str(problem) for problem in caught.value.problems)
 
 
@@ -126,12 +126,12 @@ def test_an_adapter_writes_the_rows_that_it_rejects_beside_the_run(folder, offer
     seen: list[Path | None] = []
     offer("datasets", strict=strict)
     run = config(folder, "plain_sft", "x") | {"dataset": {"name": "strict"}}
-    prepare(RunFile.from_mapping(run))
+    resolve_run(RunFile.from_mapping(run))
     assert seen.pop() == folder / "x" / "rejected_rows.jsonl"
     # Nothing is rewritten where a run has begun: it goes on, or another one is refused.
     (folder / "x").mkdir()
     (folder / "x" / "run.json").touch()
-    prepare(RunFile.from_mapping(run))
+    resolve_run(RunFile.from_mapping(run))
     assert seen == [None]
     run["dataset"]["rejected_rows"] = "mine.jsonl"
     assert "rejected_rows: is set by the run itself" in problems(run)
@@ -150,7 +150,7 @@ def test_prompts_beyond_the_models_positions_are_the_trainers_to_cut_if_it_does(
 
     offer("datasets", long=long)
     run = config(folder, "plain_sft", "x") | {"dataset": {"name": "long"}}
-    assert prepare(RunFile.from_mapping(run | {"max_length": 64}))
+    assert resolve_run(RunFile.from_mapping(run | {"max_length": 64}))
     assert "row 8 of train has a prompt of" in problems(run | {"max_length": None})
 
 
@@ -343,7 +343,7 @@ def test_a_reward_model_begins_with_an_adapter_of_sft_and_a_new_head(folder, sft
 
     run = config(folder, "plain_reward", "reward_of_sft", adapter=str(folder / "sft"))
     aside = run | {"output_dir": str(folder / "aside")}
-    trainer = ColumnsReward.from_run(prepare(RunFile.from_mapping(aside)))
+    trainer = ColumnsReward.from_run(resolve_run(RunFile.from_mapping(aside)))
     there = load_file(folder / "sft" / "adapter" / "adapter_model.safetensors")
     held = dict(trainer.model.named_parameters())
     for name, value in there.items():
@@ -357,7 +357,7 @@ def test_a_reward_model_begins_with_an_adapter_of_sft_and_a_new_head(folder, sft
     # And it goes on from an adapter that has its head.
     again = aside | {"adapter": str(folder / "reward_of_sft")}
     head = dict(
-        ColumnsReward.from_run(prepare(RunFile.from_mapping(again))).model.named_parameters()
+        ColumnsReward.from_run(resolve_run(RunFile.from_mapping(again))).model.named_parameters()
     )
     torch.testing.assert_close(
         head["base_model.model.score.modules_to_save.default.weight"],

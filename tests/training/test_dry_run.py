@@ -11,7 +11,7 @@ from hf_rlhf.cli import main as hf_rlhf
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf.runs.preflight import advice
-from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.disk import Space
 from hf_rlhf.train import main as train_main
 from hf_rlhf.training import dry_run
@@ -114,9 +114,9 @@ def test_phases_are_shown_under_their_names(capsys, tmp_path):
 
 @pytest.mark.slow
 def test_bf16_on_a_cpu_is_advised_against_and_nothing_else(tiny_run, no_measuring):
-    assert advice(prepare(RunFile.from_mapping(tiny_run))) == []
+    assert advice(resolve_run(RunFile.from_mapping(tiny_run))) == []
     file = RunFile.from_mapping({**tiny_run, "bf16": True})
-    (text,) = advice(prepare(file))
+    (text,) = advice(resolve_run(file))
     assert "`--bf16 false`" in text
     shown = [one for one in report_of(file, None).runs[0].findings if one.check == "advice"]
     assert [(finding.status, finding.text) for finding in shown] == [("note", text)]

@@ -17,11 +17,11 @@ from torch.utils.data import DataLoader
 from trl.trainer.utils import RepeatSampler
 
 from hf_rlhf.errors import RunFolderError
+from hf_rlhf.storage.lock import locked_folder
 from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.training import signals as stopping
 from hf_rlhf.training.generation_cycle import Boundary, Cycle
 from hf_rlhf.training.record_sections import sessions
-from hf_rlhf.training.run_folder import claimed
 from hf_rlhf.training.signals import Stopping, Terminated
 from hf_rlhf.training.trackers import NewSteps, one_run
 
@@ -368,8 +368,8 @@ def test_trackers_get_the_runs_own_name_and_the_environment_comes_back(tmp_path,
 @pytest.mark.slow
 def test_a_folder_is_free_when_its_owner_was_killed_though_its_children_live(tmp_path):
     code = (
-        "import os, sys, time, pathlib; from hf_rlhf.training.run_folder import claimed\n"
-        "with claimed(pathlib.Path(sys.argv[1])):\n"
+        "import os, sys, time, pathlib; from hf_rlhf.storage import locked_folder\n"
+        "with locked_folder(pathlib.Path(sys.argv[1])):\n"
         "    if os.fork() == 0: time.sleep(20); os._exit(0)\n"
         "    os.kill(os.getpid(), 9)"
     )
@@ -377,7 +377,7 @@ def test_a_folder_is_free_when_its_owner_was_killed_though_its_children_live(tmp
     begun = time.monotonic()
     while time.monotonic() - begun < 15:
         # The child lets go of the lock as it begins to run, which a busy machine lets wait.
-        with suppress(RunFolderError), claimed(tmp_path / "run"):
+        with suppress(RunFolderError), locked_folder(tmp_path / "run"):
             return
         time.sleep(0.1)
     pytest.fail("the child of a process that was killed holds its folder")

@@ -18,8 +18,8 @@ from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.storage.checkpoints import valid_checkpoints
+from hf_rlhf.storage.lock import locked_folder
 from hf_rlhf.storage.record import load_record
-from hf_rlhf.training.run_folder import claimed
 
 pytestmark = pytest.mark.slow
 
@@ -148,7 +148,7 @@ def test_two_processes_end_with_a_message_when_the_folder_is_in_use(tiny_run, tm
     tiny_run["per_device_train_batch_size"] = 4
     path = tmp_path / "my.yaml"
     path.write_text(RunFile.from_mapping(tiny_run).to_yaml())
-    with claimed(Path(tiny_run["output_dir"])):
+    with locked_folder(Path(tiny_run["output_dir"])):
         done = subprocess.run(
             [
                 *(*LAUNCH, "--multi_gpu", "--num_processes", "2", "--main_process_port", "0"),

@@ -9,7 +9,7 @@ import pytest
 
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ModelError, RunFolderError
-from hf_rlhf.runs.phases import Link
+from hf_rlhf.runs.phases import Phase
 from hf_rlhf.storage.checkpoints import seal
 from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.storage.record_schema import Environment
@@ -18,7 +18,7 @@ from hf_rlhf.training.phase_start import note_saved, starting_from
 
 
 @pytest.fixture
-def before(tmp_path: Path) -> Link:
+def before(tmp_path: Path) -> Phase:
     """Return a finished phase with a saved model and two checkpoints."""
     link = made(tmp_path, 1, "first")
     for name in ("merged", "checkpoints/checkpoint-2", "checkpoints/checkpoint-4"):
@@ -32,26 +32,26 @@ def before(tmp_path: Path) -> Link:
     return link
 
 
-def made(folder: Path, number: int, name: str) -> Link:
+def made(folder: Path, number: int, name: str) -> Phase:
     values = {"plugin": "sft", "output_dir": str(folder / f"phases/{number}-{name}")}
-    return Link(number, name, RunFile.from_mapping(values), {})
+    return Phase(number, name, RunFile.from_mapping(values), {})
 
 
-def start(before: Link, tmp_path: Path) -> tuple[Path | None, list[str]]:
+def start(before: Phase, tmp_path: Path) -> tuple[Path | None, list[str]]:
     said: list[str] = []
     found = phase_start.phase_start(made(tmp_path, 2, "second"), before, False, said.append)
     return found, said
 
 
 def test_the_first_phase_begins_with_the_base_and_the_next_with_what_was_saved(
-    before: Link, tmp_path: Path
+    before: Phase, tmp_path: Path
 ) -> None:
     assert phase_start.phase_start(before, None, False, print) is None
     assert start(before, tmp_path) == (before.folder / "merged", [])
 
 
 def test_a_saved_model_that_changed_is_passed_over_for_the_newest_checkpoint(
-    before: Link, tmp_path: Path
+    before: Phase, tmp_path: Path
 ) -> None:
     (before.folder / "merged/model.safetensors").write_bytes(b"Weights of merged")
     found, said = start(before, tmp_path)
@@ -63,7 +63,7 @@ def test_a_saved_model_that_changed_is_passed_over_for_the_newest_checkpoint(
 
 
 def test_without_any_checkpoint_that_holds_the_phase_is_to_be_trained_again(
-    before: Link, tmp_path: Path
+    before: Phase, tmp_path: Path
 ) -> None:
     (before.folder / "merged/config.json").unlink()
     for number in (2, 4):
@@ -73,7 +73,7 @@ def test_without_any_checkpoint_that_holds_the_phase_is_to_be_trained_again(
 
 
 def test_a_phase_that_began_with_something_else_is_refused(
-    before: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    before: Phase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = made(tmp_path, 2, "second").folder
     folder.mkdir(parents=True)

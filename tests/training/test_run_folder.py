@@ -11,7 +11,8 @@ from datasets import DatasetDict
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.resolve import resolve_run
+from hf_rlhf.storage.lock import OWNER_NAME, locked_folder
 from hf_rlhf.storage.record import load_record, write_record
 from hf_rlhf.training.dry_run import report_of
 from hf_rlhf.training.record_sections import (
@@ -22,28 +23,28 @@ from hf_rlhf.training.record_sections import (
 )
 from hf_rlhf.training.recorder import Recorder
 from hf_rlhf.training.run_changes import _changed
-from hf_rlhf.training.run_folder import OWNER_NAME, claimed, previous_record
+from hf_rlhf.training.run_folder import previous_record
 
 TOLD = {"repo_id": "me/it", "base_model": "me/base"}
 
 
 def resolved(run):
-    return prepare(RunFile.from_mapping(run, name="my.yaml"))
+    return resolve_run(RunFile.from_mapping(run, name="my.yaml"))
 
 
 def test_a_folder_has_one_owner_at_a_time(tmp_path):
     folder = tmp_path / "run"
-    with claimed(folder):
+    with locked_folder(folder):
         with (
             pytest.raises(RunFolderError, match=rf"run is in use by process {os.getpid()} on "),
-            claimed(folder),
+            locked_folder(folder),
         ):
             pass
-        with pytest.raises(RunFolderError), claimed(folder):
+        with pytest.raises(RunFolderError), locked_folder(folder):
             pass  # who was refused has not let it go
-    with pytest.raises(ZeroDivisionError), claimed(folder):
+    with pytest.raises(ZeroDivisionError), locked_folder(folder):
         raise ZeroDivisionError
-    with claimed(folder):
+    with locked_folder(folder):
         assert (folder / OWNER_NAME).exists()
     assert not (folder / OWNER_NAME).exists()
 

@@ -13,9 +13,9 @@ from hf_rlhf import train
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import RewardError, RunFolderError
 from hf_rlhf.storage.checkpoints import valid_checkpoints
+from hf_rlhf.storage.lock import locked_folder
 from hf_rlhf.storage.record import load_record, write_record
 from hf_rlhf.train import main
-from hf_rlhf.training.run_folder import claimed
 
 pytestmark = pytest.mark.slow
 
@@ -225,8 +225,8 @@ def test_ctrl_c_outside_the_training_loop_loses_nothing(tiny_run, monkeypatch, a
 def test_a_folder_in_use_names_its_owner(tiny_run):
     folder = Path(tiny_run["output_dir"])
     code = (
-        "import sys, time, pathlib; from hf_rlhf.training.run_folder import claimed\n"
-        "with claimed(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+        "import sys, time, pathlib; from hf_rlhf.storage import locked_folder\n"
+        "with locked_folder(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True
@@ -238,7 +238,7 @@ def test_a_folder_in_use_names_its_owner(tiny_run):
     finally:
         holder.kill()
         holder.wait()
-    with claimed(folder):
+    with locked_folder(folder):
         pass  # a killed owner does not keep it
 
 

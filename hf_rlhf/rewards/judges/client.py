@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hf_rlhf.config.values import leaves
 from hf_rlhf.errors import JudgeError
-from hf_rlhf.rewards.judges.display_name import Called
+from hf_rlhf.rewards.judges.display_name import DisplayName
 from hf_rlhf.rewards.judges.endpoint import Endpoint, Failed, Reply, Silent, Unavailable
 from hf_rlhf.rewards.judges.outage import Outage, Waiting, outage_of
 from hf_rlhf.rewards.judges.rate_limits import Limits
-from hf_rlhf.rewards.judges.usage import Tally
-from hf_rlhf.storage.secrets import SECRET_PLACE, misplaced_secret
+from hf_rlhf.rewards.judges.usage import UsageCounter
+from hf_rlhf.storage.secrets import SECRET_HINT, misplaced_secret
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -51,12 +51,12 @@ class Connection(Protocol):
 
 
 @dataclass(frozen=True)
-class Asking:
+class ChatClient:
     """Send requests to one model until they are answered, and count what it costs."""
 
     settings: Connection
-    called: Called
-    tally: Tally
+    called: DisplayName
+    tally: UsageCounter
     greeting: Mapping[str, Any]
     """The body of a request that a server which is up answers at once."""
     first_wait: float = FIRST_WAIT_S
@@ -65,8 +65,8 @@ class Asking:
     @property
     def endpoint(self) -> Endpoint:
         """Where it is served."""
-        one = self.settings
-        return Endpoint(one.base_url, one.model, one.api_key_env, self.called)
+        settings = self.settings
+        return Endpoint(settings.base_url, settings.model, settings.api_key_env, self.called)
 
     @property
     def outage(self) -> Outage:
@@ -76,26 +76,26 @@ class Asking:
 
     def waiting(self, started: float, *, from_start: bool = True) -> Waiting:
         """Return how long a call that began then, by `monotonic()`, waits for the server."""
-        one = self.settings
-        name = f"The {self.called} {one.model} at {one.base_url}"
-        return Waiting(name, one.patience, started, from_start, self.called)
+        settings = self.settings
+        name = f"The {self.called} {settings.model} at {settings.base_url}"
+        return Waiting(name, settings.patience, started, from_start, self.called)
 
     async def ping(self) -> str:
         """Ask for one token. Raises JudgeError with the cause and a cure."""
         started = monotonic()
-        one = self.settings
+        settings = self.settings
         try:
             async with self.endpoint.connect() as client:
                 await self._greet(client)
         except Failed as failure:
             raise JudgeError(
-                f"The {self.called} at {one.base_url} gave no answer: {failure}. Is the server "
-                f"running and {self.called.setting('base_url')} right? For vLLM: vllm serve "
-                f"{one.model}"
+                f"The {self.called} at {settings.base_url} gave no answer: {failure}. Is the "
+                f"server running and {self.called.setting('base_url')} right? For vLLM: vllm serve "
+                f"{settings.model}"
             ) from None
-        return f"{one.model} at {one.base_url} answered in {monotonic() - started:.2f} s"
+        return f"{settings.model} at {settings.base_url} answered in {monotonic() - started:.2f} s"
 
-    async def persist(
+    async def request_with_retries(
         self, client: "ClientSession", body: Mapping[str, Any], waiting: Waiting
     ) -> Reply:
         """Send a request until it is answered.
@@ -106,14 +106,14 @@ class Asking:
         tries, longest = 0, self.first_wait
         while True:
             try:
-                return await self._outlast(client, body, waiting)
+                return await self._send_through_outages(client, body, waiting)
             except Failed as failure:
                 if not failure.again or tries >= self.settings.retries:
                     raise
             await asyncio.sleep(random.uniform(0.0, longest))
             tries, longest = tries + 1, min(2 * longest, LONGEST_WAIT_S)
 
-    async def _outlast(
+    async def _send_through_outages(
         self, client: "ClientSession", body: Mapping[str, Any], waiting: Waiting
     ) -> Reply:
         """Send one request, again after each outage. Raises Failed for what is its own fault."""
@@ -156,11 +156,11 @@ class Asking:
         self, client: "ClientSession", body: Mapping[str, Any], timeout: float
     ) -> Reply:
         """Send one request when the caps allow it, and count what it cost."""
-        one = self.settings
-        caps = (one.max_concurrency, one.requests_per_minute, one.tokens_per_minute)
+        settings = self.settings
+        caps = (settings.max_concurrency, settings.requests_per_minute, settings.tokens_per_minute)
         letters = sum(len(message["content"]) for message in body["messages"])
         estimate = letters // _LETTERS_PER_TOKEN + body.get("max_tokens", 0)
-        async with Limits(one.base_url, *caps).call(estimate) as booking:
+        async with Limits(settings.base_url, *caps).call(estimate) as booking:
             self.tally.add(requests=1)
             reply = await self.endpoint.complete(client, body, timeout)
             booking.tokens = reply.prompt_tokens + reply.completion_tokens or estimate
@@ -168,8 +168,8 @@ class Asking:
             prompt_tokens=reply.prompt_tokens,
             completion_tokens=reply.completion_tokens,
             cost=(
-                reply.prompt_tokens * one.price_per_million_input
-                + reply.completion_tokens * one.price_per_million_output
+                reply.prompt_tokens * settings.price_per_million_input
+                + reply.completion_tokens * settings.price_per_million_output
             )
             / 1e6,
         )
@@ -188,17 +188,17 @@ def sampling(settings: Connection) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, {})}
 
 
-def roomier(body: Mapping[str, Any]) -> dict[str, Any]:
+def with_more_tokens(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request that asks again for a reply that was cut off, with twice the tokens."""
     return {**body, "max_tokens": 2 * body["max_tokens"]} if "max_tokens" in body else {**body}
 
 
-def check(settings: Connection, who: Called, *more: str) -> None:
+def check(settings: Connection, who: DisplayName, *more: str) -> None:
     """Raise JudgeError for settings that cannot work; `more` must be above 0, too."""
     _refuse_secrets(settings, who)
     if not settings.model.strip():
-        named = who.setting("model")
-        raise JudgeError(f"{who}: {named} is empty; name a model that the server has.")
+        name = who.setting("model")
+        raise JudgeError(f"{who}: {name} is empty; name a model that the server has.")
     for name in ("timeout", "max_concurrency", *more):
         if not (math.isfinite(getattr(settings, name)) and getattr(settings, name) > 0):
             raise JudgeError(f"{who}: {who.setting(name)} must be above 0.")
@@ -209,13 +209,13 @@ def check(settings: Connection, who: Called, *more: str) -> None:
         if not 0 <= getattr(settings, name) < math.inf:
             raise JudgeError(f"{who}: {who.setting(name)} must be at least 0.")
     if settings.temperature is not None and not 0 <= settings.temperature < math.inf:
-        named = who.setting("temperature")
-        raise JudgeError(f"{who}: {named} must be at least 0, or null.")
+        name = who.setting("temperature")
+        raise JudgeError(f"{who}: {name} must be at least 0, or null.")
 
 
-def _refuse_secrets(settings: Connection, who: Called) -> None:
+def _refuse_secrets(settings: Connection, who: DisplayName) -> None:
     written = {"api_key_env": settings.api_key_env, "extra_body": settings.extra_body}
     for path, value in leaves(written):
         if what := misplaced_secret(path, value):
-            named = ".".join([who.setting(str(path[0])), *map(str, path[1:])])
-            raise JudgeError(f"{who}: {named} {what} {SECRET_PLACE}")
+            name = ".".join([who.setting(str(path[0])), *map(str, path[1:])])
+            raise JudgeError(f"{who}: {name} {what} {SECRET_HINT}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Called:
+class DisplayName:
     """A name, as text: "judge". Where the user does not write a setting by its name, how instead.
 
     `Called("summariser", {"base_url": "--base_url"})` for options of a command line.
@@ -23,4 +23,4 @@ class Called:
         return self.spelled.get(name, name)
 
 
-JUDGE = Called("judge")
+JUDGE = DisplayName("judge")

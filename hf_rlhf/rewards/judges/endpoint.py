@@ -28,7 +28,7 @@ from hf_rlhf.config.urls import is_forbidden
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.rewards.judges import transport
-from hf_rlhf.rewards.judges.display_name import JUDGE, Called
+from hf_rlhf.rewards.judges.display_name import JUDGE, DisplayName
 from hf_rlhf.rewards.judges.transport import Answer
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Endpoint:
     base_url: str
     model: str
     api_key_env: str
-    called: Called = JUDGE
+    called: DisplayName = JUDGE
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator["ClientSession"]:
@@ -308,7 +308,7 @@ class Endpoint:
         return f"It serves: {self.shown(', '.join(listed[:8]))}." if listed else "It serves none."
 
 
-def checked_url(base_url: str, called: Called = JUDGE) -> str:
+def checked_url(base_url: str, called: DisplayName = JUDGE) -> str:
     """Return a base URL without its trailing slash. Raises JudgeError when it must not be used.
 
     Credentials and queries are refused, not cut off: a run file is recorded as it was written.
@@ -337,7 +337,7 @@ def checked_url(base_url: str, called: Called = JUDGE) -> str:
     return bare.rstrip("/")
 
 
-async def _refuse_internal(host: str, called: Called) -> None:
+async def _refuse_internal(host: str, called: DisplayName) -> None:
     """Refuse a name that resolves to such an address, also one to be resolved by a proxy."""
     try:
         result = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -347,7 +347,7 @@ async def _refuse_internal(host: str, called: Called) -> None:
         _refuse_forbidden(str(address[0]), host, called)
 
 
-def _refuse_forbidden(address: str, host: str, called: Called) -> None:
+def _refuse_forbidden(address: str, host: str, called: DisplayName) -> None:
     if is_forbidden(address):
         raise JudgeError(
             f"The {called}'s {called.setting('base_url')} names {host}, a link-local or cloud "
@@ -367,7 +367,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     return None
 
 
-def _json(body: Mapping[str, Any], called: Called) -> bytes:
+def _json(body: Mapping[str, Any], called: DisplayName) -> bytes:
     sent = {name: value for name, value in body.items() if name != "extra_body"}
     sent |= body.get("extra_body", {})
     try:

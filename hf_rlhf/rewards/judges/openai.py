@@ -20,11 +20,17 @@ from hf_rlhf.contracts import Question, Verdict
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.rewards.judges import prompts
 from hf_rlhf.rewards.judges.cache import SCHEMA_VERSION, Keep, VerdictCache, default_path, together
-from hf_rlhf.rewards.judges.client import FIRST_WAIT_S, Asking, check, roomier, sampling
-from hf_rlhf.rewards.judges.display_name import JUDGE, Called
+from hf_rlhf.rewards.judges.client import (
+    FIRST_WAIT_S,
+    ChatClient,
+    check,
+    sampling,
+    with_more_tokens,
+)
+from hf_rlhf.rewards.judges.display_name import JUDGE, DisplayName
 from hf_rlhf.rewards.judges.endpoint import Failed, Reply, checked_url
 from hf_rlhf.rewards.judges.outage import Waiting
-from hf_rlhf.rewards.judges.usage import Tally
+from hf_rlhf.rewards.judges.usage import UsageCounter
 from hf_rlhf.rewards.judges.verdicts import Malformed, read_verdict
 
 if TYPE_CHECKING:
@@ -89,15 +95,15 @@ class OpenAIJudge:
     price_per_million_input: float = 0.0
     """For the cost in `usage()`; any currency."""
     price_per_million_output: float = 0.0
-    _tally: Tally = field(init=False, repr=False, compare=False)
+    _tally: UsageCounter = field(init=False, repr=False, compare=False)
     _cache: VerdictCache | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.base_url = checked_url(self.base_url)
-        check(self, Called("openai judge"), "deadline", "failure_window")
+        check(self, DisplayName("openai judge"), "deadline", "failure_window")
         if not 0 <= self.max_failure_rate <= 1:
             raise JudgeError("openai judge: max_failure_rate is a share, from 0 to 1.")
-        self._tally = Tally(self.failure_window)
+        self._tally = UsageCounter(self.failure_window)
         path = Path(self.cache_path) if self.cache_path else default_path()
         self._cache = VerdictCache(path) if self.cache else None
 
@@ -151,9 +157,9 @@ class OpenAIJudge:
         return await self._asking.ping()
 
     @property
-    def _asking(self) -> Asking:
+    def _asking(self) -> ChatClient:
         greeting = self._body(prompts.messages_for(Question("quality", "Yes.", "Says yes.")))
-        return Asking(self, JUDGE, self._tally, greeting, FIRST_WAIT_S)
+        return ChatClient(self, JUDGE, self._tally, greeting, FIRST_WAIT_S)
 
     def _body(self, messages: list[dict[str, str]]) -> dict[str, Any]:
         body = {**sampling(self), "messages": messages}
@@ -234,16 +240,16 @@ class OpenAIJudge:
 
 
 async def _ask(
-    asking: Asking, client: "ClientSession", body: dict[str, Any], waiting: Waiting
+    asking: ChatClient, client: "ClientSession", body: dict[str, Any], waiting: Waiting
 ) -> Verdict:
     """Return a verdict; a malformed reply is sent back once to be mended."""
     try:
-        reply = await asking.persist(client, body, waiting)
+        reply = await asking.request_with_retries(client, body, waiting)
         try:
             return _verdict(reply)
         except Malformed as malformed:
             mended = _repair(body, reply, str(malformed))
-        return _verdict(await asking.persist(client, mended, waiting))
+        return _verdict(await asking.request_with_retries(client, mended, waiting))
     except Malformed as malformed:
         return Verdict(None, f"The judge's reply was not a verdict: {malformed}")
     except Failed as failure:
@@ -267,7 +273,7 @@ def _repair(body: Mapping[str, Any], reply: Reply, cause: str) -> dict[str, Any]
     """Return the request that asks for a malformed verdict again, saying what was wrong."""
     if reply.truncated:
         # What was cut off is of no use to the model; what it needs is room.
-        return roomier(body)
+        return with_more_tokens(body)
     displayed = prompts.escaped(reply.text[:_REPLY_SHOWN])  # it may quote what the policy wrote
     message = {"role": "assistant", "content": displayed or "(nothing)"}
     again = {"role": "user", "content": prompts.REPAIR.format(cause=cause)}

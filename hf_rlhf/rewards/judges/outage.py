@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from hf_rlhf.errors import JudgeError
-from hf_rlhf.rewards.judges.display_name import JUDGE, Called
+from hf_rlhf.rewards.judges.display_name import JUDGE, DisplayName
 from hf_rlhf.rewards.judges.endpoint import Unavailable
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0
@@ -36,7 +36,7 @@ class Waiting:
     """`time.monotonic()`"""
     from_start: bool = True
     """Whether it waits, too, for a server that nobody has been at yet in this process."""
-    called: Called = JUDGE
+    called: DisplayName = JUDGE
 
     @property
     def how_to_go_on(self) -> str:

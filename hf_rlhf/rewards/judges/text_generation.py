@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.rewards.judges.cache import TEXTS, DiskCache, Keep, default_path, together
-from hf_rlhf.rewards.judges.client import Asking, check, roomier, sampling
-from hf_rlhf.rewards.judges.display_name import Called
+from hf_rlhf.rewards.judges.client import ChatClient, check, sampling, with_more_tokens
+from hf_rlhf.rewards.judges.display_name import DisplayName
 from hf_rlhf.rewards.judges.endpoint import Failed, Reply, checked_url
 from hf_rlhf.rewards.judges.outage import Waiting
-from hf_rlhf.rewards.judges.usage import Tally
+from hf_rlhf.rewards.judges.usage import UsageCounter
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -112,14 +112,14 @@ class OpenAIText:
     """The cache's file; by default `texts.sqlite` beside the one of verdicts."""
     price_per_million_input: float = 0.0
     price_per_million_output: float = 0.0
-    called: Called = Called("model")
-    _tally: Tally = field(init=False, repr=False, compare=False)
+    called: DisplayName = DisplayName("model")
+    _tally: UsageCounter = field(init=False, repr=False, compare=False)
     _cache: TextCache | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.base_url = checked_url(self.base_url, self.called)
         check(self, self.called)
-        self._tally = Tally(1)
+        self._tally = UsageCounter(1)
         path = Path(self.cache_path) if self.cache_path else default_path(TEXTS)
         self._cache = TextCache(path) if self.cache else None
 
@@ -202,9 +202,9 @@ class OpenAIText:
         return await self._asking.ping()
 
     @property
-    def _asking(self) -> Asking:
+    def _asking(self) -> ChatClient:
         greeting = self._body([{"role": "user", "content": "Say yes."}])
-        return Asking(self, self.called, self._tally, greeting)
+        return ChatClient(self, self.called, self._tally, greeting)
 
     def _body(self, messages: Messages) -> dict[str, Any]:
         return {**sampling(self), "messages": [dict(message) for message in messages]}
@@ -250,18 +250,18 @@ class _Line:
 
 
 async def _ask(
-    asking: Asking, client: "ClientSession", body: Mapping[str, Any], waiting: Waiting
+    asking: ChatClient, client: "ClientSession", body: Mapping[str, Any], waiting: Waiting
 ) -> Text | NoText:
     try:
-        reply = await asking.persist(client, body, waiting)
+        reply = await asking.request_with_retries(client, body, waiting)
         if reply.truncated:
-            reply = await asking.persist(client, roomier(body), waiting)
+            reply = await asking.request_with_retries(client, with_more_tokens(body), waiting)
     except Failed as failure:
         return NoText("not answered", f"The {asking.called} gave no text: {failure}.")
     return _text(reply, asking.called)
 
 
-def _text(reply: Reply, called: Called) -> Text | NoText:
+def _text(reply: Reply, called: DisplayName) -> Text | NoText:
     off = called.setting("extra_body")
     thought = f" inside its thinking, which may be turned off by {off}" * reply.only_thought
     if reply.truncated:

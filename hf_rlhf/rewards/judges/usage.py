@@ -20,7 +20,7 @@ TOTALS = (
 )
 
 
-class Tally:
+class UsageCounter:
     """Running totals and, per label, whether each of the last questions failed. Thread-safe.
 
     A pickled copy starts from nothing: what it counts happens in another process.
@@ -33,7 +33,7 @@ class Tally:
         self._failures: dict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=window))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tally, (self._window,)
+        return UsageCounter, (self._window,)
 
     def add(self, **amounts: float) -> None:
         """Add to the totals."""

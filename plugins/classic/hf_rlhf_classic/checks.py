@@ -37,7 +37,7 @@ def training_rows(run: Run, *names: str) -> Any:
     return train.select_columns(remaining)
 
 
-def one_kind(run: Run, *names: str) -> Iterator[Problem]:
+def check_single_kind(run: Run, *names: str) -> Iterator[Problem]:
     """The columns `names` are all text or all messages, and text begins but once."""
     for split, rows in splits(run):
         if not len(rows) or not set(names) <= set(rows.column_names):

@@ -13,10 +13,10 @@ from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import (
     can_encode,
+    check_single_kind,
     choice,
     common_problems,
     no_lengths,
-    one_kind,
     training_rows,
     within_positions,
 )
@@ -63,7 +63,7 @@ class PreferenceTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
         """Yield what would stop or spoil training, before weights load."""
         found = [*common_problems(run), *_settings(run)]
         if can_encode(run, "prompt", *SIDES):
-            found += one_kind(run, "prompt", *SIDES)
+            found += check_single_kind(run, "prompt", *SIDES)
             found += _lengths(run) if not found else ()
         return found
 

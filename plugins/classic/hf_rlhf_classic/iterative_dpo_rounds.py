@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 from hf_rlhf.errors import HfRlhfError, RewardError, RunFolderError
 from hf_rlhf.rewards import ComposedReward, gather_rows
 from hf_rlhf.runs import Run
-from hf_rlhf.storage import scrub
+from hf_rlhf.storage import redact_secrets
 from hf_rlhf.training import Boundary
 from hf_rlhf_classic.iterative_dpo_measures import exact_kl, held_out_entry, rollout_entry
 from hf_rlhf_classic.iterative_dpo_store import Store, fingerprint
@@ -170,7 +170,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
             return [
                 {
                     "row": row,
-                    "text": scrub(item.text),
+                    "text": redact_secrets(item.text),
                     "tokens": len(item.ids),
                     "truncated": item.truncated,
                     "reward": reward,
@@ -184,7 +184,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
         measured = [self._kept(number, "held_out", count) for number in range(policy + 1)]
         entry = held_out_entry(policy, measured)
         self._log(entry)
-        self._say(_said_of_policy(entry, self.args.iterations))
+        self._say(_policy_summary(entry, self.args.iterations))
 
     def _kl(self, made: Sequence[Completion]) -> list[float]:
         """Return the KL from the initial policy over each completion, in nats."""
@@ -233,7 +233,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
             message = [
                 {
                     "ids": item.ids,
-                    "text": scrub(item.text),
+                    "text": redact_secrets(item.text),
                     "truncated": item.truncated,
                     "reward": totals[index],
                     "parts": {label: values[index] for label, values in parts.items()},
@@ -364,8 +364,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
         return any(entry.get(name) == number for entry in self.trainer.state.log_history)
 
     def _log(self, entry: dict[str, float | int]) -> None:
-        # In evaluation mode, in which `_aside` has put it: TRL's log would mix the metrics of the
-        # steps since the last logging into this, and forget them.
+        # In evaluation mode (`_aside`), or TRL's log would mix in the metrics of recent steps.
         self.trainer.log(entry)
 
     def _say(self, text: str) -> None:
@@ -391,7 +390,7 @@ def held_out_split(run: Run) -> str:
     return run.spec.evaluation.split if run.spec.evaluation is not None else "test"
 
 
-def _said_of_policy(entry: Mapping[str, Any], iterations: int) -> str:
+def _policy_summary(entry: Mapping[str, Any], iterations: int) -> str:
     name = "initial policy" if not entry["policy"] else f"policy {entry['policy']}/{iterations}"
     text = [f"{name}: held-out reward {entry.get('held_out/reward', float('nan')):.3f}"]
     if "held_out/win_rate_initial" in entry:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.storage import atomic_write_text, whole_folder
+from hf_rlhf.storage import atomic_dir, atomic_write_text
 
 _POLICY = "policy.json"
 
@@ -77,7 +77,7 @@ class Store:
         for folder in sorted(other.glob("policy-*")):
             if not (self.folder / folder.name).exists():
                 self.folder.mkdir(parents=True, exist_ok=True)
-                with whole_folder(self.folder / folder.name) as new:
+                with atomic_dir(self.folder / folder.name) as new:
                     shutil.copytree(folder, new, dirs_exist_ok=True)
 
     def _path(self, policy: int, kind: str, number: int) -> Path:

@@ -15,9 +15,9 @@ from hf_rlhf.runs import Run
 from hf_rlhf.training import AlreadyTrained
 from hf_rlhf_classic.checks import (
     can_encode,
+    check_single_kind,
     common_problems,
     no_lengths,
-    one_kind,
     training_rows,
     within_positions,
 )
@@ -63,7 +63,7 @@ class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
         """Yield what would stop or spoil training, before weights load."""
         found = [*common_problems(run), *no_lengths(run), *_margins(run)]
         if can_encode(run, "prompt", "chosen", "rejected"):
-            found += one_kind(run, "prompt", "chosen", "rejected")
+            found += check_single_kind(run, "prompt", "chosen", "rejected")
             found += _lengths(run) if not found else ()
         return found
 

@@ -15,8 +15,8 @@ from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import (
     can_encode,
+    check_single_kind,
     common_problems,
-    one_kind,
     positions,
     splits,
     training_rows,
@@ -248,7 +248,7 @@ def _columns(run: Run) -> Iterator[Problem]:
 
 
 def _kinds(run: Run) -> Iterator[Problem]:
-    yield from one_kind(run, *_names(run))
+    yield from check_single_kind(run, *_names(run))
 
 
 def _markers(run: Run) -> Iterator[Problem]:

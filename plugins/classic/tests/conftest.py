@@ -27,7 +27,7 @@ def prepared(offer: Callable[..., None], tmp_path: Path) -> Callable[..., Any]:
     from datasets import Dataset, DatasetDict
 
     from hf_rlhf.config import RunFile
-    from hf_rlhf.runs.resolve import prepare
+    from hf_rlhf.runs.resolve import resolve_run
 
     given: dict[str, Any] = {}
     offer("datasets", given_rows=lambda: given["rows"])
@@ -40,7 +40,7 @@ def prepared(offer: Callable[..., None], tmp_path: Path) -> Callable[..., Any]:
         given["count"] = given.get("count", 0) + 1
         folder = {"output_dir": str(tmp_path / f"run{given['count']}")}
         content = {"dataset": {"name": "given_rows"}, **folder, **settings}
-        return prepare(RunFile.from_mapping(content))
+        return resolve_run(RunFile.from_mapping(content))
 
     return make
 

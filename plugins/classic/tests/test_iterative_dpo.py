@@ -9,7 +9,7 @@ from hf_rlhf import train
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import ConfigError, RewardError, RunFolderError
-from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.testing import check_trainer
 from hf_rlhf_classic.iterative_dpo import IterativeDPOTrainer
 from hf_rlhf_classic.iterative_dpo_config import IterativeDPOConfig
@@ -81,7 +81,7 @@ def test_settings_that_cannot_be_are_refused(given, said):
 def test_settings_of_dpo_that_mean_nothing_here_or_end_training(tmp_path, given, said):
     run = {**TINY, "output_dir": str(tmp_path), **given}
     with pytest.raises(ConfigError, match=re.compile(said, re.S)):
-        prepare(RunFile.from_mapping(run))
+        resolve_run(RunFile.from_mapping(run))
 
 
 def test_every_setting_that_is_wrong_is_said_at_once():
@@ -170,7 +170,7 @@ def test_the_run_folder_has_what_was_sampled(trained):
 
 def test_the_room_that_iterations_take_is_known_before(trained, tmp_path):
     folder, _ = trained
-    run = prepare(RunFile.from_mapping({**TINY, "output_dir": str(tmp_path / "run")}))
+    run = resolve_run(RunFile.from_mapping({**TINY, "output_dir": str(tmp_path / "run")}))
     taken = sum(path.stat().st_size for path in (folder / "iterations").rglob("*.json"))
     assert taken < IterativeDPOTrainer.extra_disk_bytes(run) < 5 * taken
 

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, OPTConfig, OPTForCausalLM, Traine
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ModelError, RewardError
 from hf_rlhf.evaluation.generation import prompt_ids
-from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.testing import check_trainer
 from hf_rlhf.testing.tiny import make_tiny_policy
 from hf_rlhf.testing.trainers import TrainerCase
@@ -341,7 +341,7 @@ def test_held_out_answers_are_scored_by_the_learned_reward(scored, offer, tmp_pa
     model = (str(scored / "base"), {})
 
     def measured(**settings):
-        run = prepare(RunFile.from_mapping({**content, **settings}))
+        run = resolve_run(RunFile.from_mapping({**content, **settings}))
         return PPOTrainer.held_out(run, *model)
 
     alone = measured(**learned)
@@ -397,7 +397,7 @@ def test_how_a_batch_passes_through_the_model_changes_nothing(tmp_path, value):
     ends = {}
     for name, form in forms.items():
         content = {**SUMS, **small, **form, "value": value, "output_dir": str(tmp_path / name)}
-        trainer = PPOTrainer.from_run(prepare(RunFile.from_mapping(content)))
+        trainer = PPOTrainer.from_run(resolve_run(RunFile.from_mapping(content)))
         trainer.train()
         trainer.save_model(str(tmp_path / name / "saved"))
         ends[name] = load_file(tmp_path / name / "saved" / "adapter_model.safetensors")
@@ -410,7 +410,7 @@ def test_how_a_batch_passes_through_the_model_changes_nothing(tmp_path, value):
 def history_of(tmp_path, **settings):
     """Train on sums; return what was logged of each step."""
     content = {**SUMS, "output_dir": str(tmp_path / "run"), **settings}
-    run = prepare(RunFile.from_mapping(content))
+    run = resolve_run(RunFile.from_mapping(content))
     trainer = run.trainer_class.from_run(run)
     trainer.train()
     return [entry for entry in trainer.state.log_history if "kl" in entry]

@@ -13,7 +13,7 @@ from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, ModelError
 from hf_rlhf.models.loading import find_adapter
 from hf_rlhf.models.locate import find_model
-from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.testing.offering import offering
 from hf_rlhf.testing.tiny import make_tiny_policy
 from hf_rlhf_classic.scoring import RewardModel
@@ -70,7 +70,7 @@ def problems(folder, tmp_path):
         }
         with offering(offered):
             try:
-                prepare(RunFile.from_mapping(content))
+                resolve_run(RunFile.from_mapping(content))
             except ConfigError as error:
                 return str(error)
         return ""

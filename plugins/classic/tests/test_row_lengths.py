@@ -8,7 +8,7 @@ import pytest
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.runs.preflight_data import data_lines
-from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf_classic.encoding import encode_pair, encode_response
 from hf_rlhf_classic.row_lengths import SIDES
 
@@ -44,7 +44,7 @@ def file_of(plugin, tmp_path, **settings):
 @pytest.mark.parametrize("plugin", ["reward", "dpo"])
 def test_pairs_that_are_too_long_are_counted_and_refused(plugin, tmp_path):
     allowed = {"max_dropped_share": 1, "max_cut_share": 1}
-    run = prepare(file_of(plugin, tmp_path, **allowed))
+    run = resolve_run(file_of(plugin, tmp_path, **allowed))
     rows, tokenizer = run.dataset["train"].to_list(), run.tokenizer
     if plugin == "reward":
         both = [[encode_response(tokenizer, row, row[side]) for side in SIDES] for row in rows]
@@ -65,4 +65,4 @@ def test_pairs_that_are_too_long_are_counted_and_refused(plugin, tmp_path):
     lost = 80 - sum(kept)
     assert lost > 8
     with pytest.raises(ConfigError, match=rf"{lost} of 80 rows of train \(\d+%\) would be dropped"):
-        prepare(file_of(plugin, tmp_path))
+        resolve_run(file_of(plugin, tmp_path))

@@ -8,7 +8,7 @@ from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.run_files import choose_run_file
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.runs.preflight import advice
-from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf_classic.likelihood import likelihoods
 from hf_rlhf_classic.sft import SupervisedTrainer, encoder
 
@@ -324,7 +324,7 @@ def test_lora_on_a_base_that_never_saw_the_end_token_is_noted(tmp_path, settings
     values = choose_run_file("sft", None, None).values
     small = {"name": "tastes", "form": "sft", "train_rows": 16, "test_rows": 4}
     changed = {"dataset": small, "output_dir": str(tmp_path / "run"), **settings}
-    found = advice(prepare(RunFile.from_mapping({**values, **changed})))
+    found = advice(resolve_run(RunFile.from_mapping({**values, **changed})))
     assert len(found) == told
     if told:
         assert "never to have learned '<end>'" in found[0]

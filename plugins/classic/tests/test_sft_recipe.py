@@ -5,7 +5,7 @@ import pytest
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.run_files import choose_run_file
 from hf_rlhf.errors import ConfigError
-from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.testing.rows import write_rows
 
 # What the recipe is, and what its run files therefore must say.
@@ -74,19 +74,19 @@ def test_a_tokenizer_without_a_pad_token_is_refused_or_given_one(
     trainer, plain_gpt2, transcripts, tmp_path
 ):
     given = {"rewards": [], "pad_token": "<|endoftext|>"}
-    prepared = prepare(run_of(trainer, plain_gpt2, transcripts, tmp_path / "run", **given))
+    prepared = resolve_run(run_of(trainer, plain_gpt2, transcripts, tmp_path / "run", **given))
     assert prepared.tokenizer.pad_token == "<|endoftext|>"
     first = prepared.dataset["train"][0]
     assert first["prompt"].startswith("\n\nHuman: Is ")
     assert first["prompt"].endswith("\n\nAssistant:")
     with pytest.raises(ConfigError, match=r"Write `pad_token: <\|endoftext\|>`"):
-        prepare(
+        resolve_run(
             run_of(
                 trainer, plain_gpt2, transcripts, tmp_path / "run", **{**given, "pad_token": None}
             )
         )
     with pytest.raises(ConfigError, match=r"`pad_token: <pad>` is not one of its tokens"):
-        prepare(
+        resolve_run(
             run_of(
                 trainer,
                 plain_gpt2,

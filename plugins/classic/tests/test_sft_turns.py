@@ -3,7 +3,7 @@
 import pytest
 
 from hf_rlhf.config import RunFile
-from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.testing.rows import write_rows
 from hf_rlhf_classic.sft import SupervisedTrainer
 
@@ -37,7 +37,7 @@ def run(tmp_path):
             **{"max_steps": 1, "max_length": 128, "save_strategy": "no"},
             **{"use_cpu": True, "bf16": False, "activation_checkpointing": False},
         }
-        return prepare(RunFile.from_mapping(content))
+        return resolve_run(RunFile.from_mapping(content))
 
     return make
 

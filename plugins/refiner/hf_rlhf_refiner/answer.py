@@ -154,10 +154,10 @@ def parse_answer(text: str, valid_ids: Iterable[str] = (), question: str | None 
     """
     text = _without_thinking(text)
     known = {identifier for raw in valid_ids for identifier in split_ids(raw)}
-    asked = None
+    requested = None
     if question is not None:
-        asked = frozenset(_WORD.findall(" ".join([question, *known]).casefold()))
-    reader = _Reader(known, asked)
+        requested = frozenset(_WORD.findall(" ".join([question, *known]).casefold()))
+    reader = _Reader(known, requested)
     position = 0
     for tag in _TAG.finditer(text):
         reader.read_text(text[position : tag.start()])
@@ -230,7 +230,7 @@ class _Reader:
             self.wrong.add("missing_answer")
         elif not self.words:
             self.wrong.add("empty_answer")
-        stated = [one for gap in self.gaps for one in statements(gap, self.asked or ())]
+        stated = [statement for gap in self.gaps for statement in statements(gap, self.asked or ())]
         marked = [(sentence, abstains(sentence, self.asked)) for sentence in stated]
         return Answer(
             text=text,
@@ -306,7 +306,7 @@ def _cited(tag: str, known: Container[str]) -> tuple[tuple[str, ...], bool]:
     if not listed:
         return (), False
     ids = split_ids(listed.group(1))
-    plain = tuple(one for one in ids if "=" not in one or one in known)
+    plain = tuple(item for item in ids if "=" not in item or item in known)
     return plain, plain == ids
 
 
@@ -334,7 +334,7 @@ def scan_sources(tool_output: str) -> SourceScan:
     reported: ids that are missing, more than one, or given to two texts (the first is kept), and
     blocks without text. A block that is cut off ends at the next one, and is kept and reported.
     """
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     problems: list[str] = []
     openings = list(_OPENING.finditer(tool_output))
     ends = [*(opening.start() for opening in openings[1:]), len(tool_output)]
@@ -348,13 +348,13 @@ def scan_sources(tool_output: str) -> SourceScan:
             problems.append(f"{where}: expected one id, found {', '.join(ids) or 'none'}")
         elif not text:
             problems.append(f"{where}: id {ids[0]!r} has no text")
-        elif found.get(ids[0], text) != text:
+        elif result.get(ids[0], text) != text:
             problems.append(f"{where}: id {ids[0]!r} is already given to another text")
         else:
-            found[ids[0]] = text
+            result[ids[0]] = text
             if not closed:
                 problems.append(f"{where}: id {ids[0]!r} is not closed by </snippet>")
-    sources = [Source(id=identifier, text=text) for identifier, text in found.items()]
+    sources = [Source(id=identifier, text=text) for identifier, text in result.items()]
     return SourceScan(sources, problems)
 
 

@@ -132,11 +132,11 @@ def _completions(case: Case) -> Iterator[tuple[str, str, str, str]]:
     """Yield class, spelling, grammar and text; a grammar that changes nothing is left out."""
     for hack, spellings in case.answers.items():
         for spelling, text in spellings.items():
-            seen = set()
+            visited = set()
             for grammar in ID_GRAMMARS:
                 completion = respell(text, grammar)
-                if completion not in seen:
-                    seen.add(completion)
+                if completion not in visited:
+                    visited.add(completion)
                     yield hack, spelling, grammar, completion
 
 

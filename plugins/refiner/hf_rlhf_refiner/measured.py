@@ -45,11 +45,11 @@ def off_query_padding(answer: Answer, question: str, sources: Mapping[str, str])
 def wrong_entity(answer: Answer, question: str, sources: Mapping[str, str]) -> float:
     """Share of the claims with a name that neither their sources nor the question hold."""
     known = _always_capitalised([question, *sources.values()])
-    asked = _words(question)
+    words = _words(question)
 
     def confabulates(claim: Claim) -> bool:
-        given = _words(" ".join(sources[identifier] for identifier in claim.valid))
-        return bool(_names(claim.text, known) - given - asked)
+        provided = _words(" ".join(sources[identifier] for identifier in claim.valid))
+        return bool(_names(claim.text, known) - provided - words)
 
     claims = answer.claims
     return sum(map(confabulates, claims)) / len(claims) if claims else 0.0

@@ -51,8 +51,8 @@ class HallucinatedIds:
     ) -> list[float]:
         """Return the share per completion."""
         return [
-            parse_answer(text_of(text), [source["id"] for source in given]).hallucinated_id_rate
-            for text, given in zip(completions, sources, strict=True)
+            parse_answer(text_of(text), [source["id"] for source in provided]).hallucinated_id_rate
+            for text, provided in zip(completions, sources, strict=True)
         ]
 
 
@@ -68,10 +68,10 @@ class UncitedShare:
         **_: Any,
     ) -> list[float]:
         """Return the share per completion; `question`: see `parse_answer`."""
-        asked: Sequence[str | None] = question or [None] * len(completions)
+        requested: Sequence[str | None] = question or [None] * len(completions)
         return [
             parse_answer(text_of(text), (), about).uncited_share
-            for text, about in zip(completions, asked, strict=True)
+            for text, about in zip(completions, requested, strict=True)
         ]
 
 

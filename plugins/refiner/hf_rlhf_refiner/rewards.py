@@ -15,7 +15,7 @@ from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_refiner.answer import Answer, Source, parse_answer, source_texts
 from hf_rlhf_refiner.citations import CitationScore, CitationSheet
 from hf_rlhf_refiner.rubrics import STATIC_RUBRICS, RubricSheet, reads_prose, row_rubrics
-from hf_rlhf_refiner.sheets import consult, require_judge
+from hf_rlhf_refiner.sheets import ask_judge, require_judge
 
 LogMetric = Callable[[str, float], None]
 LogExtra = Callable[[str, list[Any]], None]
@@ -64,10 +64,10 @@ class RubricJudge:
         judge = require_judge(self.judge, "rubric_judge")
         rows = zip(completions, question, sources, positive_rubrics, negative_rubrics, strict=True)
         sheets = [
-            self.sheet(_parse(completion, given, asked), asked, given, positive, negative, judge)
-            for completion, asked, given, positive, negative in rows
+            self.sheet(_parse(completion, texts, query), query, texts, positive, negative, judge)
+            for completion, query, texts, positive, negative in rows
         ]
-        tally = await consult(judge, sheets)
+        tally = await ask_judge(judge, sheets)
         if log_metric:
             log_metric("rubric_judge/judge_failure_rate", tally.failure_rate)
             log_static(sheets, "rubric_judge", log_metric)
@@ -131,21 +131,21 @@ class CitationF1:
     ) -> list[Score]:
         """Return the chosen measure of each completion; `question`: see `parse_answer`."""
         judge = require_judge(self.judge, "citation_f1")
-        asked: Sequence[str | None] = question or [None] * len(completions)
-        rows = zip(completions, sources, asked, strict=True)
+        questions: Sequence[str | None] = question or [None] * len(completions)
+        rows = zip(completions, sources, questions, strict=True)
         answers = [_parse(*row) for row in rows]
         sheets = {
             index: CitationSheet(
                 answer,
-                source_texts(given),
+                source_texts(provided),
                 "citation_f1",
                 self.max_questions,
                 self.discount_repeats,
             )
-            for index, (answer, given) in enumerate(zip(answers, sources, strict=True))
+            for index, (answer, provided) in enumerate(zip(answers, sources, strict=True))
             if answer.well_formed or not self.require_well_formed
         }
-        tally = await consult(judge, list(sheets.values()))
+        tally = await ask_judge(judge, list(sheets.values()))
         scored = {index: sheet.score() for index, sheet in sheets.items()}
         if log_metric:
             log_metric("citation_f1/judge_failure_rate", tally.failure_rate)
@@ -268,8 +268,8 @@ class RefinerReward:
     def settings(self) -> Settings:
         """The preset, with the fields that were given in place of its own."""
         names = [entry.name for entry in fields(Settings)]
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(PRESETS[self.preset], **given)
+        provided = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return replace(PRESETS[self.preset], **provided)
 
     def describe(self) -> dict[str, Any]:
         """Return what the card says of this reward: every setting, the preset's included."""
@@ -294,7 +294,9 @@ class RefinerReward:
         answers = [_parse(*text) for text in texts]
         rows = zip(answers, question, sources, positive_rubrics, negative_rubrics, strict=True)
         pairs = [self._sheets(*row, judge) for row in rows]
-        tally = await consult(judge, [sheet for pair in pairs if pair for sheet in reversed(pair)])
+        tally = await ask_judge(
+            judge, [sheet for pair in pairs if pair for sheet in reversed(pair)]
+        )
         parts = [
             (pair[0].score(self.max_missing_share), pair[1].score()) if pair else None
             for pair in pairs

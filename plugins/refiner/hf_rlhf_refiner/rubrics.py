@@ -208,8 +208,8 @@ class RubricSheet:
         if self.grounded_only and rubric.asks_content:
             # An abstention is uncited: "No source denies that it is 1925" must not state 1925.
             silent = self.answer.abstentions if asks_for_silence(rubric.criterion) else ()
-            seen = [self.citations.supported] if self.citations else []
-            texts = [self.answer.grounded_text(claims) for claims in (*seen, self.answer.claims)]
+            visited = [self.citations.supported] if self.citations else []
+            texts = [self.answer.grounded_text(claims) for claims in (*visited, self.answer.claims)]
             return list(dict.fromkeys("\n".join(filter(None, [text, *silent])) for text in texts))
         return [self.answer.body or ("" if self.grounded_only else self.answer.text.strip())]
 

@@ -33,20 +33,20 @@ class Tally:
         return self.failed / self.asked if self.asked else 0.0
 
 
-async def consult(judge: Judge, sheets: Sequence[Sheet]) -> Tally:
+async def ask_judge(judge: Judge, sheets: Sequence[Sheet]) -> Tally:
     """Ask until no sheet has a question left: one judge call per round, for all sheets together.
 
     Raises `JudgeError` when the judge breaks its contract (wrong count, score out of [0, 1]).
     """
-    asked = failed = 0
+    requested = failed = 0
     while True:
         rounds = [(sheet, sheet.ask()) for sheet in sheets]
         questions = [question for _, asks in rounds for question in asks]
         if not questions:
-            return Tally(asked, failed)
+            return Tally(requested, failed)
         verdicts = await judge.judge(questions)
         _check(verdicts, len(questions))
-        asked += len(verdicts)
+        requested += len(verdicts)
         failed += sum(verdict.score is None for verdict in verdicts)
         start = 0
         for sheet, asks in rounds:

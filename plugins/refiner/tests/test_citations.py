@@ -11,7 +11,7 @@ from hf_rlhf.contracts import Question, Verdict
 from hf_rlhf.errors import JudgeError
 from hf_rlhf_refiner.answer import parse_answer
 from hf_rlhf_refiner.citations import CitationScore, CitationSheet
-from hf_rlhf_refiner.sheets import consult
+from hf_rlhf_refiner.sheets import ask_judge
 
 SOURCES = {name: f"text of {name}" for name in "abcd"}
 
@@ -42,7 +42,7 @@ def scored(body, supports, sources=SOURCES, max_questions=64):
     sheet = CitationSheet(
         parse_answer(f"<answer>{body}</answer>", sources), sources, "me", max_questions
     )
-    asyncio.run(consult(judge, [sheet]))
+    asyncio.run(ask_judge(judge, [sheet]))
     return sheet.score(), judge
 
 
@@ -123,7 +123,7 @@ def test_together_sources_support_at_least_what_one_of_them_does():
 
     answer = parse_answer(f"<answer>{cite('a,b', 'X.')}</answer>", SOURCES)
     sheet = CitationSheet(answer, SOURCES)
-    asyncio.run(consult(Moody(), [sheet]))
+    asyncio.run(ask_judge(Moody(), [sheet]))
     assert (sheet.score().precision, sheet.score().recall) == (0.5, 1.0)
 
 
@@ -179,7 +179,7 @@ def test_a_judge_that_breaks_its_contract_is_an_error(verdicts):
 
     sheet = CitationSheet(parse_answer(f"<answer>{cite('a', 'X.')}</answer>", "a"), SOURCES)
     with pytest.raises(JudgeError, match="the judge gave"):
-        asyncio.run(consult(Broken(), [sheet]))
+        asyncio.run(ask_judge(Broken(), [sheet]))
 
 
 IDS = st.lists(st.sampled_from("abcdyz"), min_size=1, max_size=5)

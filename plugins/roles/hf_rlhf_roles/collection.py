@@ -13,9 +13,9 @@ from typing import Any
 from hf_rlhf.cards import COLLECTION, TAG, validate_card
 from hf_rlhf.errors import ConfigError, Problem, PublishError
 from hf_rlhf.hub import (
-    Bundle,
     Hub,
     Published,
+    UploadSet,
     connect,
     or_finish,
     publish,
@@ -145,11 +145,11 @@ def index_facts(members: Sequence[Member], base: str) -> dict[str, Any]:
     return {"base": base, "roles": roles}
 
 
-def index_bundle(workspace: Workspace, card: str, hub: Hub) -> Bundle:
+def index_bundle(workspace: Workspace, card: str, hub: Hub) -> UploadSet:
     """Return the files of the index repository but for `roles.json`, without secrets."""
     if problems := validate_card(card):
         raise PublishError("The index card does not fit the Hub's rules: " + "; ".join(problems))
-    bundle = Bundle(workspace.folder)
+    bundle = UploadSet(workspace.folder)
     bundle.add_text(CARD, card)
     bundle.check(secrets_in_use(hub))
     return bundle

@@ -72,12 +72,12 @@ def read_prompts(path: str, most: int | None) -> list[tuple[str, str, str | None
 
 def make_judge(settings: Mapping[str, Any]) -> Any:
     """Return the judge that workspace.yaml or the command line names. Raises ConfigError."""
-    given = dict(settings)
-    name = given.pop("name", None)
+    provided = dict(settings)
+    name = provided.pop("name", None)
     if not isinstance(name, str):
         raise ConfigError([Problem("judge", "has no `name`.", "Write `name: openai`, or another.")])
     target = registry.load("judges", name)
-    arguments, problems = bind(target, given, where=lambda key: f"judge.{key}", title=name)
+    arguments, problems = bind(target, provided, where=lambda key: f"judge.{key}", title=name)
     if problems:
         raise ConfigError(problems)
     return target(**arguments)
@@ -131,8 +131,8 @@ def eval_main(argv: Sequence[str]) -> int:
     judge = reward.judge.describe() if reward.judge else None
     print(table(result, judge))
     if chosen.out:
-        told = {name: one.as_json() for name, one in result.means().items()}
-        content = {"judge": judge, "reward": reward.describe(), "method": METHOD, "means": told}
+        message = {name: mean.as_json() for name, mean in result.means().items()}
+        content = {"judge": judge, "reward": reward.describe(), "method": METHOD, "means": message}
         atomic_write_json(chosen.out, {**content, "rows": list(result.rows)})
     return 0
 

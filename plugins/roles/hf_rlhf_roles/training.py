@@ -12,7 +12,7 @@ from hf_rlhf.cards import tell_weights
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem
 from hf_rlhf.models import check_head, read_adapter
-from hf_rlhf.storage import atomic_write_text, load_record, whole_folder
+from hf_rlhf.storage import atomic_dir, atomic_write_text, load_record
 from hf_rlhf_roles.caches import own_caches
 from hf_rlhf_roles.guard import (
     changed_in_use,
@@ -54,21 +54,21 @@ def check_steps(planner: Planner, plan: Sequence[Planned]) -> None:
 
 def _prepare(step: Planned) -> None:
     from hf_rlhf.models import find_model, load_tokenizer
-    from hf_rlhf.runs import prepare, prepare_scoring
+    from hf_rlhf.runs import resolve_run, resolve_scoring
 
     values = {**step.values, "output_dir": str(step.run_folder())}
     if REFERENCE.search(str(values.get("adapter"))):
         del values["adapter"]  # an earlier step makes it
     file = RunFile.from_mapping(values, name=str(step.run_folder().with_suffix(".yaml")))
     if not REFERENCE.search(str(values)):
-        prepare(file)
+        resolve_run(file)
         return
     tokenizer = load_tokenizer(
         find_model(str(values["model_name_or_path"])),
         values.get("pad_token"),
         revision=values.get("model_revision"),
     )
-    prepare_scoring(file, tokenizer, plugin=step.stage.trainer)
+    resolve_scoring(file, tokenizer, plugin=step.stage.trainer)
 
 
 def train_step(planner: Planner, planned: Planned) -> Path:
@@ -122,7 +122,7 @@ def train_step(planner: Planner, planned: Planned) -> Path:
 
 
 def _install(adapter: Path, placed: Path) -> None:
-    with whole_folder(placed, overwrite=True) as new:
+    with atomic_dir(placed, overwrite=True) as new:
         shutil.copytree(adapter, new, dirs_exist_ok=True)
 
 

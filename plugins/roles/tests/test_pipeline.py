@@ -14,7 +14,7 @@ import pytest
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.download import pull
-from hf_rlhf.runs.resolve import prepare
+from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.record import load_record
 from hf_rlhf.testing.hubs import use_hub
 from hf_rlhf_roles.command import command
@@ -158,7 +158,7 @@ def test_the_other_stages_of_data_insight_fit_their_trainers(home, tmp_path, sta
     assert (planned.state, planned.start) == ("to do", "sft")
     with workspace.inside():
         values = {**planned.values, "output_dir": str(tmp_path / "run")}
-        run = prepare(RunFile.from_mapping(values))
+        run = resolve_run(RunFile.from_mapping(values))
     assert sum(split.num_rows for split in run.dataset.values()) == len(pairs)
     assert "You do not plan, recommend or write reports" in str(run.dataset["train"][0]["prompt"])
 

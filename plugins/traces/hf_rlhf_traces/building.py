@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from hf_rlhf.errors import DataError
-from hf_rlhf.storage import whole_folder
+from hf_rlhf.storage import atomic_dir
 from hf_rlhf_traces.blocks import Block, blocks, in_order, unreadable
 from hf_rlhf_traces.rows import Split as Side
 from hf_rlhf_traces.shards import SPLITS, Row, ShardWriter, name_shards
@@ -140,7 +140,7 @@ def build(
     counts: Counter[str] = Counter()
     with (
         store.recording(builder.dataset, settings, after=AFTER, replaces=True) as recording,
-        whole_folder(store.folder / "datasets" / builder.dataset, overwrite=True) as folder,
+        atomic_dir(store.folder / "datasets" / builder.dataset, overwrite=True) as folder,
         bars() as progress,
     ):
         task = progress.add_task(builder.dataset, total=read["bytes"])

@@ -7,7 +7,7 @@ from typing import Any
 from hf_rlhf.cards import TAG, cell, code, fence, plain, validate_card
 from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.errors import PublishError
-from hf_rlhf.storage import atomic_write_text, scrub
+from hf_rlhf.storage import atomic_write_text, redact_secrets
 from hf_rlhf_traces.outcomes import NOTED, REJECTED
 from hf_rlhf_traces.reconciliation import accounts
 from hf_rlhf_traces.rows import DATASETS, MADE_BY, ROWS, fields_of
@@ -104,7 +104,7 @@ def render(store: Store, names: Sequence[str], facts: Mapping[str, Any]) -> str:
         _folded("Settings", fence(plain_yaml.dump(settings).rstrip(), "yaml")),
     ]
     head = plain_yaml.dump(_metadata(sizes, facts))
-    return str(scrub(f"---\n{head}---\n\n" + "\n\n".join(filter(None, parts)) + "\n"))
+    return str(redact_secrets(f"---\n{head}---\n\n" + "\n\n".join(filter(None, parts)) + "\n"))
 
 
 def _used(steps: Sequence[str]) -> list[str]:

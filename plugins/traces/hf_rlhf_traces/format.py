@@ -236,7 +236,7 @@ _PLACEHOLDERS: Mapping[str, tuple[tuple[str, ...], str]] = {
 
 
 def _bad_tags(form: Format) -> Iterable[Problem]:
-    seen: dict[str, str] = {}
+    visited: dict[str, str] = {}
     for field in TAGS:
         name = getattr(form, field)
         if not _TAG_NAME.fullmatch(name):
@@ -245,7 +245,7 @@ def _bad_tags(form: Format) -> Iterable[Problem]:
                 f"{name!r} cannot be the name of a tag.",
                 "Use letters, digits, - and _, a letter first and no - last.",
             )
-        elif (other := seen.setdefault(name.lower(), field)) != field:
+        elif (other := visited.setdefault(name.lower(), field)) != field:
             yield Problem(f"format: {field}", f"{name!r} is the tag of {other} too.", "Rename one.")
 
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hf_rlhf.steps import Recording
-from hf_rlhf.storage import whole_folder
+from hf_rlhf.storage import atomic_dir
 from hf_rlhf_traces.blocks import Block, in_order
 from hf_rlhf_traces.building import (
     AFTER,
@@ -166,7 +166,7 @@ def run_pipeline(
             store_format(store, form, overwrite=reading.overwrite)
             with (
                 store.recording(DATASET, {}, after=AFTER, replaces=True) as recording,
-                whole_folder(store.folder / "datasets" / DATASET, overwrite=True) as dataset,
+                atomic_dir(store.folder / "datasets" / DATASET, overwrite=True) as dataset,
             ):
                 split = Split.of_report(store.report("read"))
                 exact = FileShards(reading, form, folder, split, first.corrections)

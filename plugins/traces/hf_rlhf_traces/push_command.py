@@ -13,14 +13,14 @@ from typing import Any
 
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub import (
-    Bundle,
     Hub,
+    UploadSet,
     connect,
     or_finish,
     push_listed,
     secrets_in_use,
 )
-from hf_rlhf.storage import find_secrets, scrub
+from hf_rlhf.storage import find_secrets, redact_secrets
 from hf_rlhf_traces.dataset_card import CARD, check_card, present, render, write_card
 from hf_rlhf_traces.options import add_overwrite, verb_parser
 from hf_rlhf_traces.rows import DATASETS, MADE_BY
@@ -124,7 +124,7 @@ def wanted(store: Store, requested: Sequence[str] | None) -> list[str]:
 
 def bundle_of(
     store: Store, names: Sequence[str], card: str, hub: Hub, scratch: Path | None
-) -> Bundle:
+) -> UploadSet:
     """Return the files to push. Rows are redacted into `scratch`, if there is one.
 
     Raises PublishError for a secret in the card, or in rows that are not redacted, or cannot be.
@@ -137,7 +137,7 @@ def bundle_of(
         for path in shard_files(folder / name, split)
     }
     secrets = secrets_in_use(hub)
-    bundle = Bundle(folder if scratch is None else scratch)
+    bundle = UploadSet(folder if scratch is None else scratch)
     bundle.add_text(CARD, card)
     bundle.check(secrets)
     if scratch is None:
@@ -195,6 +195,6 @@ def _redacted(files: Mapping[str, Path], scratch: Path) -> dict[str, Path]:
         schema = pq.read_schema(file)
         with pq.ParquetWriter(scratch / path, schema, compression="zstd") as writer:
             for batch in _batches(file, f"removing secrets from {path}"):
-                clean = [scrub(row) for row in batch.to_pylist()]
+                clean = [redact_secrets(row) for row in batch.to_pylist()]
                 writer.write_batch(pa.RecordBatch.from_pylist(clean, schema))
     return {path: scratch / path for path in files}

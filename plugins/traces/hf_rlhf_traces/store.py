@@ -92,8 +92,7 @@ class Store(Ledger):
 
 
 def _holds_other_files(folder: Path) -> bool:
-    from hf_rlhf.storage import LOCK_NAME
-    from hf_rlhf.training import OWNER_NAME
+    from hf_rlhf.storage import LOCK_NAME, OWNER_NAME
 
     if not folder.is_dir():
         return folder.exists()

@@ -122,14 +122,14 @@ def _check_model(name: str | None) -> None:
 def check_overrides(chosen: argparse.Namespace, overrides: Sequence[str]) -> None:
     """Raise ConfigError for options that no run of the strategy takes, with or without datasets."""
     from hf_rlhf.config import RunFile
-    from hf_rlhf.runs import prepare_all
+    from hf_rlhf.runs import resolve_all
 
     _check_options(overrides)
     _check_model(chosen.model)
     values = run_values(Store(chosen.folder), chosen, overrides)
     values["dataset"]["path"] = os.devnull  # rows may be many, and are not looked at for this
     try:
-        prepare_all(RunFile.from_mapping(values).override(overrides), None)
+        resolve_all(RunFile.from_mapping(values).override(overrides), None)
     except ConfigError as error:
         # What else there is is of the datasets.
         if problems := [problem for problem in error.problems if "(command line)" in problem.where]:
@@ -141,12 +141,12 @@ def _identity(
 ) -> dict[str, Any]:
     """Return what tells a run from others: its run file, options applied, and its datasets."""
     from hf_rlhf.config import RunFile
-    from hf_rlhf.storage import scrub
+    from hf_rlhf.storage import redact_secrets
 
     steps = [MADE_BY[step] for step in STRATEGIES[strategy]]
     wanted = RunFile.from_mapping(values).override(overrides).values
     return {
-        "run": scrub(as_json(wanted)[0]),
+        "run": redact_secrets(as_json(wanted)[0]),
         "data": {step: store.entry(step)["digest"] for step in steps},
     }
 
@@ -173,12 +173,11 @@ def _make_room(
     RunFolderError for another run, with the differences, or one on datasets that were built again
     since, where it is not to be replaced: it may have taken days.
     """
-    from hf_rlhf.storage import atomic_write_json
-    from hf_rlhf.training import claimed
+    from hf_rlhf.storage import atomic_write_json, locked_folder
 
     note = out.with_name(f"{out.name}.begun.json")
     if out.exists():
-        with claimed(out, "--strategy"):
+        with locked_folder(out, "--strategy"):
             pass  # no process trains it: it may be continued or replaced
     if (out / RECORD_NAME).exists() and note.exists():
         before = json.loads(note.read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ import pytest
 
 from hf_rlhf.cli import main
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.training.run_folder import claimed
+from hf_rlhf.storage.lock import locked_folder
 from hf_rlhf_traces import options
 from hf_rlhf_traces.command import VERBS, command
 from hf_rlhf_traces.store import Store
@@ -137,7 +137,7 @@ def test_the_options_of_every_verb_are_said_without_heavy_imports() -> None:
 
 def test_a_folder_in_use_is_named_as_the_user_gave_it(tmp_path: Path) -> None:
     made = Store.make(tmp_path)
-    with claimed(tmp_path):
+    with locked_folder(tmp_path):
         for store, option in ((made, "--out"), (Store(tmp_path), "DIR")):
             with (
                 pytest.raises(RunFolderError, match=rf"in use by .* another {option}\."),

@@ -14,8 +14,8 @@ import pytest
 
 from hf_rlhf.cli.launch import launch_configs
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
+from hf_rlhf.storage.lock import locked_folder
 from hf_rlhf.training.record_sections import as_shell
-from hf_rlhf.training.run_folder import claimed
 from hf_rlhf_traces import train_command
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.dataset import traces
@@ -257,7 +257,7 @@ def test_a_run_is_not_deleted_for_one_that_cannot_begin(begun: Path) -> None:
 def test_a_run_that_is_being_trained_is_not_deleted(begun: Path) -> None:
     for options in (["--learning_rate", "1e-2", "--overwrite"], []):
         with (
-            claimed(begun / "runs/only"),
+            locked_folder(begun / "runs/only"),
             pytest.raises(RunFolderError, match=r"runs/only is in use by .* another --strategy"),
         ):
             trained(begun, *options)
@@ -313,7 +313,7 @@ def test_the_verb_plans_trains_goes_on_refuses_and_replaces(store: Path) -> None
 
 def test_lora_is_had_by_the_options_that_the_gpu_run_files_name() -> None:
     from hf_rlhf.config.run_files import choose_run_file
-    from hf_rlhf.runs.resolve import prepare
+    from hf_rlhf.runs.resolve import resolve_run
 
     files = Path(train_command.__file__).parent.glob("runs/*/qwen2_5_7b.yaml")
     texts = [file.read_text(encoding="utf-8") for file in files]
@@ -321,6 +321,6 @@ def test_lora_is_had_by_the_options_that_the_gpu_run_files_name() -> None:
     page = Path(__file__).resolve().parents[3] / "docs/how-to/traces-training.md"
     assert f"`{options}`" in page.read_text(encoding="utf-8")
     tiny = choose_run_file("traces_only", None, None)
-    run = prepare(tiny.override([*shlex.split(options), "--dataset.traces", "20"]))
+    run = resolve_run(tiny.override([*shlex.split(options), "--dataset.traces", "20"]))
     assert run.model.use_peft
     assert run.model.lora_target_modules == "all-linear"

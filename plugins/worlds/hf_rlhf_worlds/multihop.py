@@ -271,8 +271,13 @@ def _document(
 
 def _without(row: Row, step_type: str, **replaced: Any) -> Row:
     """Return a row whose steps of a type are left out, or are `replaced`."""
-    kept = [{**step, **replaced} if step["type"] == step_type else step for step in row["trace"]]
-    return {**row, "trace": kept if replaced else [s for s in kept if s["type"] != step_type]}
+    remaining = [
+        {**step, **replaced} if step["type"] == step_type else step for step in row["trace"]
+    ]
+    return {
+        **row,
+        "trace": remaining if replaced else [s for s in remaining if s["type"] != step_type],
+    }
 
 
 def _truncated(row: Row, _: str) -> str:

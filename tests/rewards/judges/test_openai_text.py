@@ -8,7 +8,7 @@ import pytest
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.rewards.judges import outage
 from hf_rlhf.rewards.judges.cache import command, default_path, summary
-from hf_rlhf.rewards.judges.display_name import Called
+from hf_rlhf.rewards.judges.display_name import DisplayName
 from hf_rlhf.rewards.judges.text_generation import NoText, OpenAIText, Text, TextCache
 from hf_rlhf.testing.scripted_server import Reply, ScriptedServer
 
@@ -169,7 +169,7 @@ def test_a_server_that_stays_away_stops_the_call_and_what_came_is_kept():
 
     server = ScriptedServer(echo).__enter__()
     writer = writer_of(server, cache=True, patience=0.3, max_concurrency=1)
-    writer.called = Called("summariser", {"patience": "--patience"})
+    writer.called = DisplayName("summariser", {"patience": "--patience"})
     with pytest.raises(
         JudgeError, match=r"The summariser scripted at .* longer than its patience.*"
     ) as said:

@@ -15,8 +15,14 @@ from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.evaluation import Completions, SavedValues, fingerprint, reserve_folder, score_texts
 from hf_rlhf.rewards import TOTAL, by_row, gather_rows
 from hf_rlhf.runs import environment
-from hf_rlhf.storage import as_json, atomic_write_json, atomic_write_text, now, scrub
-from hf_rlhf.training import claimed
+from hf_rlhf.storage import (
+    as_json,
+    atomic_write_json,
+    atomic_write_text,
+    locked_folder,
+    now,
+    redact_secrets,
+)
 from hf_rlhf_classic.encoding import Encoded
 from hf_rlhf_classic.evaluation.checkpoints import Checkpoint
 from hf_rlhf_classic.evaluation.compare import Compared, Pair, compare
@@ -46,7 +52,7 @@ def evaluate(plan: Plan, out: Path, command: Sequence[str]) -> dict[str, Any]:
     work = _Work(plan, out, state)
     with ExitStack() as stack:
         if state.is_main_process:
-            stack.enter_context(claimed(out))
+            stack.enter_context(locked_folder(out))
             for checkpoint in plan.checkpoints:
                 reserve_folder(work.folder(checkpoint), plan.identity(checkpoint))
         state.wait_for_everyone()
@@ -272,7 +278,7 @@ def _write(work: _Work, scores: Mapping[str, Rows], command: Sequence[str]) -> d
         "method": METHOD if alone else METHOD_OF_SEEDS,
         "environment": environment(),
     }
-    clean: dict[str, Any] = scrub(as_json(evaluation)[0])
+    clean: dict[str, Any] = redact_secrets(as_json(evaluation)[0])
     picture = frontier(clean, out / PICTURE)
     if not picture:
         (out / PICTURE).unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from typing import Any
 from hf_rlhf.config import EvaluationSpec, RunFile
 from hf_rlhf.errors import ConfigError, JudgeError, ModelError, Problem
 from hf_rlhf.evaluation import fingerprint, prompt_ids
-from hf_rlhf.runs import Scoring, prepare_scoring
+from hf_rlhf.runs import Scoring, resolve_scoring
 from hf_rlhf_classic.evaluation.checkpoints import Checkpoint, resolve_all
 from hf_rlhf_classic.evaluation.spec import (
     SECTION,
@@ -135,7 +135,7 @@ def make_plan(file: RunFile, options: Options) -> Plan:
     problems += more
     first = next(iter(tokenizers.values()), None)
     try:
-        scoring = prepare_scoring(file, first, plugin=SECTION)
+        scoring = resolve_scoring(file, first, plugin=SECTION)
     except ConfigError as error:
         raise ConfigError([*problems, *error.problems]) from None
     split = (scoring.spec.evaluation or EvaluationSpec()).split

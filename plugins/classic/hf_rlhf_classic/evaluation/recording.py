@@ -6,7 +6,7 @@ from typing import Any
 
 from hf_rlhf.cards import record_comparison
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf.training import claimed
+from hf_rlhf.storage import locked_folder
 from hf_rlhf_classic.evaluation.measure import PICTURE
 from hf_rlhf_classic.evaluation.plan import Plan
 from hf_rlhf_classic.evaluation.report import notes_of, table_of
@@ -37,7 +37,7 @@ def record(plan: Plan, evaluation: Mapping[str, Any], out: Path) -> list[Path]:
     An earlier comparison is replaced. Raises RunFolderError for a folder that is in use.
     """
     for folder, name in run_folders(plan).items():
-        with claimed(folder):
+        with locked_folder(folder):
             _add(folder, name, evaluation, out)
     return list(run_folders(plan))
 

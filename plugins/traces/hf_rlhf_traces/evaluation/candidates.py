@@ -99,7 +99,9 @@ class Replies:
         prompts = dict(
             zip(
                 (sample.id for sample in data.samples),
-                prompt_ids(candidate.tokenizer, [list(one.prompt) for one in data.samples], {}),
+                prompt_ids(
+                    candidate.tokenizer, [list(sample.prompt) for sample in data.samples], {}
+                ),
                 strict=True,
             )
         )
@@ -129,10 +131,10 @@ def generate_missing(
     replies: Sequence[Replies], device: Any, progress: Callable[[Replies], Callable[[int], object]]
 ) -> None:
     """Load the model of all these replies once, if any is missing, and generate them."""
-    incomplete = [one for one in replies if one.completions.missing()]
+    incomplete = [reply for reply in replies if reply.completions.missing()]
     if not incomplete:
         return
     with incomplete[0].candidate.saved.load(device) as model:
-        for one in incomplete:
-            one.completions.generate(model, progress(one))
+        for item in incomplete:
+            item.completions.generate(model, progress(item))
         del model

@@ -10,8 +10,7 @@ from typing import Any
 from hf_rlhf.cards import record_comparison
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.evaluation import find_saved
-from hf_rlhf.storage import atomic_write_json, atomic_write_text, now
-from hf_rlhf.training import claimed
+from hf_rlhf.storage import atomic_write_json, atomic_write_text, locked_folder, now
 from hf_rlhf_traces.evaluation.candidates import Candidate, Replies, Sampling, generate_missing
 from hf_rlhf_traces.evaluation.held_out import HeldOut, held_out
 from hf_rlhf_traces.evaluation.metrics import TASKS, TITLES, Task
@@ -90,7 +89,7 @@ def evaluate(
     if options.record and not any(candidate.saved.run_folder for candidate in candidates):
         what = "none of the models is a run folder, so there is no record to add to."
         raise ConfigError([Problem("--record", what, "Name run folders, or leave it out.")])
-    with claimed(store.folder / FOLDER, store.folder_option):
+    with locked_folder(store.folder / FOLDER, store.folder_option):
         work = {
             (candidate.label, task): Replies(
                 store.folder / FOLDER, candidate, data[task], options.sampling
@@ -173,7 +172,7 @@ def record_results(results: Mapping[str, Any]) -> None:
             ],
             **{key: results[key] for key in _RECORDED},
         }
-        with claimed(Path(model["run_folder"]), "--model"):
+        with locked_folder(Path(model["run_folder"]), "--model"):
             record_comparison(Path(model["run_folder"]), comparison)
 
 

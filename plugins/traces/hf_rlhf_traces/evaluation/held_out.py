@@ -52,7 +52,7 @@ class HeldOut:
     @property
     def questions(self) -> int:
         """How many questions they are of."""
-        return len({one.question_key for one in self.samples})
+        return len({sample.question_key for sample in self.samples})
 
 
 def held_out(
@@ -114,19 +114,19 @@ def _trained(store: Store, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the ids of rows whose question is in training, by the split or in fact."""
     split = Split.of_report(store.report("read"))
     keys = {row["question_key"] for row in rows}
-    seen = {key for key in keys if split.of(key) == "train"} | _in_training(store, keys)
-    return [row["id"] for row in rows if row["question_key"] in seen]
+    visited = {key for key in keys if split.of(key) == "train"} | _in_training(store, keys)
+    return [row["id"] for row in rows if row["question_key"] in visited]
 
 
 def _in_training(store: Store, keys: set[str]) -> set[str]:
     """Return which of the questions are in the training split of any dataset."""
-    found: set[str] = set()
+    result: set[str] = set()
     for dataset in DATASETS:
         folder = store.folder / "datasets" / dataset
         for row in dataset_rows(folder, "train", ["question_key"]):
             if row["question_key"] in keys:
-                found.add(row["question_key"])
-    return found
+                result.add(row["question_key"])
+    return result
 
 
 def _samples(
@@ -134,7 +134,7 @@ def _samples(
 ) -> tuple[Sample, ...]:
     contexts = _contexts(store, {row["id"] for row in rows}, split)
     answers = known_answers(store, {row["trace"] for row in rows})
-    made = []
+    created = []
     for row in rows:
         if row["id"] not in contexts:
             raise DataError(
@@ -142,7 +142,7 @@ def _samples(
                 f"{TASKS[task]} has a summary. Build both anew: hf-rlhf traces steps, {MADE_BY}."
             )
         expected = Expected(task, _text(row), contexts[row["id"]], answers.get(row["trace"], ()))
-        made.append(
+        created.append(
             Sample(
                 **{name: row[name] for name in ("id", "trace", "question_key", "question")},
                 step=row["step"],
@@ -151,7 +151,7 @@ def _samples(
                 expected=expected,
             )
         )
-    return tuple(made)
+    return tuple(created)
 
 
 def _text(row: Mapping[str, Any]) -> str:
@@ -168,11 +168,11 @@ def _contexts(store: Store, ids: Collection[str], split: str) -> dict[str, str]:
 
 def known_answers(store: Store, traces: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Return the answers that the traces' fields give as right, by trace id."""
-    found: dict[str, tuple[str, ...]] = {}
+    answers: dict[str, tuple[str, ...]] = {}
     for block in blocks(store.folder / TRACES):
         for trace in traces_in(block):
-            given = trace.fields.get(KNOWN_ANSWER)
-            if trace.id in traces and given is not None:
-                listed = given if isinstance(given, list) else [given]
-                found[trace.id] = tuple(str(one) for one in listed if str(one).strip())
-    return found
+            provided = trace.fields.get(KNOWN_ANSWER)
+            if trace.id in traces and provided is not None:
+                listed = provided if isinstance(provided, list) else [provided]
+                answers[trace.id] = tuple(str(item) for item in listed if str(item).strip())
+    return answers

@@ -162,14 +162,14 @@ class _Messages:
         content = message.get("content")
         if isinstance(content, list):
             # LangChain has calls twice: as parts, and beside them.
-            told = [call_id(call) for call in calls if isinstance(call, Mapping)]
-            self._parts(content, told, f"{path}.content")
+            text = [call_id(call) for call in calls if isinstance(call, Mapping)]
+            self._parts(content, text, f"{path}.content")
         else:
             self._message(self._text(content, f"{path}.content"))
         for at, call in enumerate(calls):
             self._call(call, f"{path}.tool_calls[{at}]")
 
-    def _parts(self, parts: list[Any], told: list[Any], path: str) -> None:
+    def _parts(self, parts: list[Any], message: list[Any], path: str) -> None:
         """Take the agent's turn part by part, calls that are `told` beside it apart.
 
         Texts in a row are one: those with citations come in pieces.
@@ -182,7 +182,7 @@ class _Messages:
                 continue
             self._message(joined)
             joined = ""
-            if not (is_call(part) and call_id(part) in told):
+            if not (is_call(part) and call_id(part) in message):
                 self._act(part, f"{path}[{at}]")
         self._message(joined)
 
@@ -235,12 +235,12 @@ class _Messages:
         if not isinstance(arguments, str):
             arguments = json.dumps(arguments or {}, ensure_ascii=False)
         number = len(self.calls) + 1
-        called = Call(number, str(call_id(call) or f"call {number}"), name, arguments)
-        if called.call_id in self.calls:
-            raise BadRow("malformed", f"{path}: a second call with id {called.call_id!r}")
-        self.calls[called.call_id] = called
-        self.waiting.append(called)
-        self.steps.append(called)
+        label = Call(number, str(call_id(call) or f"call {number}"), name, arguments)
+        if label.call_id in self.calls:
+            raise BadRow("malformed", f"{path}: a second call with id {label.call_id!r}")
+        self.calls[label.call_id] = label
+        self.waiting.append(label)
+        self.steps.append(label)
 
     def _output(self, content: Any, call_name: Any, path: str) -> None:
         text, others = returned(content, path, self.noted)

@@ -28,21 +28,21 @@ def steps_of(rollout: Rollout, noted: Noted) -> list[trace.Step]:
     """
     submitted = _submitted(rollout)
     last = None if submitted else _last_message(rollout)
-    made: list[trace.Step] = []
+    created: list[trace.Step] = []
     others = deque(rollout.others)
     for at, step in enumerate(_paired(rollout.steps, noted)):
         # Results of parallel calls belong together: what stands between them comes behind them.
         while others and others[0].before <= at and not _goes_on(rollout.steps, at):
-            made.append(_unknown(others.popleft()))
+            created.append(_unknown(others.popleft()))
         if at == last and isinstance(step, Message):
-            made.append(trace.Answer(step.text, ANSWER))
+            created.append(trace.Answer(step.text, ANSWER))
         elif submitted and step is rollout.answer_call:
-            made.append(trace.Answer(submitted, ANSWER))
+            created.append(trace.Answer(submitted, ANSWER))
         elif submitted and isinstance(step, Output) and step.call is rollout.answer_call:
             noted["answer_echoes"] += 1
         else:
-            made += _steps(step, noted)
-    return [*made, *map(_unknown, others)]
+            created += _steps(step, noted)
+    return [*created, *map(_unknown, others)]
 
 
 def _paired(steps: Sequence[Step], noted: Noted) -> Iterator[Step]:

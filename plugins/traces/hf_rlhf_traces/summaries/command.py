@@ -71,7 +71,7 @@ def _how(chosen: argparse.Namespace, form: "Format") -> "How":
         values = {name: getattr(chosen, name) for name, *_ in _WITHOUT_MODEL}
         limits = Limits(**{name: value for name, value in values.items() if value is not None})
         return Extracted(Extractive(form, limits))
-    from hf_rlhf.rewards import Called, OpenAIText
+    from hf_rlhf.rewards import DisplayName, OpenAIText
 
     values = {_RENAMED.get(name, name): getattr(chosen, name) for name, *_ in _WITH_MODEL}
     fields = {name: value for name, value in values.items() if value is not None}
@@ -81,7 +81,7 @@ def _how(chosen: argparse.Namespace, form: "Format") -> "How":
         _RENAMED.get(name, name): f"--{name}"
         for name in ("model", *(name for name, *_ in _WITH_MODEL))
     }
-    display_name = Called("summariser", spelled)
+    display_name = DisplayName("summariser", spelled)
     writer = OpenAIText(chosen.model, cache=not chosen.no_cache, called=display_name, **fields)
     return Written(writer, form)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import ConfigError, DataError, Problem
-from hf_rlhf.storage import whole_folder
+from hf_rlhf.storage import atomic_dir
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.rows import Chat, Origin, Split, Summarised
 from hf_rlhf_traces.shards import ShardWriter, name_shards
@@ -102,7 +102,7 @@ def _both_datasets(
     """Give what writes a row of each dataset; both replace the old ones in the end."""
     with ExitStack() as closing:
         temporary = {
-            name: closing.enter_context(whole_folder(folder, overwrite=True))
+            name: closing.enter_context(atomic_dir(folder, overwrite=True))
             for name, folder in folders.items()
         }
         writers: dict[str, ShardWriter] = {}

@@ -285,14 +285,14 @@ def _missing(
 ) -> Iterator[Row]:
     """Yield the samples that are to be made, and note every sample's hash in `order`."""
     for _, row in steps_rows(store):
-        made = _identity(row, by)
-        order.append(made)
-        if made in summary_log.offsets:
+        identity = _identity(row, by)
+        order.append(identity)
+        if identity in summary_log.offsets:
             continue
-        failure = summary_log.failures.get(made)
+        failure = summary_log.failures.get(identity)
         if failure and not again.tries(failure):
             continue
-        yield {**row, "made": made}
+        yield {**row, "made": identity}
 
 
 def _due(store: Store, again: Again) -> bool:
@@ -325,7 +325,7 @@ def _report(store: Store, samples: int, summary_log: SummaryLog) -> dict[str, An
         counts["verbatim"] += sum(quote["verbatim"] for quote in summary["quotes"])
         counts["without_quotes"] += not summary["quotes"]
         counts["asked_twice"] += summary["asked"] > 1
-    failures = [summary_log.failures[made] for made in summary_log.failures]
+    failures = [summary_log.failures[failure] for failure in summary_log.failures]
     failed = Counter(failure["reason"] for failure in failures)
     return {
         "samples": samples,

@@ -70,11 +70,13 @@ class SummaryLog:
         """
         self.close()
         wanted = list(order)
-        offsets = [self.offsets[made] for made in wanted if made in self.offsets]
+        offsets = [self.offsets[created] for created in wanted if created in self.offsets]
         _rewrite(self.path, _lines_at(self.path, offsets))
-        self.failures = {made: self.failures[made] for made in wanted if made in self.failures}
+        self.failures = {
+            created: self.failures[created] for created in wanted if created in self.failures
+        }
         failures = self.failures.values()
-        _rewrite(self.failed_path, (orjson.dumps(one) + b"\n" for one in failures))
+        _rewrite(self.failed_path, (orjson.dumps(failure) + b"\n" for failure in failures))
 
 
 @contextmanager

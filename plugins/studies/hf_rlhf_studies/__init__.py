@@ -1,0 +1,1 @@
+"""Studies and sweeps: many runs from one file, compared with intervals and verdicts."""

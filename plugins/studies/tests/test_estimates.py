@@ -1,0 +1,83 @@
+"""Intervals of both kinds, and the verdicts that follow from them."""
+
+import numpy as np
+import pytest
+
+from hf_rlhf_studies.estimates import Estimate, adjusted, estimate, paired, verdict
+
+
+def found(low, t_low, mean=0.1, seeds=(0.1, 0.1)):
+    by_seed = dict(enumerate(seeds, start=1))
+    return Estimate(mean, low, 0.3, t_low, 0.3, 0.01, by_seed, 10)
+
+
+@pytest.mark.parametrize(
+    ("low", "t_low", "p", "expected"),
+    [
+        (0.01, 0.01, 0.049, "yes"),
+        (0.01, 0.01, 0.05, "alone, not among so many"),
+        (0.01, 0.01, None, "alone, not among so many"),
+        (0.01, -0.01, 0.2, "by the bootstrap only"),
+        (-0.01, -0.01, 0.2, "not shown"),
+    ],
+)
+@pytest.mark.parametrize("predicted", ["higher", "lower"])
+def test_a_plain_yes_needs_both_intervals_and_the_adjusted_p(low, t_low, p, expected, predicted):
+    gap = found(low, t_low)
+    gap = gap if predicted == "higher" else gap.negative()
+    assert verdict(gap, predicted, p, "intervals", 0.0) == expected
+    other = "lower" if predicted == "higher" else "higher"
+    assert verdict(gap, other, p, "intervals", 0.0) in ("no: the other way", "not shown")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "spread", "expected"),
+    [
+        ((0.1, 0.1), 0.05, "yes"),
+        ((0.3, -0.1), 0.05, "not shown: a seed differs"),
+        ((0.1, 0.1), 0.2, "not shown: within the spread of seeds"),
+    ],
+)
+def test_by_signs_a_difference_must_exceed_the_spread_of_seeds(seeds, spread, expected):
+    assert verdict(found(0.01, -0.5, seeds=seeds), "higher", None, "signs", spread) == expected
+
+
+def test_p_is_adjusted_for_the_number_of_questions():
+    assert adjusted([0.01, None, 0.04, 0.02]) == [pytest.approx(0.03), None, 0.04, 0.04]
+
+
+def test_seeds_that_are_drawn_widen_the_bootstrap():
+    rng = np.random.default_rng(0)
+    values = {seed: list(seed / 2 + rng.normal(scale=0.1, size=50)) for seed in (1, 2, 3)}
+    drawn, kept = (estimate(values, draw_seeds=draw) for draw in (True, False))
+    assert drawn.mean == kept.mean == pytest.approx(1.0, abs=0.05)
+    assert drawn.high - drawn.low > 5 * (kept.high - kept.low)
+    assert (drawn.t_low, drawn.p) == (kept.t_low, kept.p)
+
+
+def test_rows_of_one_cluster_are_drawn_together():
+    values = {1: [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]}
+    alone = estimate(values)
+    clustered = estimate(values, {1: ["a", "a", "a", "b", "b", "b"]})
+    assert clustered.high - clustered.low > alone.high - alone.low
+    assert clustered.clusters == 2
+
+
+def test_seeds_with_rows_of_their_own_are_pooled():
+    values = {1: [1.0, 2.0, 3.0], 2: [4.0, 5.0]}
+    pooled = estimate(values, {1: ["q1", "q1", "q2"], 2: ["q1", "q3"]}, shared=False)
+    assert pooled.mean == pytest.approx(3.0)
+    assert pooled.by_seed == {1: 2.0, 2: 4.5}
+    assert pooled.clusters == 4  # a question of another seed is another one
+
+
+def test_rows_without_a_score_are_left_out():
+    one, other = {1: [1.0, None, 3.0], 2: [1.0, 2.0, 3.0]}, {1: [0.0, 1.0, 1.0], 2: [0.0, 1.0, 1.0]}
+    gap = estimate(paired(one, other))
+    assert gap.left_out == 1
+    assert gap.mean == pytest.approx(7 / 5)
+    assert estimate({1: [None, None]}) is None
+
+
+def test_values_that_are_alike_say_so():
+    assert estimate({1: [1.0, 1.0], 2: [1.0, 1.0]}).constant

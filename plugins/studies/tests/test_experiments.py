@@ -1,0 +1,54 @@
+"""The published studies: their files are valid, their rows complete, their tables those rows'."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hf_rlhf.config import RunFile
+from hf_rlhf_studies.report import markdown
+from hf_rlhf_studies.results import read_rows
+from hf_rlhf_studies.runs import Runs
+from hf_rlhf_studies.study import Study
+
+ROOT = Path(__file__).parents[3]
+FILES = sorted(ROOT.glob("experiments/*/study.yaml"))
+KEPT = [file for file in FILES if (file.parent / "rows.json").exists()]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
+def test_a_published_study_is_valid(file, tmp_path):
+    for package in set(re.findall(r"hf_rlhf_(?:classic|refiner|traces)", file.read_text())):
+        pytest.importorskip(package)
+    content = Study.read(file)
+    runs = Runs(content, tmp_path)
+    for task in runs.tasks(content.cells()):
+        if task.kind == "run" and not any(step.startswith("prepared/") for step in task.after):
+            assert runs.run_file(task.cell).problems == ()
+
+
+def test_the_rows_of_classic_learning_are_complete():
+    file = ROOT / "experiments" / "classic_learning" / "study.yaml"
+    results = read_rows(Study.read(file), file.parent)
+    assert results.missing == []
+    for cell, kept in results.cells.items():
+        assert {len(values) for values in kept["rows"].values()} == {200}
+        assert {"reward", "greedy_reward", "kl_sequence", "dpo_loss"} <= set(kept["rows"])
+        assert ("proxy" in kept["rows"]) == (cell.block == "tastes")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", KEPT, ids=lambda file: file.parent.name)
+def test_the_published_tables_come_of_the_published_rows(file):
+    results = read_rows(Study.read(file), file.parent)
+    plots = sorted(path.name for path in file.parent.glob("*.png"))
+    page = (file.parent / "RESULTS.md").read_text(encoding="utf-8")
+    assert set(markdown(results, plots).splitlines()) == set(page.splitlines())
+
+
+def test_the_study_file_of_the_docs_is_valid():
+    text = (ROOT / "docs" / "how-to" / "studies.md").read_text(encoding="utf-8")
+    (content,) = re.findall(r"```yaml\n(schema: 1.*?)```", text, re.S)
+    file = RunFile.parse(content, "studies.md")
+    study = Study.parse(file.values, ROOT / "studies.md", file.where, file.problems)
+    assert len(study.cells()) == 9

@@ -1,0 +1,252 @@
+"""A study: its file, its runs in the right order, what is stale, the report and its verdicts."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hf_rlhf import ConfigError, RunFolderError
+from hf_rlhf_studies.command import study
+from hf_rlhf_studies.results import read_rows, write_rows
+from hf_rlhf_studies.runs import Runs
+from hf_rlhf_studies.study import Cell, Study
+
+STUDY = """
+schema: 1
+title: Does it learn?
+plan: PLAN.md
+seeds: [1, 2]
+blocks:
+  easy: {rows: 4, reference: first}
+  hard: {rows: 5, reference: first}
+run: {schema: 1, plugin: sft, model_name_or_path: base, learning_rate: 1.0}
+prepare:
+  data:
+    per: block
+    commands: [["{python}", "{here}/stand_in.py", data, "{prepared}/data.json", "{seed}"]]
+conditions:
+  first:
+    settings:
+      dataset: {name: world, path: "{prepared:data}/data.json"}
+      max_steps: "{seed}0"
+  second: {label: the second, from: first, settings: {learning_rate: 2.0}}
+  third: {like: second, from: second, blocks: [hard], seeds: [2]}
+  untrained: {from: base, trained: false}
+measure:
+  - ["{python}", "{here}/measure.py", "{out}", "{weights}", "{weights:{reference}}"]
+questions:
+  - {name: H1, condition: second, against: first, metric: score, predicted: higher}
+  - {condition: third, against: second, metric: score}
+"""
+STAND_IN = """
+import json, pathlib, re, sys
+
+if sys.argv[1:3] == ["-m", "hf_rlhf_studies.check"]:
+    files = json.loads(pathlib.Path(sys.argv[3]).read_text())["files"]
+    plan = {"problems": [], "steps": 2, "bytes": 10, "rows": None, "own": []}
+    pathlib.Path(sys.argv[4]).write_text(json.dumps([plan] * len(files)))
+elif sys.argv[1:3] == ["-m", "hf_rlhf.train"]:
+    text = pathlib.Path(sys.argv[4]).read_text()
+    values = dict(re.findall(r"^(\\w+): (.*)$", text, re.M))
+    folder = pathlib.Path(values["output_dir"])
+    with (pathlib.Path(__file__).parent / "ran").open("a") as ran:
+        print(folder, file=ran)
+    if (pathlib.Path(__file__).parent / "fail").exists():
+        sys.exit("error: out of luck")
+    start = pathlib.Path(values["model_name_or_path"])
+    gain = float(values["learning_rate"])
+    if start.is_absolute():
+        gain += json.loads((start / "weights.json").read_text())
+    (folder / "merged").mkdir(parents=True)
+    (folder / "merged" / "weights.json").write_text(json.dumps(gain))
+    training = {"steps": 2, "seconds": 1.0, "history": [{"step": 1, "loss": 2.0}]}
+    record = {"schema": 1, "status": "finished", "run_id": str(folder), "training": training}
+    (folder / "run.json").write_text(json.dumps(record))
+elif sys.argv[1] == "data":
+    pathlib.Path(sys.argv[2]).write_text(json.dumps(sys.argv[3:]))
+"""
+MEASURE = """
+import json, pathlib, sys
+
+file = pathlib.Path(sys.argv[2], "weights.json")
+weights = json.loads(file.read_text()) if file.exists() else 0.0
+rows = [weights + row / 10 + row * row / 100 * weights for row in range(8)]
+content = {"rows": {"score": rows}, "values": {"weights": weights}}
+pathlib.Path(sys.argv[1]).write_text(json.dumps(content))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    (tmp_path / "study.yaml").write_text(STUDY)
+    (tmp_path / "PLAN.md").write_text("# Plan\n\nIt learns.\n")
+    (tmp_path / "stand_in.py").write_text(STAND_IN)
+    (tmp_path / "measure.py").write_text(MEASURE)
+    monkeypatch.setattr("hf_rlhf_studies.command.draw", lambda *_: [])
+    monkeypatch.setattr("hf_rlhf_studies.jobs.POLL_SECONDS", 0.01)
+    return tmp_path
+
+
+def run(folder: Path, *options: str, verb: str = "run") -> int:
+    words = [verb, str(folder / "study.yaml"), "--out", str(folder / "out"), *options]
+    launch = ["--launch", shlex.join([sys.executable, "-S", str(folder / "stand_in.py")])]
+    return study([*words, *(launch if verb == "run" else [])])
+
+
+def ran(folder: Path) -> list[str]:
+    """Return the runs since the last call."""
+    path = folder / "ran"
+    lines = path.read_text().splitlines() if path.exists() else []
+    path.unlink(missing_ok=True)
+    return [str(Path(line).relative_to(folder / "out")) for line in lines]
+
+
+def test_runs_begin_with_what_others_made_and_are_not_repeated(folder, capsys):
+    assert run(folder) == 0
+    order = ran(folder)
+    assert len(order) == 9
+    assert order.index("easy/first/seed-1") < order.index("easy/second/seed-1")
+    assert order.index("hard/second/seed-2") < order.index("hard/third/seed-2")
+    # All of the first seed come first: a study that is stopped has compared something.
+    assert {name[-1] for name in order[:4]} == {"1"}
+    text = (folder / "out" / "hard" / "first" / "seed-2.yaml").read_text()
+    assert "max_steps: 20" in text
+    assert "prepared/data/hard/seed-2/data.json" in text
+    weights = json.loads((folder / "out/hard/third/seed-2/merged/weights.json").read_text())
+    assert weights == 5.0
+    assert run(folder) == 0
+    assert ran(folder) == []
+    assert "the second, seed 1: finished" in capsys.readouterr().out
+
+
+def test_the_report_has_seeds_verdicts_and_the_plan(folder, capsys):
+    run(folder)
+    text = (folder / "out" / "RESULTS.md").read_text()
+    assert "| H1: second - first | easy | score | higher |" in text
+    assert text.count("| yes |") == 2
+    assert "| third - second | hard | score |" in text
+    assert "| seed 1 | seed 2 |" in text
+    assert "Unchanged since." in text
+    assert "H1: second - first (easy): yes" in capsys.readouterr().out
+    (folder / "PLAN.md").write_text("# Plan\n\nIt learns, we saw.\n")
+    assert run(folder, verb="report") == 0
+    text = (folder / "out" / "RESULTS.md").read_text()
+    assert "**Changed since in 2 lines:**" in text
+    assert "+It learns, we saw." in text
+
+
+def test_the_report_needs_only_the_kept_rows(folder):
+    run(folder)
+    first = (folder / "out" / "RESULTS.md").read_text()
+    (folder / "rows.json").write_bytes((folder / "out" / "rows.json").read_bytes())
+    assert study(["report", str(folder / "study.yaml")]) == 0
+    assert (folder / "RESULTS.md").read_text() == first
+    with pytest.raises(RunFolderError, match=r"rows.json cannot be read .* First: hf-rlhf study"):
+        run(folder, "--out", str(folder / "none"), verb="report")
+
+
+def test_a_changed_setting_makes_its_runs_stale_and_names_it(folder, capsys):
+    run(folder)
+    ran(folder)
+    changed = STUDY.replace("learning_rate: 2.0", "learning_rate: 3.0")
+    (folder / "study.yaml").write_text(changed)
+    with pytest.raises(RunFolderError, match=r"easy/second/seed-1: run.learning_rate: 2.0 -> 3.0"):
+        run(folder)
+    assert run(folder, verb="status") == 0
+    shown = capsys.readouterr().out
+    assert "hard/third/seed-2: stale" in shown
+    assert "easy/first/seed-1: done" in shown
+    assert ran(folder) == []
+    assert run(folder, "--redo") == 0
+    assert "easy/first/seed-1" not in (again := ran(folder))
+    assert len(again) == 5
+    assert read_rows(Study.read(folder / "study.yaml"), folder / "out").missing == []
+
+
+def test_a_changed_measurement_is_made_again_without_training(folder):
+    run(folder)
+    ran(folder)
+    before = (folder / "out" / "rows.json").read_text()
+    (folder / "measure.py").write_text(MEASURE.replace("row / 10", "row / 5"))
+    assert run(folder) == 0
+    assert ran(folder) == []
+    assert (folder / "out" / "rows.json").read_text() != before
+
+
+def test_a_failed_run_is_named_and_run_again(folder, capsys):
+    (folder / "fail").touch()
+    assert run(folder, "--only", "easy/first", "--seeds", "1") == 1
+    assert "easy, first, seed 1: failed" in (shown := capsys.readouterr().out)
+    assert "error: out of luck" in shown
+    assert "easy/first/seed-1/measured: waiting: for easy/first/seed-1" in shown
+    (folder / "fail").unlink()
+    assert run(folder, "--only", "easy/first", "--seeds", "1") == 0
+    assert ran(folder) == ["easy/first/seed-1"] * 2
+
+
+def test_a_dry_run_shows_commands_and_writes_nothing(folder, capsys):
+    assert run(folder, "--dry_run") == 0
+    assert "hf_rlhf.train --config" in capsys.readouterr().out
+    assert not (folder / "out").exists()
+    with pytest.raises(ConfigError, match="choose no run"):
+        run(folder, "--only", "fourth")
+
+
+def test_another_folder_is_not_taken(folder):
+    (folder / "out").mkdir()
+    (folder / "out" / "thesis.txt").touch()
+    with pytest.raises(RunFolderError, match="is not a study's folder"):
+        run(folder)
+    with pytest.raises(RunFolderError, match="is not a study's folder"):
+        run(folder, "--out", str(folder / "none"), verb="status")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("from: first", "from: first, lable: x", r"study.yaml:\d+ .*`lable` is not a key.*`label`"),
+        ("like: second", "like: secnd", r"conditions.third.like: `secnd` does not.*`second`"),
+        ("against: first", "against: frist", r"questions.0.against: `frist` does not.*`first`"),
+        ("blocks: [hard]", "blocks: [hrd]", r"blocks: `hrd` does not exist.*`hard`"),
+        ("from: first", "from: second", "begins with itself: second -> second"),
+        ("from: base, trained", "trained", "is not trained and has no `from`"),
+        ("seeds: [1, 2]", "seeds: []", "seeds: list should have at least 1 item"),
+        ("title: Does it learn?", "", "title: field required"),
+        ("predicted: higher", "predicted: up", "questions.0.predicted: input should be 'higher'"),
+    ],
+)
+def test_what_is_wrong_with_a_study_file_is_named(folder, old, new, expected):
+    (folder / "study.yaml").write_text(STUDY.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=expected):
+        Study.read(folder / "study.yaml")
+
+
+def test_a_placeholder_that_does_not_exist_is_named(folder):
+    (folder / "study.yaml").write_text(STUDY.replace('"{seed}0"', '"{sed}0"'))
+    content = Study.read(folder / "study.yaml")
+    with pytest.raises(ConfigError, match=r"`\{sed\}` is not a placeholder of first"):
+        Runs(content, folder / "out").run_file(Cell("easy", "first", 1))
+
+
+def test_a_control_says_whether_it_fires(folder, capsys):
+    controls = """
+controls:
+  - {condition: second, rises: score, falls: other}
+  - {condition: second, rises: -score, falls: other, expected: false}
+"""
+    (folder / "study.yaml").write_text(STUDY + controls)
+    content = Study.read(folder / "study.yaml")
+    rng = np.random.default_rng(0)
+    cells = {}
+    for cell in content.cells():
+        up = {"first": 0.0, "second": 1.0}.get(cell.condition, 0.0)
+        score, other = (rng.normal(scale=0.1, size=40) for _ in range(2))
+        cells[cell.folder] = {"rows": {"score": list(score + up), "other": list(other - up)}}
+    write_rows({"plan": None, "packages": {}, "cells": cells}, folder)
+    assert study(["report", str(folder / "study.yaml")]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("control second: fires, as expected") == 2
+    assert shown.count("control second: silent, as expected") == 2

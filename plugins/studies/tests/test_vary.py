@@ -1,0 +1,151 @@
+"""The values that a sweep varies, and the names of its cells."""
+
+import pytest
+
+from hf_rlhf.config.overrides import value_of
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.errors import ConfigError
+from hf_rlhf_studies.runs import compared, shared_by_all, written
+from hf_rlhf_studies.vary import Combination, combinations, numeric, parse_axes, parse_seeds
+
+BASE = """
+schema: 1
+plugin: refiner_grpo
+dataset: {name: tiny_world}
+judges: {words: {name: lexical}}
+rewards:
+  - {name: refiner_reward, label: refiner, citation_weight: 0.5}
+  - {name: answer_format, weight: 0}
+learning_rate: 1e-3
+seed: 7
+"""
+
+
+@pytest.fixture
+def base() -> RunFile:
+    return RunFile.parse(BASE, "my.yaml")
+
+
+def test_values_keep_their_brackets_and_their_types(base):
+    texts = ["lora_target_modules=[q_proj],[q_proj,v_proj]", "learning_rate=1e-3,1e-2"]
+    axes, problems = parse_axes([*texts, "card_text='a, b',c: d"], base)
+    assert problems == []
+    assert axes[0].values == (["q_proj"], ["q_proj", "v_proj"])
+    assert axes[1].values == (1e-3, 1e-2)
+    assert numeric(axes[1].values)
+    assert not numeric(axes[0].values)
+    assert axes[2].values[0] == "a, b"
+    assert len(combinations(axes)) == 8
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        0,
+        -1.5,
+        1e-5,
+        1e22,
+        True,
+        None,
+        "",
+        "a",
+        "true",
+        "1e-5",
+        "~",
+        "[x]",
+        "a: b # c",
+        "--x",
+        "ü\n",
+    ],
+    ids=repr,
+)
+def test_a_value_is_written_so_that_the_run_reads_it_back(value, base):
+    assert value_of(written(value)) == value
+    assert type(value_of(written(value))) is type(value)
+    nested = {"a": [value, {"b": value}]}
+    assert value_of(written(nested)) == nested
+    changed = base.override([f"--card.title={written(value)}"])
+    assert changed.values["card"]["title"] == value
+
+
+def test_a_label_and_an_index_are_one_key(base):
+    by_label, by_index = (
+        parse_axes([f"rewards.{item}.citation_weight=0,0.2"], base)[0][0] for item in ("refiner", 0)
+    )
+    assert by_label == by_index
+    assert by_label.key == "rewards.0.citation_weight"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("learning_rate", "is not KEY=VALUE"),
+        ("learning_rate=", "names no value"),
+        ("learning_rate=1,,2", "not values between commas"),
+        ("learning_rate=1,1", "there twice"),
+        ("learning_rate=0,0.0", "there twice"),
+        ("max_steps=1000000,1e6", "there twice"),
+        ("seed=1,2", "`--seeds` gives each cell"),
+        ("publish.repo_id=a,b", "publish the run you choose"),
+        ("rewards.refinr.weight=1,2", "Did you mean `refiner`"),
+        ("learning_rate.x=1,2", "single value"),
+    ],
+)
+def test_what_cannot_be_varied_is_said(text, expected, base):
+    axes, problems = parse_axes([text], base)
+    assert axes == []
+    assert expected in str(problems[0])
+    assert f"--vary {text}" in str(problems[0])
+
+
+def test_all_that_is_wrong_with_the_grid_is_said_at_once(base):
+    changed = base.override(["--learning_rate", "1"])
+    texts = ["learning_rate=1,2", "rewards.0.weight=1,2", "rewards.refiner.weight=3", "seed=1"]
+    axes, problems = parse_axes(texts, changed)
+    assert [axis.key for axis in axes] == ["rewards.0.weight"]
+    assert len(problems) == 3
+    assert "also given a value" in str(problems[0])
+    assert "varied already" in str(problems[1])
+
+
+def test_names_are_safe_and_the_same_every_time():
+    assert Combination({"rewards.0.citation_weight": 0.2}).name == "citation_weight=0.2-39a75c"
+    values = ["a/b", "a b", "A b", "../../etc", "x" * 300, "ü", "-", ["q"], {"a": 1}, "", None]
+    names = [Combination({"k": value}).name for value in values]
+    assert len({name.lower() for name in names}) == len(values)
+    for name in names:
+        assert len(name) <= 70
+        assert set(name) <= set(
+            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789=._+-"
+        )
+        assert name[0] not in "-."
+    assert Combination({"a.w": 1}).name != Combination({"b.w": 1}).name
+    assert Combination({"a": 1, "b": 2}).name == Combination({"b": 2, "a": 1}).name
+    assert Combination({"a.w": 1, "b.w": 2}).label == "a.w 1, b.w 2"
+
+
+def test_seeds_are_a_count_from_the_files_own_or_a_list(base):
+    assert parse_seeds("3", base) == ([7, 8, 9], [])
+    assert parse_seeds("3", RunFile.parse("a: 1", "x")) == ([42, 43, 44], [])
+    assert parse_seeds("5,1", base) == ([5, 1], [])
+    assert parse_seeds("5,", base) == ([5], [])
+    for wrong in ("0", "-1", "x", "1,1", "1,-2", "", ",", "2.5"):
+        seeds, problems = parse_seeds(wrong, base)
+        assert seeds == []
+        assert "is not seeds" in str(problems[0])
+
+
+def test_nothing_is_published_by_a_sweep(base):
+    request = base.override(["--publish.repo_id", "me/x", "--publish.private", "--output_dir", "o"])
+    values = shared_by_all(request).values
+    assert values["publish"] == {"repo_id": None, "private": True}
+    assert "output_dir" not in values
+    assert not {"publish", "seed"} & set(compared(values))
+
+
+def test_a_secret_is_refused_before_it_is_written(base, monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "0123456789-secret")
+    changed = base.override(["--judges.words.note", "0123456789-secret"])
+    with pytest.raises(ConfigError, match=r"my.yaml judges.words.note: holds a secret") as caught:
+        shared_by_all(changed)
+    assert "0123456789" not in str(caught.value)
