@@ -9,7 +9,7 @@ import pytest
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.client import Hub, connect
 from hf_rlhf.hub.listed import push_listed
-from hf_rlhf.hub.upload_set import Bundle
+from hf_rlhf.hub.upload_set import UploadSet
 from hf_rlhf.testing.hubs import forget_secrets, use_hub
 
 local_hub = pytest.importorskip("hf_rlhf_local_hub")
@@ -25,13 +25,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 def push(hub: Hub, root: Path, *, overwrite: bool = False, **files: str) -> tuple[str, Any]:
-    bundle = Bundle(root)
+    upload = UploadSet(root)
     for name, text in files.items():
-        bundle.add_text(f"{name}.md", text)
+        upload.add_text(f"{name}.md", text)
     return push_listed(
         hub,
         REPO,
-        bundle,
+        upload,
         LIST,
         {"datasets": sorted(files)},
         message="rows",
@@ -41,7 +41,7 @@ def push(hub: Hub, root: Path, *, overwrite: bool = False, **files: str) -> tupl
     )
 
 
-def upload(hub: Hub, name: str, text: str) -> None:
+def change(hub: Hub, name: str, text: str) -> None:
     hub.api.upload_file(
         path_or_fileobj=text.encode(), path_in_repo=name, repo_id=REPO, repo_type="dataset"
     )
@@ -60,14 +60,14 @@ def test_the_same_files_are_pushed_once(hub: Hub, tmp_path: Path) -> None:
 
 def test_of_what_is_left_out_only_own_files_are_deleted(hub: Hub, tmp_path: Path) -> None:
     push(hub, tmp_path, a="1", b="2", c="3")
-    upload(hub, "theirs.md", "someone's notes")
-    upload(hub, "c.md", "someone's correction")
+    change(hub, "theirs.md", "someone's notes")
+    change(hub, "c.md", "someone's correction")
     assert content(push(hub, tmp_path, a="1")[1]) == {"a.md", "c.md", "theirs.md", LIST}
 
 
 def test_a_file_that_was_changed_since_is_kept_until_overwritten(hub: Hub, tmp_path: Path) -> None:
     push(hub, tmp_path, a="1", b="2")
-    upload(hub, "a.md", "someone's correction")
+    change(hub, "a.md", "someone's correction")
     with pytest.raises(PublishError, match=r"changed since: a\.md\. Nothing .* another --repo_id"):
         push(hub, tmp_path, a="3", b="2")
     push(hub, tmp_path, a="3", b="2", overwrite=True)
@@ -76,7 +76,7 @@ def test_a_file_that_was_changed_since_is_kept_until_overwritten(hub: Hub, tmp_p
 
 def test_a_repository_without_the_list_is_refused(hub: Hub, tmp_path: Path) -> None:
     hub.api.create_repo(REPO, repo_type="dataset")
-    upload(hub, "theirs.md", "text")
+    change(hub, "theirs.md", "text")
     with pytest.raises(PublishError, match=r"not pushed from here, .*: theirs\.md"):
         push(hub, tmp_path, a="1")
     assert "theirs.md" in content(push(hub, tmp_path, a="1", overwrite=True)[1])
