@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from hf_rlhf.cards.markdown import counted
 from hf_rlhf.distributed import processes
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.models.lengths import model_config, prompt_lengths
@@ -129,10 +130,8 @@ def _measured(run: Run) -> Speed:
         trainer.train()
         trainer.accelerator.free_memory()
     each = [after - before for before, after in zip([began, *times], times, strict=False)]
-    text = "step" if len(each) == 1 else "steps"
-    return Speed(
-        statistics.fmean(each[1:] or each), f"{len(each[1:] or each)} {text} measured here"
-    )
+    steady = each[1:] or each  # the first step also warms up
+    return Speed(statistics.fmean(steady), f"{counted(len(steady), 'step')} measured here")
 
 
 def _file(run: Run, changes: Mapping[str, Any]) -> Any:
