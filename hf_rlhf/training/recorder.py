@@ -111,9 +111,9 @@ class Recorder:
         self.record.sessions[-1].ended = self.record.finished
         self.record.reward.judges = judges_section(self.run, self.earlier_usage)
         logged = series(self.record.training.history, f"rewards/{TOTAL}/mean")
-        shown = "Reward during training, and held-out reward" if logged else "Held-out reward"
+        displayed = "Reward during training, and held-out reward" if logged else "Held-out reward"
         pictures = (
-            ("reward_curve.png", reward_curve, shown),
+            ("reward_curve.png", reward_curve, displayed),
             ("training_curves.png", training_curves, "What the trainer logged of itself"),
         )
         self.record.pictures = [
