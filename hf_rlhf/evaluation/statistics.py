@@ -159,7 +159,7 @@ def _ratios(
                 for sums in (tops, bottoms)
             )
             # Values that cancel out are 0: a bound of -1e-19 would exclude it.
-            return np.where(np.abs(top) <= rounding, 0.0, top) / bottom
+            return np.asarray(np.where(np.abs(top) <= rounding, 0.0, top) / bottom)
 
     bounds = _percentiles(ratios, seeds, clusters, draw_seeds)
     result: list[Interval | None] = []
