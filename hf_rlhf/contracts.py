@@ -308,7 +308,8 @@ class Trainer:
 def as_trainer(component: Any, name: str) -> type[Trainer]:
     """Return the component that is offered as the trainer `name`, once it is known to be one.
 
-    Raises BrokenPlugin for anything that is not a class derived from `Trainer` with a `Config`.
+    Raises BrokenPlugin for anything that is not a class with a `Config`, derived from `Trainer`
+    before any trainer of TRL or transformers.
     """
     qualified = getattr(component, "__qualname__", type(component).__qualname__)
     title = f"trainer {name!r} ({getattr(component, '__module__', '?')}:{qualified})"
@@ -317,6 +318,12 @@ def as_trainer(component: Any, name: str) -> type[Trainer]:
             f"{title} is not derived from hf_rlhf.Trainer. Write `class MyTrainer(Trainer, "
             "GRPOTrainer)`, with the TRL trainer that it builds on "
             "(docs/how-to/write-a-trainer.md)."
+        )
+    before = component.__mro__[: component.__mro__.index(Trainer)]
+    if theirs := [c.__name__ for c in before if c.__module__.startswith(("trl.", "transformers."))]:
+        raise BrokenPlugin(
+            f"{title} derives from {theirs[0]} first, whose methods replace those of "
+            f"hf_rlhf.Trainer. Write `class {component.__name__}(Trainer, {theirs[0]})`."
         )
     if not hasattr(component, "Config"):
         raise BrokenPlugin(

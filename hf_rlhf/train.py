@@ -153,8 +153,8 @@ def _session(file: Any, plugin: str | None, given: Collection[str]) -> Any:
 def _argv(
     plugin: str | None, run: str | None, config: str | None, overrides: Sequence[str]
 ) -> list[str]:
-    named = {"--plugin": plugin, "--run": run, "--config": config}
-    return [word for key, value in named.items() if value for word in (key, value)] + [*overrides]
+    by_name = {"--plugin": plugin, "--run": run, "--config": config}
+    return [word for key, value in by_name.items() if value for word in (key, value)] + [*overrides]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -206,9 +206,9 @@ def dry_run_status(
     return int("FAIL" in statuses)
 
 
-def _ended(error: BaseException, told: str, status: int) -> int:
+def _ended(error: BaseException, message: str, status: int) -> int:
     """Tell it in full once: the others say in a line that they stopped, for they may differ."""
-    lines = [told, *getattr(error, "__notes__", ())]
+    lines = [message, *getattr(error, "__notes__", ())]
     if number := rank():
         lines = [f"rank {number}: {shorten(' '.join(lines), 160, placeholder=' ...')}"]
     # A plugin's error may quote anything, and what is printed is kept in a cluster's logs.

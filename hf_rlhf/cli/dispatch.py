@@ -73,26 +73,26 @@ def _plugin_verbs() -> dict[str, EntryPoint]:
 
 
 def _unknown(verb: str) -> str:
-    said = f"hf-rlhf has no verb {verb!r}."
+    text = f"hf-rlhf has no verb {verb!r}."
     if verb == "train":
-        return f"{said} {_TO_TRAIN}"
+        return f"{text} {_TO_TRAIN}"
     shared = [name for name in _plugin_verbs() if name.rpartition("/")[2] == verb]
     if shared:
-        return f"{said} Several packages offer it. Write {' or '.join(shared)}."
+        return f"{text} Several packages offer it. Write {' or '.join(shared)}."
     for kind in registry.KINDS:
         if any(point.name == verb for point in registry.offered(kind)):
-            return f"{said} It is one of the {kind}: `hf-rlhf describe {verb}`."
+            return f"{text} It is one of the {kind}: `hf-rlhf describe {verb}`."
     known = [*BUILT_IN, *_plugin_verbs()]
-    return f"{said}{registry.did_you_mean(verb, known)} `hf-rlhf --help` lists all."
+    return f"{text}{registry.did_you_mean(verb, known)} `hf-rlhf --help` lists all."
 
 
 def _parser(plugins: Mapping[str, EntryPoint]) -> argparse.ArgumentParser:
     from hf_rlhf.config.plugin_source import summary
 
-    lines = [f"  {verb:16} {said}" for verb, (_, _, said) in BUILT_IN.items()]
+    lines = [f"  {verb:16} {message}" for verb, (_, _, message) in BUILT_IN.items()]
     for verb, point in plugins.items():
-        said = summary(point).rstrip(".")
-        lines.append(f"  {verb:16} {said + ' ' if said else ''}(from {registry.source(point)})")
+        text = summary(point).rstrip(".")
+        lines.append(f"  {verb:16} {text + ' ' if text else ''}(from {registry.source(point)})")
     parser = argparse.ArgumentParser(
         prog="hf-rlhf",
         description="verbs:\n" + "\n".join(lines),

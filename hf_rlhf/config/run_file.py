@@ -186,6 +186,7 @@ class _Checker:
         self.known = known
         self.plugin = plugin or file.plugin
         self.problems = list(file.problems)
+        self.leaves = list(leaves(file.values))
 
     def spec(self) -> tuple[RunSpec | None, list[Problem]]:
         self._check_schema()
@@ -234,7 +235,7 @@ class _Checker:
 
     def _report_leaves(self, reason: Callable[[KeyPath, Any], str | None], fix: str) -> bool:
         """Report each value at any depth for which `reason` returns a problem."""
-        reasons = [(path, reason(path, value)) for path, value in leaves(self.file.values)]
+        reasons = [(path, reason(path, value)) for path, value in self.leaves]
         problems = [(path, what) for path, what in reasons if what]
         for path, what in problems:
             self._report(path, what, fix)
@@ -318,7 +319,8 @@ class _Checker:
         if self.file.values.get(key) is None:
             return None
         values = self._container(key, dict, "KEY: VALUE")
-        for name in [name for name in values if name not in keys_of(cls)]:
+        own = keys_of(cls)
+        for name in [name for name in values if name not in own]:
             if home := self._home(name):
                 del values[name]
                 self._report((key, name), f"`{name}` is not a setting of `{key}`.", home)
@@ -333,7 +335,8 @@ class _Checker:
     def _top_level(self, cls: type) -> dict[str, Any]:
         """Check the top-level keys that are fields of `cls`; null stands for the default."""
         values = self.file.values
-        present = {key: values[key] for key in values if key in keys_of(cls)}
+        own = keys_of(cls)
+        present = {key: value for key, value in values.items() if key in own}
         return self._bound(cls, {k: v for k, v in present.items() if v is not None}, (), "the run")
 
     def _bound(

@@ -203,7 +203,8 @@ class _Parser:
             self._report(event, path, "merge keys (`<<`) are not read.", fix)
         else:
             try:
-                return join_surrogates(event.value)
+                text: str = event.value
+                return text if text.isascii() else join_surrogates(text)
             except ValueError as error:
                 fix = "Write it as one character."
                 self._report(event, path, f"in a key: {error}", fix)
@@ -305,7 +306,7 @@ def _value(tag: str, text: str) -> Any:
     if not _SCALARS[tag].fullmatch(text):
         raise ValueError(f"`{text}` is not what its tag `!!{tag}` says.")
     if tag == "str":
-        return join_surrogates(text)
+        return text if text.isascii() else join_surrogates(text)
     if tag == "null":
         return None
     if tag == "bool":
@@ -358,5 +359,5 @@ def _missing(path: Path) -> Problem:
     names = sorted(item.name for item in folder.glob("*.y*ml"))
     if close := suggest(path.name, names):
         return Problem(str(path), "does not exist.", f"Did you mean `{folder / close}`?")
-    shown = ", ".join(names[:10]) or "none"
-    return Problem(str(path), "does not exist.", f"Run files in {folder}: {shown}.")
+    displayed = ", ".join(names[:10]) or "none"
+    return Problem(str(path), "does not exist.", f"Run files in {folder}: {displayed}.")

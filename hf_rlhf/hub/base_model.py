@@ -47,8 +47,8 @@ def with_base(
 
 
 def _is_empty(hub: Hub, repo_id: str) -> bool:
-    found = hub.state(repo_id, "main")
-    return found is None or set(found.files) <= set(NOT_CONTENT)
+    state = hub.state(repo_id, "main")
+    return state is None or set(state.files) <= set(NOT_CONTENT)
 
 
 def _push_base(hub: Hub, repo_id: str, model: ModelSection, private: bool | None) -> None:
@@ -67,10 +67,10 @@ def _push_base(hub: Hub, repo_id: str, model: ModelSection, private: bool | None
         add_list(bundle, record, repo_id=repo_id, layout="single", step=None)
     bundle.check(secrets_in_use(hub))
     hub.prepare_repo(repo_id, "main", private=private, gated=None)
-    found = hub.state(repo_id, "main")
-    if found is None:
+    state = hub.state(repo_id, "main")
+    if state is None:
         raise PublishError(f"{repo_id} has no branch main, so the base cannot be pushed there.")
-    push(hub, repo_id, "main", bundle, found=found, message="Base model of a run")
+    push(hub, repo_id, "main", bundle, found=state, message="Base model of a run")
 
 
 def _record_of(folder: Path) -> RunRecord | None:

@@ -87,8 +87,8 @@ class CheckpointPushes:
     def take_up(self, record: RunRecord) -> None:
         """Push what an earlier session of the run has not: it ended before it could."""
         done = published_steps(self._run, record)
-        found = [step for step in complete_steps(self._run) if str(step) not in done]
-        self._enqueue({step: record.model_copy(deep=True) for step in found})
+        steps = [step for step in complete_steps(self._run) if str(step) not in done]
+        self._enqueue({step: record.model_copy(deep=True) for step in steps})
 
     def settle(self, seconds: float | None = None) -> None:
         """Push what waits and wait for it, up to `seconds`; without them, what failed once more.
@@ -123,9 +123,9 @@ class CheckpointPushes:
             reasons |= dict.fromkeys(self._waiting, "the run ended before it was sent")
             if self._pushing is not None:
                 reasons[self._pushing] = "its push was under way"
-            seen = set(self._seen)
+            visited = set(self._seen)
         result = {}
-        for step in sorted((seen | there) - done):
+        for step in sorted((visited | there) - done):
             why = reasons.get(step, "it was not sent")
             if step not in there:
                 why += "; the checkpoint was deleted since (save_total_limit)"

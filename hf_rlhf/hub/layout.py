@@ -73,12 +73,12 @@ def parts(
     """
     assert asked.repo_id is not None
     own = adapter_repo(asked) if weights.adapter else None
-    shown = on_hub(record, asked)
+    hub_record = on_hub(record, asked)
     if step is not None:
         # Another checkpoint that is published since is no change of this one.
-        shown.publish = {k: v for k, v in shown.published().items() if k != "steps"}
+        hub_record.publish = {k: v for k, v in hub_record.published().items() if k != "steps"}
     notes = check_adapter(weights.adapter) if weights.adapter and hashed else []
-    shown.author.known_notes += notes
+    hub_record.author.known_notes += notes
     revision = None if step is None else asked.revision
     result = []
     if weights.model is not None:
@@ -88,7 +88,7 @@ def parts(
         if weights.adapter is not None and own is None:
             _add_adapter(bundle, weights.adapter, f"{ADAPTER}/", asked, record)
         _add_card(
-            bundle, shown, kind=kind, repo_id=asked.repo_id, adapter_repo=own, step=step,
+            bundle, hub_record, kind=kind, repo_id=asked.repo_id, adapter_repo=own, step=step,
             revision=revision, endpoint=endpoint,
         )  # fmt: skip
         result.append(Part(asked.repo_id, bundle, "model", tuple(notes)))
@@ -96,12 +96,12 @@ def parts(
         bundle = UploadSet(run, hashed=hashed)
         _add_adapter(bundle, weights.adapter, "", asked, record)
         _add_card(
-            bundle, shown, kind="adapter", repo_id=own, adapter_repo=own, step=step,
+            bundle, hub_record, kind="adapter", repo_id=own, adapter_repo=own, step=step,
             revision=revision, endpoint=endpoint,
         )  # fmt: skip
         result.append(Part(own, bundle, "adapter", tuple(notes)))
     for part in result:
-        _add_record(part, run, shown, asked, step)
+        _add_record(part, run, hub_record, asked, step)
     return result
 
 
@@ -117,8 +117,8 @@ def names(
         model = folder
     weights = Weights(model, adapter)
     asked = asked if asked.base_model else replace(asked, base_model="BASE/MODEL")
-    found = parts(run, record, asked, weights, step, hashed=False)
-    return [(part.repo_id, path) for part in found for path in part.bundle.files]
+    result = parts(run, record, asked, weights, step, hashed=False)
+    return [(part.repo_id, path) for part in result for path in part.bundle.files]
 
 
 def _add_card(bundle: UploadSet, record: RunRecord, **how: Any) -> None:
@@ -141,8 +141,8 @@ def _add_adapter(
     bundle.add_text(f"{prefix}adapter_config.json", as_text(config))
     # From the record, since a checkpoint has none beside it.
     if identity := model.identity:
-        named = {**identity, "base": asked.base_model, "revision": config["revision"]}
-        bundle.add_text(f"{prefix}{IDENTITY}", as_text(named))
+        with_base = {**identity, "base": asked.base_model, "revision": config["revision"]}
+        bundle.add_text(f"{prefix}{IDENTITY}", as_text(with_base))
 
 
 def _add_record(
@@ -164,8 +164,8 @@ def _add_record(
 def add_list(bundle: UploadSet, record: RunRecord, **where: Any) -> None:
     """Add the record with the list of the bundle's files: by it pushes and pulls know their own."""
     bundle.files.pop(MANIFEST, None)
-    kept = {key: value for key, value in record.published().items() if key in FOR_THE_CARD}
-    stated = {**kept, **where, "files": dict(sorted(bundle.manifest().items()))}
+    remaining = {key: value for key, value in record.published().items() if key in FOR_THE_CARD}
+    stated = {**remaining, **where, "files": dict(sorted(bundle.manifest().items()))}
     # In the record's own order, which is that of the card's tables.
     text = json.dumps(
         redact_secrets({**record.to_json(), "publish": stated}), indent=2, ensure_ascii=False
@@ -182,13 +182,13 @@ def eval_results(record: RunRecord) -> dict[str, str]:
     """
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
-    named = record.evaluation.benchmarks if record.evaluation else []
+    label = record.evaluation.benchmarks if record.evaluation else []
     by_file: dict[str, list[EvalResultEntry]] = {}
-    for one in named:
+    for item in label:
         try:
-            entry = EvalResultEntry(**one)
+            entry = EvalResultEntry(**item)
         except (TypeError, ValueError) as error:
-            raise PublishError(f"run.json evaluation.benchmarks: {one} ({error})") from error
+            raise PublishError(f"run.json evaluation.benchmarks: {item} ({error})") from error
         name = entry.dataset_id.replace("/", "--")
         by_file.setdefault(f".eval_results/{name}.yaml", []).append(entry)
     return {

@@ -75,20 +75,20 @@ def publish(
     """
     run = Path(run_dir)
     record = load_record(run)
-    given = {
+    provided = {
         **{"repo_id": repo_id, "private": private, "gated": gated, "layout": layout},
         **{"base_model": base_model, "push_base": push_base, "merged": merged},
         "revision": revision,
     }
-    asked = publish_settings(record, given)
+    spec = publish_settings(record, provided)
     if step is not None:
         # The recorded branch is that of the finished run.
-        asked = replace(asked, revision=revision)
+        spec = replace(spec, revision=revision)
     hub = connect(endpoint, token, patience)
-    published, card, asked = push_run(
-        hub, run, record, asked, step, overwrite=overwrite, endpoint=endpoint
+    published, card, spec = push_run(
+        hub, run, record, spec, step, overwrite=overwrite, endpoint=endpoint
     )
-    _remember(run, asked, published, card, step)
+    _remember(run, spec, published, card, step)
     return published
 
 
@@ -172,11 +172,11 @@ def check_target(spec: PublishSpec, model: ModelSection, run_dir: str | Path | N
     try:
         repo_id = hub.writable_repo(spec.repo_id)
         with_base(hub, spec, model, look_only=True)
-        found = hub.state(repo_id, spec.revision or "main")
-        if found is not None:
+        state = hub.state(repo_id, spec.revision or "main")
+        if state is not None:
             begun = run_dir is not None and (Path(run_dir) / RECORD_NAME).exists()
             run_id = load_record(Path(run_dir or ".")).run_id if begun else None
-            _stale(hub, repo_id, found, UploadSet(Path()), run_id, overwrite=False)
+            _stale(hub, repo_id, state, UploadSet(Path()), run_id, overwrite=False)
     except failures() as error:
         raise PublishError(_told(hub, error)) from error
     return f"{hub.endpoint}/{repo_id}: the token may write there"
@@ -205,24 +205,24 @@ def _push_all(
 ) -> Published:
     revision = asked.revision or "main"
     commits: dict[str, str] = {}
-    made = 0
+    created = 0
     try:
         # All are looked at before anything is sent to one.
         ready = [_ready(hub, part, asked, revision, run_id, overwrite) for part in prepared]
     except failures() as error:
         missing = _missing(hub, prepared, revision)
         raise PublishError(_unfinished(hub, error, missing, finish)) from error
-    for index, (part, (found, stale)) in enumerate(zip(prepared, ready, strict=True)):
+    for index, (part, (state, stale)) in enumerate(zip(prepared, ready, strict=True)):
         try:
             after = push(
                 hub, part.repo_id, revision, part.bundle,
-                found=found, delete=stale, message=f"hf-rlhf: {part.what} of run {run_id[:8]}",
+                found=state, delete=stale, message=f"hf-rlhf: {part.what} of run {run_id[:8]}",
             )  # fmt: skip
         except failures(Overtaken) as error:
             missing = _missing(hub, prepared[index:], revision)
             raise PublishError(_unfinished(hub, error, missing, finish)) from error
         commits[part.repo_id] = after.commit
-        made += after.commit != found.commit
+        created += after.commit != state.commit
     first = prepared[0]
     branch = "" if revision == "main" else f"/tree/{revision}"
     return Published(
@@ -231,8 +231,8 @@ def _push_all(
         revision=revision,
         commits=commits,
         files=tuple(f"{part.repo_id}/{path}" for part in prepared for path in part.bundle.files),
-        new_commits=made,
-        left_out=tuple(dict.fromkeys(one for part in prepared for one in part.bundle.left_out)),
+        new_commits=created,
+        left_out=tuple(dict.fromkeys(item for part in prepared for item in part.bundle.left_out)),
         notes=tuple(dict.fromkeys(note for part in prepared for note in part.notes)),
     )
 
@@ -242,11 +242,11 @@ def _ready(
 ) -> tuple[RemoteState, list[str]]:
     """Make the repository and branch; return what they hold, and what of it is to be deleted."""
     new = hub.prepare_repo(part.repo_id, revision, private=asked.private, gated=asked.gated)
-    found = hub.state(part.repo_id, revision)
-    if found is None:
+    state = hub.state(part.repo_id, revision)
+    if state is None:
         raise PublishError(f"{part.repo_id} has no revision {revision!r}.")
-    stale = _stale(hub, part.repo_id, found, part.bundle, run_id, overwrite=overwrite, new=new)
-    return found, stale
+    stale = _stale(hub, part.repo_id, state, part.bundle, run_id, overwrite=overwrite, new=new)
+    return state, stale
 
 
 def _missing(hub: Hub, rest: list[Part], revision: str) -> list[str]:
@@ -254,10 +254,10 @@ def _missing(hub: Hub, rest: list[Part], revision: str) -> list[str]:
     missing = []
     for part in rest:
         try:
-            found = hub.patience.once(lambda part=part: hub.look(part.repo_id, revision))  # type: ignore[misc]
+            state = hub.patience.once(lambda part=part: hub.look(part.repo_id, revision))  # type: ignore[misc]
         except failures():
-            found = None
-        lacking = found.lacks(part.bundle) if found else list(part.bundle.files)
+            state = None
+        lacking = state.lacks(part.bundle) if state else list(part.bundle.files)
         missing += [f"{part.repo_id}/{path}" for path in lacking]
     return missing
 
@@ -357,9 +357,9 @@ def _remember(
     record = load_record(run)
     before = record.published()
     if step is None:
-        told = {item.name: getattr(asked, item.name) for item in fields(PublishSpec)}
+        settings = {field.name: getattr(asked, field.name) for field in fields(PublishSpec)}
         first = {"commit": published.commits[published.repo_id]}
-        after = {**before, **told, **published.where(), **first}
+        after = {**before, **settings, **published.where(), **first}
         beside = run / "README.md"
         if not beside.exists() or beside.read_bytes() != card:
             atomic_write_bytes(beside, card)

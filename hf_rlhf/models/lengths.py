@@ -36,10 +36,10 @@ def token_lengths(run: "Run", prompts: Sequence[Any]) -> list[int]:
 
 def positions(run: "Run") -> int | None:
     """Return how many tokens the model has positions for, None where its config does not say."""
-    found: int | None = getattr(
+    result: int | None = getattr(
         model_config(run).get_text_config(), "max_position_embeddings", None
     )
-    return found
+    return result
 
 
 def model_config(run: "Run") -> Any:
@@ -56,7 +56,7 @@ def model_config(run: "Run") -> Any:
 def has_new_head(run: "Run") -> bool:
     """Return whether the run puts a score head on a base that has none."""
     kinds = model_config(run).architectures or []
-    return run.has_score_head and not any("Classification" in one for one in kinds)
+    return run.has_score_head and not any("Classification" in kind for kind in kinds)
 
 
 def completion_length(run: "Run") -> int:

@@ -77,12 +77,12 @@ def check_continued(run: "Run", model: Any) -> None:
 
     edit = next(iter(edits.values()))
     # In the model the adapter's name stands before `.weight`, or at the end.
-    place = re.compile(re.escape(edit.a.key.removesuffix(".weight")) + r"\.[^.]+(\.weight)?$")
-    there = [one.detach() for name, one in model.named_parameters() if place.search(name)]
-    if any(getattr(one, "ds_numel", None) is not None for one in there):
+    pattern = re.compile(re.escape(edit.a.key.removesuffix(".weight")) + r"\.[^.]+(\.weight)?$")
+    there = [item.detach() for name, item in model.named_parameters() if pattern.search(name)]
+    if any(getattr(item, "ds_numel", None) is not None for item in there):
         return
     wanted = edit.a.load()
-    if not any(torch.equal(one.cpu(), wanted.to(one.dtype)) for one in there):
+    if not any(torch.equal(item.cpu(), wanted.to(item.dtype)) for item in there):
         raise BrokenPlugin(
             f"trainer {run.spec.plugin!r} was to continue the adapter {run.spec.adapter}, and its "
             "model did not begin with it. Its from_run should load what "
@@ -94,8 +94,8 @@ def quantization_config(run: "Run") -> Any:
     """Return transformers' BitsAndBytesConfig, if the run asks for 4 or 8 bits, or None."""
     from trl import get_quantization_config
 
-    asked = run.model.load_in_4bit or run.model.load_in_8bit
-    return get_quantization_config(run.model) if asked else None
+    requested = run.model.load_in_4bit or run.model.load_in_8bit
+    return get_quantization_config(run.model) if requested else None
 
 
 def lora_config(run: "Run") -> "LoraConfig | None":
@@ -135,9 +135,9 @@ def find_adapter(name: str, revision: str | None = None) -> Path:
     if not folder.exists():
         check_there(name)
         folder = _downloaded(name, revision)
-    for found in (folder, folder / INNER):
-        if (found / CONFIG).exists():
-            return found
+    for candidate in (folder, folder / INNER):
+        if (candidate / CONFIG).exists():
+            return candidate
     raise ModelError(f"{name} is not an adapter: it has no {CONFIG}, nor in a folder `{INNER}`.")
 
 
@@ -273,26 +273,30 @@ def _check_shapes(run: "Run", adapter: LoraAdapter) -> None:
 
 
 def _task_type(run: "Run") -> Iterator[Problem]:
-    asked = run.spec.settings.get("lora_task_type")
+    lora_task_type = run.spec.settings.get("lora_task_type")
     wanted = _PEFT_TASKS.get(run.task)
-    if None not in (asked, wanted) and asked != wanted:
+    if None not in (lora_task_type, wanted) and lora_task_type != wanted:
         yield Problem(
             "lora_task_type",
-            f"is {asked!r}, and what {run.spec.plugin} trains is {run.task}.",
+            f"is {lora_task_type!r}, and what {run.spec.plugin} trains is {run.task}.",
             f"Leave it out: it is {wanted}.",
         )
 
 
 def _disagreements(run: "Run", config: Mapping[str, Any]) -> Iterator[Problem]:
     for setting, key in _SETTINGS.items():
-        asked, there = run.spec.settings.get(setting), config.get(key)
-        if asked is None or _plain(asked) == _plain(there) or _plain(asked) == "all-linear":
+        requested, there = run.spec.settings.get(setting), config.get(key)
+        if (
+            requested is None
+            or _plain(requested) == _plain(there)
+            or _plain(requested) == "all-linear"
+        ):
             continue
-        if key == "target_modules" and _modules(run, asked) == _modules(run, there):
+        if key == "target_modules" and _modules(run, requested) == _modules(run, there):
             continue
         yield Problem(
             setting,
-            f"is {asked!r}, and the adapter that is continued has {there!r}.",
+            f"is {requested!r}, and the adapter that is continued has {there!r}.",
             "Leave it out, or give what the adapter has: it keeps its own.",
         )
 
@@ -324,9 +328,9 @@ def _downloaded(name: str, revision: str | None) -> Path:
         return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         at = f" at revision {revision}" if revision else ""
-        said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(
-            f"the adapter {name!r}{at} is neither a folder nor to be had from the Hub: {said}"
+            f"the adapter {name!r}{at} is neither a folder nor to be had from the Hub: {text}"
         ) from error
 
 
@@ -365,8 +369,8 @@ def _missing(key: str, names: Any, modules: list[str]) -> Iterator[Problem]:
     if not names or names == "all-linear":
         return
     each = [names] if isinstance(names, str) else [{name} for name in sorted(names)]
-    unmatched = [one for one in each if not any(_is_target(module, one) for module in modules)]
-    if missing := [one if isinstance(one, str) else one.pop() for one in unmatched]:
+    unmatched = [item for item in each if not any(_is_target(module, item) for module in modules)]
+    if missing := [item if isinstance(item, str) else item.pop() for item in unmatched]:
         ends = sorted({name.rpartition(".")[2] for name in modules})
         known = ", ".join(end for end in ends if not end.isdigit())
         every = "`[all-linear]`, or some of: " if key == "lora_target_modules" else "some of: "
@@ -380,12 +384,12 @@ def _head_problem(run: "Run", names: Any, model: Any) -> Iterator[Problem]:
     head = model.get_output_embeddings() if run.writes_text and trl else None
     if head is None or not names or names == "all-linear":
         return
-    place = next(name for name, module in model.named_modules() if module is head)
-    if _is_target(place, names):
+    head_name = next(name for name, module in model.named_modules() if module is head)
+    if _is_target(head_name, names):
         yield Problem(
             "lora_target_modules",
-            f"names {place}, whose weights TRL uses directly, so its LoRA would not be trained.",
-            f"Remove it, or write `lora_modules_to_save: [{place}]` to train it whole.",
+            f"names {head_name}, whose weights TRL uses directly: its LoRA would not be trained.",
+            f"Remove it, or write `lora_modules_to_save: [{head_name}]` to train it whole.",
         )
 
 
@@ -393,4 +397,4 @@ def _is_target(module: str, targets: str | Collection[str]) -> bool:
     """Return whether peft finds a module: text is a pattern to it, items are ends of names."""
     if isinstance(targets, str):
         return re.fullmatch(targets, module) is not None
-    return any(f".{module}".endswith(f".{one}") for one in targets)
+    return any(f".{module}".endswith(f".{target}") for target in targets)

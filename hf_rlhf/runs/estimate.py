@@ -65,13 +65,13 @@ def disk_need(run: Run, steps: int) -> DiskNeed:
 
         model = get_peft_model(model, lora_config(run))
         width = _stored_width(run)
-    made = _saves(run.training, steps)
-    kept = run.training.save_total_limit
+    saves = _saves(run.training, steps)
+    remaining = run.training.save_total_limit
     return DiskNeed(
         checkpoint=checkpoint_bytes(model, run.tokenizer, run.training),
         end=final_bytes(model, run.tokenizer, width),
-        made=made,
-        at_once=min(made, kept + 1) if kept else made,
+        made=saves,
+        at_once=min(saves, remaining + 1) if remaining else saves,
         beside=run.trainer_class.extra_disk_bytes(run),
     )
 

@@ -56,13 +56,13 @@ def peak_memory() -> dict[str, Any]:
 def packages() -> dict[str, str]:
     """Return the installed versions of what a run depends on and of every installed plugin."""
     plugins = {package(point)[0] for kind in KINDS for point in offered(kind) if point.dist}
-    found = {}
+    result = {}
     for name in sorted({*PACKAGES, *plugins}):
         try:
-            found[name] = version(name)
+            result[name] = version(name)
         except PackageNotFoundError:
             continue  # an optional package that is not installed
-    return found
+    return result
 
 
 def _cpu() -> str | None:

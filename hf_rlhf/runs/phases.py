@@ -118,8 +118,8 @@ def resolved(file: RunFile, name: str, of: str, given: Collection[str] = ()) -> 
     folder = Path(file.values.get("output_dir") or default_folder(name, file.name))
     items = [(i, item) for i, item in enumerate(file.values[SECTION]) if item is not None]
     links = (
-        _link(file, of, folder, number, place, item)
-        for number, (place, item) in enumerate(items, start=1)
+        _link(file, of, folder, number, position, item)
+        for number, (position, item) in enumerate(items, start=1)
     )
     return Chain(name, file, tuple(links), folder)
 
@@ -132,9 +132,9 @@ def _problems(file: RunFile) -> Iterator[Problem]:
         what = "is missing." if section is None else "should be a list of at least one phase."
         yield Problem(where, what, "Write `- {name: NAME, ...}` under it.")
         return
-    seen: set[str] = set()
-    for place, item in enumerate(section):
-        here = file.where((SECTION, place))
+    visited: set[str] = set()
+    for index, item in enumerate(section):
+        here = file.where((SECTION, index))
         if item is None:
             continue
         name = item.get("name") if isinstance(item, Mapping) else None
@@ -142,11 +142,11 @@ def _problems(file: RunFile) -> Iterator[Problem]:
             fix = "Each phase is a mapping with a `name` of letters, digits, `_` and `-`."
             yield Problem(here, "is no phase.", fix)
             continue
-        if name in seen:
+        if name in visited:
             yield Problem(here, f"{name!r} is the name of two phases.", "Give each its own.")
-        seen.add(name)
+        visited.add(name)
         for key in [key for key in _OF_THE_CHAIN if key in item]:
-            at = file.where((SECTION, place, key))
+            at = file.where((SECTION, index, key))
             yield Problem(at, f"`{key}` is one for all phases.", "Write it at the top level.")
 
 
@@ -156,12 +156,12 @@ def _for_all(file: RunFile, given: Collection[str]) -> RunFile:
     An option for one phase stands.
     """
     values = deepcopy(dict(file.values))
-    told = [path for path in file.overrides if path[0] != SECTION]
-    told += [(key,) for key in given if key != SECTION]
-    for path in [leaf for top in told for leaf in _leaves(values, top)]:
-        for place, item in enumerate(values[SECTION]):
-            own = (SECTION, place, *path)
-            if any(own[: len(one)] == one for one in file.overrides):
+    paths = [path for path in file.overrides if path[0] != SECTION]
+    paths += [(key,) for key in given if key != SECTION]
+    for path in [leaf for top in paths for leaf in _leaves(values, top)]:
+        for index, item in enumerate(values[SECTION]):
+            own = (SECTION, index, *path)
+            if any(own[: len(override)] == override for override in file.overrides):
                 continue
             _remove(item, path)
     return replace(file, values=values)
@@ -189,7 +189,7 @@ def _remove(item: Any, path: KeyPath) -> None:
 
 
 def _link(
-    file: RunFile, of: str, folder: Path, number: int, place: int, item: Mapping[str, Any]
+    file: RunFile, of: str, folder: Path, number: int, position: int, item: Mapping[str, Any]
 ) -> Phase:
     own = {key: value for key, value in item.items() if key != "name"}
     base = {key: value for key, value in file.values.items() if key not in (SECTION, "publish")}
@@ -202,25 +202,27 @@ def _link(
     inside = replace(
         file,
         values=values,
-        lines=_places(file.lines, place),
-        overrides=_places(_told(file, place, own), place),
+        lines=_places(file.lines, position),
+        overrides=_places(_told(file, position, own), position),
     )
     return Phase(number, item["name"], inside, own)
 
 
-def _told(file: RunFile, place: int, own: Mapping[str, Any]) -> dict[KeyPath, str]:
+def _told(file: RunFile, position: int, own: Mapping[str, Any]) -> dict[KeyPath, str]:
     """Return the options of a file, one that gives a whole phase as one of each of its keys."""
-    whole = [one for one in ((SECTION,), (SECTION, place)) if one in file.overrides]
+    whole = [item for item in ((SECTION,), (SECTION, position)) if item in file.overrides]
     keys = {
-        (SECTION, place, *leaf): file.overrides[one] for one in whole for leaf in _leaves(own, ())
+        (SECTION, position, *leaf): file.overrides[item]
+        for item in whole
+        for leaf in _leaves(own, ())
     }
     return {**keys, **file.overrides}
 
 
-def _places(known: Mapping[KeyPath, Any], place: int) -> dict[KeyPath, Any]:
+def _places(known: Mapping[KeyPath, Any], position: int) -> dict[KeyPath, Any]:
     """Return where the keys of a phase were written: those of its own before those of the file."""
     top = {path: at for path, at in known.items() if path[:1] != (SECTION,)}
-    own = {path[2:]: at for path, at in known.items() if path[:2] == (SECTION, place)}
+    own = {path[2:]: at for path, at in known.items() if path[:2] == (SECTION, position)}
     return {**top, **{path: at for path, at in own.items() if path}}
 
 
@@ -229,9 +231,9 @@ def problems_by_phase(links: Sequence[Phase], found: Sequence[Sequence[Problem]]
     common = set(found[0]).intersection(*map(set, found)) if len(found) > 1 else set()
     result = [problem for problem in dict.fromkeys(found[0]) if problem in common]
     for link, problems in zip(links, found, strict=True):
-        for one in dict.fromkeys(problems):
-            if one not in common:
-                result.append(replace(one, where=f"phase {link.name}: {one.where}"))
+        for item in dict.fromkeys(problems):
+            if item not in common:
+                result.append(replace(item, where=f"phase {link.name}: {item.where}"))
     return result
 
 

@@ -49,37 +49,39 @@ def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
     """
     if wrong := list(_epochs(run)):  # the others count with it
         return [replace(problem, where=where(problem.where)) for problem in wrong]
-    found = list(_model(run))
+    result = list(_model(run))
     # The others read the model's configuration.
-    checks = () if found else _MODEL_CHECKS
+    checks = () if result else _MODEL_CHECKS
     for check in (*_CHECKS, *checks, dropped_problems):
-        if found and check is dropped_problems:
+        if result and check is dropped_problems:
             break
         try:
-            found += check(run)
+            result += check(run)
         except Exception:
             # Many a check writes rows out by the chat template, which may raise what it likes.
             if (raises := rendering_problem(run)) is None:
                 raise
-            found.append(raises)
-    placed = [replace(problem, where=where(problem.where)) for problem in dict.fromkeys(found)]
+            result.append(raises)
+    placed = [replace(problem, where=where(problem.where)) for problem in dict.fromkeys(result)]
     return [*launch_problems(run, where), *placed]
 
 
 def advice(run: "Run") -> list[str]:
     """Return what `run` may do but its author has hardly meant."""
-    found = list(run.trainer_class.advice(run))
+    result = list(run.trainer_class.advice(run))
     for part in (*run.reward.rewards, *run.reward.gates) if run.reward is not None else ():
         of_reward = getattr(part.reward, "advice", None)
         if of_reward is not None and part.weight:
-            found += [f"{part.label!r}: {said}" for said in of_reward()]
+            result += [f"{part.label!r}: {text}" for text in of_reward()]
     if run.training.bf16 and run.training.device.type == "cpu":
-        found.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")
-    configs, given = (run.training, run.model), run.spec.settings
-    found += idle(given, configs)
-    if new := [name for name in unclassified([type(one) for one in configs]) if name in given]:
-        found.append(f"{', '.join(new)}: newer than this hf_rlhf, so it may have no effect")
-    return [*found, *_noise(run)]
+        result.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")
+    configs, provided = (run.training, run.model), run.spec.settings
+    result += idle(provided, configs)
+    if new := [
+        name for name in unclassified([type(config) for config in configs]) if name in provided
+    ]:
+        result.append(f"{', '.join(new)}: newer than this hf_rlhf, so it may have no effect")
+    return [*result, *_noise(run)]
 
 
 def _noise(run: "Run") -> Iterator[str]:
@@ -262,16 +264,16 @@ def _resumes(run: "Run") -> Iterator[Problem]:
     """
     from hf_rlhf.storage.checkpoints import valid_checkpoints
 
-    found = valid_checkpoints(Path(run.training.output_dir))
-    if not found or is_planned():
+    result = valid_checkpoints(Path(run.training.output_dir))
+    if not result or is_planned():
         return
-    shards = len(list(found[-1].glob("global_step*/*optim_states.pt")))
+    shards = len(list(result[-1].glob("global_step*/*optim_states.pt")))
     sharded = distributed_type(run.training) == "DEEPSPEED"
     wrote = f"{shards} processes under DeepSpeed" if shards else "a run without DeepSpeed"
     if sharded != bool(shards) or (shards and shards != run.training.world_size):
         yield Problem(
             "output_dir",
-            f"{found[-1]} was written by {wrote}; this launch could not resume its optimizer.",
+            f"{result[-1]} was written by {wrote}; this launch could not resume its optimizer.",
             "Launch as then, or choose another `output_dir`.",
         )
 

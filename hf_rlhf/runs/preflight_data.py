@@ -41,8 +41,8 @@ def scored_columns(
 ) -> Iterator[Problem]:
     """The dataset has the columns that rewards and gates read. `where` tells of a key's place."""
     columns = set(dataset["train"].column_names)
-    asked: tuple[RewardSpec | GateSpec, ...] = (*spec.rewards, *spec.gates)
-    paths = {one.label: one.path for one in asked}
+    requested: tuple[RewardSpec | GateSpec, ...] = (*spec.rewards, *spec.gates)
+    paths = {item.label: item.path for item in requested}
     for part in (*reward.rewards, *reward.gates):
         if missing := sorted(part.needs() - columns):
             path = paths[part.label]
@@ -78,8 +78,8 @@ def rendering_problem(run: "Run", rows: int | None = None) -> Problem | None:
     """Return the first of the first `rows` rows on which the chat template raises an error."""
     kwargs = getattr(run.training, "chat_template_kwargs", None) or {}
     for split, data in run.dataset.items():
-        for place in range(min(rows or len(data), len(data))):
-            row = data[place]
+        for index in range(min(rows or len(data), len(data))):
+            row = data[index]
             for name, turns in _conversations(row):
                 try:
                     run.tokenizer.apply_chat_template(
@@ -88,7 +88,7 @@ def rendering_problem(run: "Run", rows: int | None = None) -> Problem | None:
                 except Exception as error:  # noqa: BLE001 - a template may raise anything
                     return Problem(
                         "model_name_or_path",
-                        f"its chat template raises on `{name}` of row {place} of {split}: "
+                        f"its chat template raises on `{name}` of row {index} of {split}: "
                         f"{type(error).__name__}: {error}",
                         "Remove the row, change its turns, or save another chat_template with the "
                         "tokenizer.",
@@ -222,16 +222,16 @@ def data_lines(run: "Run") -> list[str]:
         dropped = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items() if count)
     by = f"; dropped by {run.spec.dataset.name}: {dropped}" if dropped else ""
     counts = run.trainer_class.row_counts(run)
-    return [f"rows: {splits}{by}", *(f"{split}: {one}" for split, one in counts.items())]
+    return [f"rows: {splits}{by}", *(f"{split}: {count}" for split, count in counts.items())]
 
 
 def template_problems(run: "Run") -> Iterator[Problem]:
     """A prompt measured with one template and trained with another has another length."""
-    given = run.spec.dataset.arguments.get("chat_template_kwargs")
+    chat_template_kwargs = run.spec.dataset.arguments.get("chat_template_kwargs")
     used = getattr(run.training, "chat_template_kwargs", None)
-    if given is not None and given != (used or {}):
+    if chat_template_kwargs is not None and chat_template_kwargs != (used or {}):
         yield Problem(
             "chat_template_kwargs",
-            f"is {used}, but the dataset makes its prompts with {given}.",
+            f"is {used}, but the dataset makes its prompts with {chat_template_kwargs}.",
             "Give both the same.",
         )

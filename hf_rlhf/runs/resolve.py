@@ -117,10 +117,10 @@ class _Preparation(ComponentBuilder):
             components=tuple(self.components),
             adapter=adapter,
         )
-        found = problems_of(run, self.file.where_key)
-        found += disk_problems(run, self.file.where_key) if not found else []
-        if found:
-            raise ConfigError(found)
+        result = problems_of(run, self.file.where_key)
+        result += disk_problems(run, self.file.where_key) if not result else []
+        if result:
+            raise ConfigError(result)
         return run
 
     def _without_unfed_monitors(
@@ -133,10 +133,10 @@ class _Preparation(ComponentBuilder):
         columns = set(dataset["train"].column_names)
         unfed = {
             part.label: sorted(part.needs() - columns)
-            for one, part in zip(spec.rewards, reward.rewards, strict=True)
+            for item, part in zip(spec.rewards, reward.rewards, strict=True)
             if part.needs() - columns
             and (part.weight == 0 or not trained)
-            and is_as_shipped(self.file, one.path)
+            and is_as_shipped(self.file, item.path)
         }
         if not unfed:
             return spec, reward
@@ -149,15 +149,17 @@ class _Preparation(ComponentBuilder):
             )
         self.file = without_rewards(self.file, unfed)
         self.components = [
-            one for one in self.components if one["kind"] != "rewards" or one["label"] not in unfed
+            component
+            for component in self.components
+            if component["kind"] != "rewards" or component["label"] not in unfed
         ]
-        kept = tuple(part for part in reward.rewards if part.label not in unfed)
+        remaining = tuple(part for part in reward.rewards if part.label not in unfed)
         changed, _ = self.file.spec(known_settings={}, plugin=self.plugin)
         assert changed is not None, "it was read with these rewards"
-        return changed, replace(reward, rewards=kept) if kept else None
+        return changed, replace(reward, rewards=remaining) if remaining else None
 
     def with_initial_weights(self, run: Run) -> Run:
-        labels = {one.label for one in run.spec.rewards}
+        labels = {reward.label for reward in run.spec.rewards}
         self.file = without_rewards(self.file, labels_of_rewards(self.file) - labels)
         classes = self._config_classes(run.trainer_class)
         spec, problems = self.file.spec(known_settings=setting_names(classes))
@@ -169,8 +171,8 @@ class _Preparation(ComponentBuilder):
         begun = replace(run, **new, tokenizer=tokenizer, adapter=self._adapter(spec))
         if not self.problems:
             self.problems += [
-                replace(one, where=self.file.where_key(one.where))
-                for one in adapter_problems(begun)
+                replace(problem, where=self.file.where_key(problem.where))
+                for problem in adapter_problems(begun)
             ]
         if self.problems:
             raise ConfigError(list(dict.fromkeys(self.problems)))
@@ -223,8 +225,8 @@ class _Preparation(ComponentBuilder):
         for cls, fitted in zip(classes, settings, strict=True):
             problems += value_problems(cls, fitted, where)
         self.problems += problems
-        asked = settings[0].get("output_dir")
-        folder = Path(asked) if asked else default_folder(spec.plugin, spec.name)
+        output_dir = settings[0].get("output_dir")
+        folder = Path(output_dir) if output_dir else default_folder(spec.plugin, spec.name)
         settings[0]["output_dir"] = str(folder / "checkpoints")
         settings[0]["report_to"] = settings[0].get("report_to") or "none"
         training = None if problems else self._construct(classes[0], settings[0], spec)
@@ -291,12 +293,12 @@ class _Preparation(ComponentBuilder):
         begun = folder is not None and (folder / RECORD_NAME).exists()
         rejected = folder / "rejected_rows.jsonl" if folder and writes and not begun else None
         injected = {"tokenizer": tokenizer, "rejected_rows": rejected}
-        made = self._component("datasets", spec.dataset, injected, build=tokenizer is not None)
-        if made is None:
+        component = self._component("datasets", spec.dataset, injected, build=tokenizer is not None)
+        if component is None:
             return None
         from datasets import DatasetDict
 
-        loaded = made if isinstance(made, Loaded) else Loaded(made)
+        loaded = component if isinstance(component, Loaded) else Loaded(component)
         where = self.file.where(("dataset",))
         if not isinstance(loaded.dataset, DatasetDict):
             self.problems.append(

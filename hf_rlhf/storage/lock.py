@@ -20,8 +20,8 @@ def locked_folder(
 ) -> Iterator[None]:
     """Hold `folder` for this process; a crash gives it back, since the lock is the system's.
 
-    For messages: `chosen_by` is what the user chooses the folder by; `told`, where `folder` is one
-    of ours that no user knows, is the one that it is for.
+    For messages: `chosen_by` is the option or setting that names the folder; `path` is the path to
+    show where `folder` is an internal one that the user does not know.
 
     Raises RunFolderError when another live process holds it, naming that process.
     """

@@ -16,7 +16,7 @@ from hf_rlhf.testing.trainer_case import TrainerCase, weights_of
 
 UPSTREAM = frozenset({"trl", "transformers"})
 CLASS_METHODS = tuple(
-    name for name, one in vars(Trainer).items() if isinstance(one, classmethod) and name[0] != "_"
+    name for name, var in vars(Trainer).items() if isinstance(var, classmethod) and name[0] != "_"
 )
 
 
@@ -131,11 +131,11 @@ def trains(case: TrainerCase) -> None:
 def calls_the_callbacks(case: TrainerCase) -> None:
     """`run.callbacks` get their events: checkpoints are sealed and steps shown by them."""
     wanted = {"train_begin": 1, "step_end": case.trained.run.training.max_steps, "train_end": 1}
-    seen = {name: case.trained.events.count(name) for name in (*wanted, "save", "log")}
-    short = {name: count for name, count in wanted.items() if seen[name] != count}
-    if short or not seen["save"] or not seen["log"]:
+    visited = {name: case.trained.events.count(name) for name in (*wanted, "save", "log")}
+    short = {name: count for name, count in wanted.items() if visited[name] != count}
+    if short or not visited["save"] or not visited["log"]:
         fail(
-            f"of run.callbacks these were called: {seen}.",
+            f"of run.callbacks these were called: {visited}.",
             f"{wanted}, and on_save and on_log where they are due.",
             "pass callbacks=list(run.callbacks) to the trainer.",
         )
@@ -173,21 +173,21 @@ def measures(case: TrainerCase) -> None:
         return
     with case.run("measured", evaluation={"rows": 4, "batch_size": 3}) as run:
         kwargs = {key: value for key, value in run.model_kwargs().items() if key != "revision"}
-        one, again = (case.trainer.held_out(run, case.whole, kwargs) for _ in range(2))
+        item, again = (case.trainer.held_out(run, case.whole, kwargs) for _ in range(2))
         expected = min(4, len(run.dataset["test"]))
-    if one is None:
+    if item is None:
         return  # there is nothing to measure of this model
-    names = {tuple(row) for row in one.rows}
-    values = [value for row in one.rows for value in row.values()]
+    names = {tuple(row) for row in item.rows}
+    values = [value for row in item.rows for value in row.values()]
     bad = [value for value in values if value is not None and not _finite(value)]
-    if len(one.rows) != expected or len(names) != 1 or bad or names == {()}:
+    if len(item.rows) != expected or len(names) != 1 or bad or names == {()}:
         fail(
-            f"held_out gave {len(one.rows)} rows for {expected} held-out rows, with the metrics "
+            f"held_out gave {len(item.rows)} rows for {expected} held-out rows, with the metrics "
             f"{sorted(names)}" + (f" and {bad[:3]}." * bool(bad)),
             "one row of the same metrics, finite numbers or None, for each row of the split.",
             "use hf_rlhf.evaluation.measure_rows.",
         )
-    if [dict(row) for row in one.rows] != [dict(row) for row in again.rows]:
+    if [dict(row) for row in item.rows] != [dict(row) for row in again.rows]:
         fail(
             "held_out measured other numbers the second time.",
             "the same: differences before and after must come from training.",
@@ -197,14 +197,14 @@ def measures(case: TrainerCase) -> None:
 
 def reports(case: TrainerCase) -> None:
     """`report` returns JSON."""
-    told = case.trained.trainer.report()
+    message = case.trained.trainer.report()
     try:
-        json.dumps(told, allow_nan=False)
+        json.dumps(message, allow_nan=False)
     except (TypeError, ValueError) as error:
-        told = error
-    if not isinstance(told, Mapping):
+        message = error
+    if not isinstance(message, Mapping):
         fail(
-            f"report() gave {told!r}.",
+            f"report() gave {message!r}.",
             "a mapping of titles to rows (a list of mappings) or to one mapping, as JSON.",
             "return plain numbers and text; None for what is not a number.",
         )
@@ -283,7 +283,7 @@ def check_trainer(
     run_checks(f"trainer {title}", case, TRAINER_CHECKS, skip)
 
 
-def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    if one.keys() != other.keys():
+def _difference(item: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    if item.keys() != other.keys():
         return float("inf")
-    return max((float((one[name] - other[name]).abs().max()) for name in one), default=0.0)
+    return max((float((item[name] - other[name]).abs().max()) for name in item), default=0.0)

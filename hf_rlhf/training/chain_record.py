@@ -23,34 +23,36 @@ def composed(
     `records` has None for a phase that has not begun. The steps of the history go on from one phase
     to the next. None if none has been trained.
     """
-    trained = [one.training for one in records if one is not None and one.training.steps]
+    trained = [
+        record.training for record in records if record is not None and record.training.steps
+    ]
     if not trained:
         return None
-    last, peaks = trained[-1], [one.peak_memory for one in trained if one.peak_memory]
+    last, peaks = trained[-1], [item.peak_memory for item in trained if item.peak_memory]
     rows = [
         _row(link, run, record)
         for link, run, record in zip(chain.links, runs, records, strict=True)
     ]
     return TrainingSection(
-        steps=sum(one.steps or 0 for one in trained),
+        steps=sum(item.steps or 0 for item in trained),
         planned_steps=_planned(runs, records),
-        epochs=_sum(one.epochs for one in trained),
-        seconds=_sum(one.seconds for one in trained),
+        epochs=_sum(item.epochs for item in trained),
+        seconds=_sum(item.seconds for item in trained),
         world_size=last.world_size,
         distributed=last.distributed,
         final=last.final,
         history=_history(trained),
         report={TITLE: rows, **_of_the_last(chain, last.report)},
-        peak_memory=max(peaks, key=lambda one: one.get("bytes") or 0) if peaks else None,
+        peak_memory=max(peaks, key=lambda item: item.get("bytes") or 0) if peaks else None,
     )
 
 
 def _of_the_last(chain: Chain, report: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"{title} (phase {chain.links[-1].name})": one for title, one in report.items()}
+    return {f"{title} (phase {chain.links[-1].name})": value for title, value in report.items()}
 
 
 def _planned(runs: Sequence[Run], records: Sequence[RunRecord | None]) -> int:
-    known = [None if one is None else one.training.planned_steps for one in records]
+    known = [None if record is None else record.training.planned_steps for record in records]
     return sum(steps or planned_steps(run) for run, steps in zip(runs, known, strict=True))
 
 
@@ -60,15 +62,15 @@ def _sum(values: Any) -> float | None:
 
 
 def _history(trained: Sequence[TrainingSection]) -> list[dict[str, Any]]:
-    found, done = [], 0
+    result, done = [], 0
     for training in trained:
-        found += [
+        result += [
             {**entry, "step": entry["step"] + done}
             for entry in training.history
             if entry.get("step") is not None
         ]
         done += training.steps or 0
-    return found
+    return result
 
 
 def _row(link: Phase, run: Run, record: RunRecord | None) -> dict[str, Any]:
@@ -95,5 +97,5 @@ def _held_out(record: RunRecord | None, run: Run) -> dict[str, str | None]:
         return {}
     evaluation = (record.evaluation if record else None) or EvaluationSection()
     means = [evaluation.estimate(at, metric).mean for at in ("before", "after")]
-    told = " → ".join("?" if mean is None else f"{mean:.3f}" for mean in means)
-    return {f"held-out {metric}": None if set(means) == {None} else told}
+    text = " → ".join("?" if mean is None else f"{mean:.3f}" for mean in means)
+    return {f"held-out {metric}": None if set(means) == {None} else text}

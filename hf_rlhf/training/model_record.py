@@ -16,13 +16,13 @@ from hf_rlhf.storage.record_schema import ModelSection
 
 def model_section(run: Run) -> ModelSection:
     """Return what is known of the base model before its weights are loaded."""
-    asked = run.model.model_name_or_path
+    requested = run.model.model_name_or_path
     config = model_config(run)
-    is_hub_id = not asked.startswith(PACKAGE_SCHEME) and not Path(asked).exists()
+    is_hub_id = not requested.startswith(PACKAGE_SCHEME) and not Path(requested).exists()
     card = _base_card(run, is_hub_id)
     parents = card.get("base_model") or []
     return ModelSection(
-        base=asked,
+        base=requested,
         base_is_hub_id=is_hub_id,
         revision=(
             getattr(config, "_commit_hash", None) or run.model.model_revision if is_hub_id else None
@@ -35,7 +35,7 @@ def model_section(run: Run) -> ModelSection:
         license=card.get("license"),
         license_name=card.get("license_name"),
         license_link=card.get("license_link"),
-        lineage=[*([parents] if isinstance(parents, str) else parents), asked],
+        lineage=[*([parents] if isinstance(parents, str) else parents), requested],
     )
 
 

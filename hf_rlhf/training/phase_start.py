@@ -35,8 +35,8 @@ def is_finished(link: Phase, run: Run) -> bool:
 
     One that was another run is left to be refused. All processes get the same answer.
     """
-    found = _has_finished(link, run) if PartialState().is_main_process else False
-    return bool(broadcast_object_list([found])[0])
+    result = _has_finished(link, run) if PartialState().is_main_process else False
+    return bool(broadcast_object_list([result])[0])
 
 
 def _has_finished(link: Phase, run: Run) -> bool:
@@ -113,11 +113,11 @@ def _began_with(link: Phase, adapted: bool) -> str | None:
 def starting_from(file: RunFile, start: Path, adapted: bool) -> RunFile:
     """Return a phase's run file with what it begins with: an adapter on the base, or weights."""
     if adapted:
-        gone, given = "adapter_revision", {"adapter": str(start)}
+        gone, provided = "adapter_revision", {"adapter": str(start)}
     else:
-        gone, given = "model_revision", {"model_name_or_path": str(start)}
+        gone, provided = "model_revision", {"model_name_or_path": str(start)}
     values = {key: value for key, value in file.values.items() if key != gone}
-    return replace(file, values={**values, **given})
+    return replace(file, values={**values, **provided})
 
 
 def _saved(folder: Path, adapted: bool) -> Path:

@@ -52,8 +52,8 @@ class ChainSession(Session):
         before = measure_before(face, self._say)
         self.record.evaluation = evaluation_section(face, before, Measured())
         try:
-            for place in range(len(self.chain.links)):
-                self._phase(place)
+            for index in range(len(self.chain.links)):
+                self._phase(index)
         finally:
             if self.main:
                 self._compose()
@@ -68,22 +68,22 @@ class ChainSession(Session):
         self.recorder.gather_usage()
         run_on_main_process(lambda: self.recorder.close("finished"))
 
-    def _phase(self, place: int) -> None:
+    def _phase(self, position: int) -> None:
         """Run one phase, or see that it is done."""
-        link = self._current = self.chain.links[place]
+        link = self._current = self.chain.links[position]
         title = f"phase {link.number} of {len(self.chain.links)}, {link.name}"
-        if is_finished(link, self.runs[place]):
+        if is_finished(link, self.runs[position]):
             self._say(f"{title}: done already")
         else:
-            self._train(place, title)
-        run_on_main_process(partial(note_saved, link.folder, self.runs[place].model.use_peft))
+            self._train(position, title)
+        run_on_main_process(partial(note_saved, link.folder, self.runs[position].model.use_peft))
         self._current = None
         run_on_main_process(self._compose)
         self.recorder.write()
 
-    def _train(self, place: int, title: str) -> None:
-        link, run = self.chain.links[place], self.runs[place]
-        before = self.chain.links[place - 1] if place else None
+    def _train(self, position: int, title: str) -> None:
+        link, run = self.chain.links[position], self.runs[position]
+        before = self.chain.links[position - 1] if position else None
         start = phase_start(link, before, run.model.use_peft, self._say)
         if start is not None:
             run = with_initial_weights(run, starting_from(link.file, start, run.model.use_peft))
@@ -114,15 +114,15 @@ class ChainSession(Session):
 
     def _take_over(self) -> None:
         """Put what the last phase made into the chain's own folder, without a second copy."""
-        made, folder = self.chain.links[-1].folder, self.run.folder
+        created, folder = self.chain.links[-1].folder, self.run.folder
         for name in ("adapter", "merged"):
-            if not (made / name).is_dir():
+            if not (created / name).is_dir():
                 continue
             with atomic_dir(folder / name, overwrite=True) as new:
-                shutil.copytree(made / name, new, copy_function=_linked, dirs_exist_ok=True)
-        for name in (SAMPLES_NAME, *(f"evaluation/{one}" for one in _MEASURED_AFTER.values())):
-            if (made / name).exists():
-                atomic_write_bytes(folder / name, (made / name).read_bytes())
+                shutil.copytree(created / name, new, copy_function=_linked, dirs_exist_ok=True)
+        for name in (SAMPLES_NAME, *(f"evaluation/{value}" for value in _MEASURED_AFTER.values())):
+            if (created / name).exists():
+                atomic_write_bytes(folder / name, (created / name).read_bytes())
 
     def _measured_after(self) -> dict[str, Evaluation]:
         folder = self.run.folder / "evaluation"

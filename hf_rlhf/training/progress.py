@@ -56,9 +56,9 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Note when and where training starts, and forget samples of steps to be done again."""
         self.start = (time.monotonic(), state.global_step)
-        kept = [row for row in read_samples(self.path) if row["step"] <= state.global_step]
+        rows = [row for row in read_samples(self.path) if row["step"] <= state.global_step]
         if state.is_world_process_zero and self.path.exists():
-            atomic_write_text(self.path, "".join(json.dumps(row) + "\n" for row in kept))
+            atomic_write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Ask for the logging of the first and the last step."""
@@ -166,7 +166,7 @@ def evenly(rows: Sequence[Any], count: int) -> list[Any]:
     """Return at most `count` of `rows`, first and last among them."""
     if len(rows) <= count:
         return list(rows)
-    return [rows[round(place * (len(rows) - 1) / (count - 1))] for place in range(count)]
+    return [rows[round(index * (len(rows) - 1) / (count - 1))] for index in range(count)]
 
 
 def results_table(record: RunRecord) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+from pydantic import ValidationError
+
 from hf_rlhf.config.overrides import without_secrets
 from hf_rlhf.data.arrow_rows import rows_digest
 from hf_rlhf.distributed import config_file, distributed_type
@@ -52,7 +54,7 @@ def opening(run: Run, command: Sequence[str]) -> RunRecord:
         plugin=Provenance(
             **{key: trainer[key] for key in ("name", "package", "version", "target")}
         ),
-        method=_method(run),
+        method=method_section(run),
         components=[Component(**item) for item in run.components],
         model=model_section(run),
         data=_data(run),
@@ -63,10 +65,21 @@ def opening(run: Run, command: Sequence[str]) -> RunRecord:
     )
 
 
-def _method(run: Run) -> MethodSection:
-    method = run.trainer_class.method
-    content = {} if method is None else as_json(method)[0]
-    return MethodSection(**content, facts=dict(run.trainer_class.card_facts(run)))
+def method_section(run: Run) -> MethodSection:
+    """Return what the trainer says of its method; BrokenPlugin if the card cannot hold it."""
+    trainer = run.trainer_class
+    content = {} if trainer.method is None else as_json(trainer.method)[0]
+    try:
+        return MethodSection(**content, facts=dict(trainer.card_facts(run)))
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(map(str, problem['loc']))} is {problem['input']!r:.60}"
+            for problem in error.errors()
+        )
+        raise BrokenPlugin(
+            f"`method` or `card_facts` of {trainer.__name__} does not fit the card: {wrong}. "
+            "Expected texts (hf_rlhf.contracts.Method; facts: title -> Markdown)."
+        ) from error
 
 
 def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str, Any]) -> list[str]:
@@ -117,13 +130,13 @@ def training_section(run: Run, trainer: Any, seconds: float) -> TrainingSection:
 
 def _report(trainer: Any) -> dict[str, Any]:
     """Return what a trainer that has more to tell than its log tells."""
-    told: Any = trainer.report()
-    if not isinstance(told, Mapping):
+    message: Any = trainer.report()
+    if not isinstance(message, Mapping):
         raise BrokenPlugin(
-            f"report() of {type(trainer).__name__} returned {type(told).__name__}; expected a "
+            f"report() of {type(trainer).__name__} returned {type(message).__name__}; expected a "
             "mapping of titles to rows or mappings."
         )
-    plain: dict[str, Any] = as_json(told)[0]
+    plain: dict[str, Any] = as_json(message)[0]
     return plain
 
 
@@ -134,8 +147,8 @@ def sessions(record: RunRecord, run: Run) -> list[Session]:
     began, as `field: then -> now`.
     """
     earlier = [
-        one.model_copy(update={"status": "killed"}) if one.status == "running" else one
-        for one in record.sessions
+        session.model_copy(update={"status": "killed"}) if session.status == "running" else session
+        for session in record.sessions
     ]
     processes = {"processes": run.training.world_size}
     here = _flat({**environment().to_json(), **processes}) if earlier else {}
@@ -222,9 +235,11 @@ def _defaults(run: Run) -> dict[str, Any]:
 def _settings(config: Any) -> dict[str, Any]:
     # TrainingArguments masks its tokens in to_dict, as a dataclass walk would not.
     if hasattr(config, "to_dict"):
-        told = dict(config.to_dict())
-        unset = (key for key in told if key.endswith("_token") and getattr(config, key, "") is None)
-        return {**told, **dict.fromkeys(unset)}
+        message = dict(config.to_dict())
+        unset = (
+            key for key in message if key.endswith("_token") and getattr(config, key, "") is None
+        )
+        return {**message, **dict.fromkeys(unset)}
     return {item.name: getattr(config, item.name) for item in fields(config)}
 
 
@@ -234,10 +249,15 @@ def _data(run: Run) -> DataSection:
         arguments=dict(run.spec.dataset.arguments),
         splits={name: len(split) for name, split in run.dataset.items()},
         digests=digests(run),
-        report=dict(run.report),
+        report={str(key): value for key, value in run.report.items()},
         used={
-            split: {"rows": one.rows, "kept": one.kept, "dropped": one.dropped, "cut": one.cut}
-            for split, one in run.trainer_class.row_counts(run).items()
+            split: {
+                "rows": count.rows,
+                "kept": count.kept,
+                "dropped": count.dropped,
+                "cut": count.cut,
+            }
+            for split, count in run.trainer_class.row_counts(run).items()
         },
     )
 
@@ -326,11 +346,11 @@ def _arguments(part: Part, given: Mapping[str, Any]) -> dict[str, Any]:
         described: dict[str, Any] = as_json(dict(part.reward.describe()))[0]
         return described
     try:
-        named = {item.name: getattr(part.reward, item.name) for item in fields(part.reward)}  # type: ignore[arg-type]
+        by_name = {item.name: getattr(part.reward, item.name) for item in fields(part.reward)}  # type: ignore[arg-type]
     except TypeError:  # not a dataclass
-        named = dict(given)
-    named.pop("judge", None)
-    plain: dict[str, Any] = as_json(named)[0]
+        by_name = dict(given)
+    by_name.pop("judge", None)
+    plain: dict[str, Any] = as_json(by_name)[0]
     return plain
 
 

@@ -18,6 +18,7 @@ from hf_rlhf.storage.secrets import redact_secrets
 from hf_rlhf.training.record_sections import (
     distribution,
     judges_section,
+    method_section,
     opening,
     reproduction,
     sessions,
@@ -74,6 +75,8 @@ class Recorder:
         self.record = previous
         self.record.config, self.record.author = dict(spec.plain), author
         self.record.publish = publish
+        if self.record.method.name is None:  # of a version that did not record it
+            self.record.method = method_section(self.run)
 
     def refresh(self) -> None:
         """Write the record and the card of a finished run anew, if they now say something else."""
@@ -108,9 +111,9 @@ class Recorder:
         self.record.sessions[-1].ended = self.record.finished
         self.record.reward.judges = judges_section(self.run, self.earlier_usage)
         logged = series(self.record.training.history, f"rewards/{TOTAL}/mean")
-        shown = "Reward during training, and held-out reward" if logged else "Held-out reward"
+        displayed = "Reward during training, and held-out reward" if logged else "Held-out reward"
         pictures = (
-            ("reward_curve.png", reward_curve, shown),
+            ("reward_curve.png", reward_curve, displayed),
             ("training_curves.png", training_curves, "What the trainer logged of itself"),
         )
         self.record.pictures = [

@@ -20,17 +20,17 @@ def previous_record(run: Run) -> RunRecord | None:
     taken for this run's, and a README.md would be lost.
     """
     if not (run.folder / RECORD_NAME).exists():
-        if found := [name for name in WRITTEN if (run.folder / name).exists()]:
+        if names := [name for name in WRITTEN if (run.folder / name).exists()]:
             raise RunFolderError(
-                f"{run.folder} has no {RECORD_NAME}, but holds {', '.join(found)}, where a run "
+                f"{run.folder} has no {RECORD_NAME}, but holds {', '.join(names)}, where a run "
                 "writes its own. Choose another `output_dir`, or move them away."
             )
         return None
     record = load_record(run.folder)
     if changed := differences(record, run):
-        shown = "".join(f"\n  - {line}" for line in changed)
+        text = "".join(f"\n  - {line}" for line in changed)
         raise RunFolderError(
-            f"{run.folder} holds another run. What differs (there -> here):{shown}\n"
+            f"{run.folder} holds another run. What differs (there -> here):{text}\n"
             "Give this run another `output_dir`, or delete that folder."
         )
     return record

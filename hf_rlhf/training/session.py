@@ -120,13 +120,13 @@ class Session:
         try:
             self._train_and_measure()
         except BaseException as error:
-            told = self._disk_error(error)
-            if told is None:
+            disk_error = self._disk_error(error)
+            if disk_error is None:
                 error.add_note(self._how_to_go_on())
             status: EndStatus = "failed"
             if isinstance(error, KeyboardInterrupt):
                 status = "interrupted"
-            ends = told or error
+            ends = disk_error or error
 
             def close() -> None:
                 self.recorder.close(status)
@@ -143,8 +143,8 @@ class Session:
             except HfRlhfError as second:
                 # What stopped the run matters more; a full disk, say, may have caused both.
                 print(f"the record could not be closed: {second}", file=sys.stderr)
-            if told is not None:
-                raise told from error
+            if disk_error is not None:
+                raise disk_error from error
             raise
 
     def _settle(self, seconds: float | None = None) -> list[str]:
@@ -157,12 +157,12 @@ class Session:
         except KeyboardInterrupt as error:
             stopped = error
         self.pushes.remember(self.record)
-        told = self.pushes.told(self.record)
+        message = self.pushes.told(self.record)
         if stopped is not None and seconds is None:
-            stopped.add_note(told or "every checkpoint is published")
+            stopped.add_note(message or "every checkpoint is published")
             raise stopped
         # Asked to end once more: it does, without waiting, but not without a word.
-        return [told] if told else []
+        return [message] if message else []
 
     def _how_to_go_on(self) -> str:
         checkpoints = valid_checkpoints(Path(self.run.training.output_dir))
@@ -174,10 +174,10 @@ class Session:
         checkpoints = Path(self.run.training.output_dir)
         newest = valid_checkpoints(checkpoints)
         command = as_shell(self.record.command)
-        told = disk_error(error, self.run.folder, newest[-1] if newest else None, command)
-        if told is not None and self.main:
+        message = disk_error(error, self.run.folder, newest[-1] if newest else None, command)
+        if message is not None and self.main:
             discard_unsealed(checkpoints)
-        return told
+        return message
 
     def _train_and_measure(self) -> None:
         run = self.run
@@ -190,8 +190,8 @@ class Session:
             before = measure_before(run, self._say)
         self.record.evaluation = evaluation_section(run, before, Measured())
         self.record.advice = advice(run)
-        for said in self.record.advice:
-            self._say(f"note: {said}")
+        for text in self.record.advice:
+            self._say(f"note: {text}")
         self._say(f"training {run.spec.plugin} in {run.folder}")
         try:
             with one_run(run.training, str(self.record.run_id), run.folder):
@@ -277,8 +277,8 @@ class Session:
             console.print(samples_table(self.record))
         if self.record.evaluation:
             console.print(results_table(self.record))
-        if said := cut_off(self.record):
-            self._say(f"note: {said}")
+        if text := cut_off(self.record):
+            self._say(f"note: {text}")
         self._say(f"card: {self.run.folder / 'README.md'}")
 
     def _publish(self) -> None:
@@ -303,8 +303,8 @@ class Session:
             if isinstance(error, KeyboardInterrupt):
                 finish = finish_command(self.run.folder, self.run.spec.publish, None)
                 error.add_note(f"The run is not published, or not verified. To finish:\n  {finish}")
-            for told in unpublished:
-                error.add_note(told)
+            for message in unpublished:
+                error.add_note(message)
             raise
         if unpublished:
             raise PublishError("\n".join(unpublished))

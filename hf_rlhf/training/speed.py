@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from hf_rlhf.cards.markdown import counted
 from hf_rlhf.distributed import processes
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.models.lengths import model_config, prompt_lengths
@@ -77,10 +78,10 @@ def _recorded(run: Run, tokens: Mapping[str, int] | None, folders: Sequence[Path
             continue
         if folder == run.folder:
             return Speed(training.seconds / training.steps, "as recorded of its steps so far")
-        seen = [one["num_tokens"] for one in training.history if "num_tokens" in one]
-        if seen and seen[-1] and tokens:
+        visited = [item["num_tokens"] for item in training.history if "num_tokens" in item]
+        if visited and visited[-1] and tokens:
             a_step = tokens["tokens"] / max(_steps_an_epoch(run), 1)
-            seconds = training.seconds / seen[-1] * a_step
+            seconds = training.seconds / visited[-1] * a_step
             return Speed(seconds, f"from the tokens a second recorded in {folder}")
     return None
 
@@ -129,10 +130,8 @@ def _measured(run: Run) -> Speed:
         trainer.train()
         trainer.accelerator.free_memory()
     each = [after - before for before, after in zip([began, *times], times, strict=False)]
-    said = "step" if len(each) == 1 else "steps"
-    return Speed(
-        statistics.fmean(each[1:] or each), f"{len(each[1:] or each)} {said} measured here"
-    )
+    steady = each[1:] or each  # the first step also warms up
+    return Speed(statistics.fmean(steady), f"{counted(len(steady), 'step')} measured here")
 
 
 def _file(run: Run, changes: Mapping[str, Any]) -> Any:

@@ -12,8 +12,8 @@ import torch
 
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.run_files import annotate_shipped_errors, choose_run_file, run_files
-from hf_rlhf.contracts import Trainer
-from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.contracts import Trainer, as_trainer
+from hf_rlhf.errors import BrokenPlugin, ConfigError, Problem
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage import bounded
 
@@ -505,3 +505,12 @@ def test_settings_of_the_refiner_that_contradict_each_other(tiny_run):
         r"gradient_accumulation_steps 3 is not the 1 that prompts_per_step 4 makes",
     )
     said(tiny_run | {"eval_strategy": "steps"}, r"eval_strategy.*`evaluation` section")
+
+
+def test_a_trl_trainer_may_not_come_before_the_contract():
+    theirs = type("GRPOTrainer", (), {"__module__": "trl.trainer.grpo_trainer"})
+    mine = type("Mine", (theirs, Trainer), {"Config": object})
+    with pytest.raises(BrokenPlugin, match=r"Write `class Mine\(Trainer, GRPOTrainer\)`"):
+        as_trainer(mine, "mine")
+    right = type("Mine", (Trainer, theirs), {"Config": object})
+    assert as_trainer(right, "mine") is right

@@ -9,12 +9,13 @@ import yaml
 
 from hf_rlhf.cli import main as hf_rlhf
 from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.errors import RunFolderError
 from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.disk import Space
 from hf_rlhf.train import main as train_main
-from hf_rlhf.training import dry_run
+from hf_rlhf.training import dry_run, speed
 from hf_rlhf.training.dry_run import Finding, Report, RunReport, report_of
 from hf_rlhf.training.speed import Speed
 
@@ -74,6 +75,29 @@ def test_no_step_is_measured_with_a_judge_that_costs_tokens(tiny_run, monkeypatc
     monkeypatch.setattr(LexicalJudge, "usage", lambda _: usage)
     report_of(RunFile.from_mapping(tiny_run), None)
     assert arguments == [measured]
+
+
+@pytest.mark.parametrize(("world_size", "seconds"), [(1, 2.0), (2, None)])
+def test_a_recorded_speed_counts_for_as_many_processes_only(
+    monkeypatch, tmp_path, world_size, seconds
+):
+    machine = SimpleNamespace(gpu=None, cpu="a processor")
+    training = SimpleNamespace(steps=4, seconds=8.0, world_size=world_size, history=[])
+    record = SimpleNamespace(training=training, environment=machine)
+    monkeypatch.setattr(speed, "environment", lambda: machine)
+    monkeypatch.setattr(speed, "load_record", lambda _: record)
+    run: Any = SimpleNamespace(folder=tmp_path)
+    recorded = speed._recorded(run, None, [])
+    assert (recorded and recorded.seconds_a_step) == seconds
+
+
+def test_a_folder_of_another_run_is_refused_before_the_run(tiny_run, monkeypatch, no_measuring):
+    def refuse(_: Any) -> None:
+        raise RunFolderError("planted")
+
+    monkeypatch.setattr(dry_run, "previous_record", refuse)
+    with pytest.raises(RunFolderError, match="planted"):
+        report_of(RunFile.from_mapping(tiny_run), None)
 
 
 def test_a_reward_that_raises_fails_the_dry_run(file, offer, capsys, no_measuring):

@@ -10,13 +10,16 @@ from accelerate import PartialState
 from datasets import DatasetDict
 
 from hf_rlhf.config import RunFile
-from hf_rlhf.errors import RunFolderError
+from hf_rlhf.contracts import Trainer
+from hf_rlhf.errors import BrokenPlugin, RunFolderError
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.lock import OWNER_NAME, locked_folder
 from hf_rlhf.storage.record import load_record, write_record
+from hf_rlhf.storage.record_schema import MethodSection
 from hf_rlhf.training.dry_run import report_of
 from hf_rlhf.training.record_sections import (
     judges_section,
+    method_section,
     opening,
     reproduction,
     usage_of,
@@ -106,6 +109,33 @@ def test_a_folder_from_before_rows_had_digests_goes_on_and_says_so(tiny_run, cap
     write_record(record, run.folder)
     Recorder(run, PartialState()).open([])
     assert "without a digest of its rows" in capsys.readouterr().out
+
+
+def test_a_record_without_the_method_gets_it_when_the_run_goes_on(tiny_run):
+    run = resolved(tiny_run)
+    run.folder.mkdir()
+    record = opening(run, [])
+    assert record.method.name
+    write_record(record.model_copy(update={"method": MethodSection()}), run.folder)
+    recorder = Recorder(run, PartialState())
+    recorder.open([])
+    assert recorder.record.method == record.method
+
+
+def test_facts_that_are_no_texts_are_the_trainers_fault(tiny_run):
+    class Counting(Trainer):
+        @classmethod
+        def card_facts(cls, run):
+            return {"Critics": 2}
+
+    run = SimpleNamespace(trainer_class=Counting)
+    with pytest.raises(BrokenPlugin, match=r"of Counting does not fit the card: facts\.Cri"):
+        method_section(run)
+
+
+def test_a_report_may_have_keys_that_are_no_texts(tiny_run):
+    run = resolved(tiny_run)
+    assert opening(replace(run, report={2: "hops"}), []).data.report == {"2": "hops"}
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,11 @@ class PreferenceTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
-        found = [*common_problems(run), *_settings(run)]
+        result = [*common_problems(run), *_settings(run)]
         if can_encode(run, "prompt", *SIDES):
-            found += check_single_kind(run, "prompt", *SIDES)
-            found += _lengths(run) if not found else ()
-        return found
+            result += check_single_kind(run, "prompt", *SIDES)
+            result += _lengths(run) if not result else ()
+        return result
 
     @classmethod
     def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
@@ -91,7 +91,7 @@ class PreferenceTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
 
     def report(self) -> Mapping[str, Any]:
         """Return how many pairs were trained on, and how many responses were cut."""
-        most, kept = self.args.max_length, len(self.train_dataset)
+        most, remaining = self.args.max_length, len(self.train_dataset)
         cut = 0
         if most is not None:
             lengths = self.train_dataset.select_columns(
@@ -103,9 +103,9 @@ class PreferenceTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
             )
         rows = {
             "given": self.given,
-            "prompt over max_length, left out": self.given - kept,
+            "prompt over max_length, left out": self.given - remaining,
             "a response cut at max_length": cut,
-            "trained on": kept,
+            "trained on": remaining,
         }
         return {"Training pairs": rows}
 
@@ -127,12 +127,12 @@ class PreferenceTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
 
         def measure(rows: Sequence[Mapping[str, Any]]) -> list[Metrics]:
             texts = [
-                one.cut(training.max_length, training.truncation_mode)
+                item.cut(training.max_length, training.truncation_mode)
                 for row in rows
-                for one in encode_pair(run.tokenizer, row, SIDES)
+                for item in encode_pair(run.tokenizer, row, SIDES)
             ]
-            found = likelihoods(policy, texts, run.tokenizer)
-            return [_metrics(*found[place : place + 2]) for place in range(0, len(found), 2)]
+            result = likelihoods(policy, texts, run.tokenizer)
+            return [_metrics(*result[index : index + 2]) for index in range(0, len(result), 2)]
 
         with saved_model(run, model, model_kwargs) as policy:
             return measure_rows(held_out_rows(run), measure, batch_size=batch_size(run))

@@ -238,7 +238,7 @@ class PPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
         args, mask = self.args, rollout.mask
         logprobs, reference, entropy, values = self.passes(model, rollout)
         penalties = ppo_math.kl_penalty(logprobs, reference, args.kl_estimator)
-        scores, seen = self.shaped_scores(rollout)
+        scores, statistics = self.shaped_scores(rollout)
         rewards = ppo_math.token_rewards(penalties, scores, mask, self.ppo_state.kl.coefficient)
         non_score = (rewards * mask).sum(1) - scores * rollout.scored
         if args.whiten_rewards:
@@ -280,7 +280,7 @@ class PPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
                 f"nats per completion (kl_warning {args.kl_warning:g}). The policy is running "
                 "away from it: raise kl_coef, set kl_target, or lower learning_rate."
             )
-        return experience, State(self.ppo_state.kl.after(kl / rows, int(rows)), seen)
+        return experience, State(self.ppo_state.kl.after(kl / rows, int(rows)), statistics)
 
     def learn(self, model: Any, experience: Experience) -> float:
         """Pass over the completions several times; return the mean loss of a token.
@@ -455,9 +455,9 @@ class PPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
             lengths = torch.tensor(self.lengths(rollout, rows).tolist())
             places = torch.arange(shape[2]) < lengths[:, None]
             assert entropy is not None
-            for part, found in enumerate((logprobs, reference, entropy, values)):
+            for part, matches in enumerate((logprobs, reference, entropy, values)):
                 block = torch.zeros(places.shape, device=result.device)
-                block[places.to(result.device)] = found.float()
+                block[places.to(result.device)] = matches.float()
                 result[part, rows] = block
         logprobs, reference, entropy, values = result
         return logprobs, reference, entropy, values
@@ -479,8 +479,8 @@ class PPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
                     hidden = ppo_models.hidden_pass(
                         self.model_wrapped, policy, tokens, tokens.scored
                     )
-                found = ppo_models.read_off(head, hidden).tolist()
-                scores.update(zip(rows, found, strict=True))
+                result = ppo_models.read_off(head, hidden).tolist()
+                scores.update(zip(rows, result, strict=True))
         return [scores[row] for row in range(len(texts))]
 
     def composed_scores(
@@ -513,7 +513,7 @@ class PPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
         everywhere = self.accelerator.gather(torch.stack([rollout.scores, rollout.scored.float()]))
         pairs = everywhere.view(-1, 2, len(rollout.scores)).transpose(0, 1).reshape(2, -1)
         known = pairs[0][pairs[1] > 0].double().tolist()
-        seen = self.ppo_state.scores.including(known)
+        statistics = self.ppo_state.scores.including(known)
         here = ppo_math.RunningMoments().including(known)
         if known:
             self.note({f"rewards/{TOTAL}/mean": here.mean, f"rewards/{TOTAL}/std": here.std})
@@ -523,11 +523,11 @@ class PPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
                 f"step {self.state.global_step + 1}: all {len(known)} completions have the score "
                 f"{here.mean:g}, so only the KL penalty and the value's errors are learned from."
             )
-        moments = seen if args.score_normalisation == "running" else None
+        moments = statistics if args.score_normalisation == "running" else None
         scores = ppo_math.normalised(rollout.scores, moments, args.score_clip)
         if args.missing_eos_penalty is not None:
             scores = scores - args.missing_eos_penalty * ~rollout.stopped
-        return scores, seen
+        return scores, statistics
 
     # Small things.
 
@@ -674,14 +674,14 @@ def _load_policy(run: Run) -> Any:
     from peft import get_peft_model
     from transformers import AutoModelForCausalLM
 
-    given = policy_arguments(run)
-    if not isinstance(given["model"], str):
-        return given["model"]  # an adapter that is continued, on its base
+    provided = policy_arguments(run)
+    if not isinstance(provided["model"], str):
+        return provided["model"]  # an adapter that is continued, on its base
     kwargs = run.model_kwargs()
-    if given["quantization_config"] is not None:
-        kwargs["quantization_config"] = given["quantization_config"]
+    if provided["quantization_config"] is not None:
+        kwargs["quantization_config"] = provided["quantization_config"]
     model = AutoModelForCausalLM.from_pretrained(run.model_path, **kwargs)
-    config = given["peft_config"]
+    config = provided["peft_config"]
     return model if config is None else get_peft_model(model, config)
 
 

@@ -61,11 +61,11 @@ class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
-        found = [*common_problems(run), *no_lengths(run), *_margins(run)]
+        result = [*common_problems(run), *no_lengths(run), *_margins(run)]
         if can_encode(run, "prompt", "chosen", "rejected"):
-            found += check_single_kind(run, "prompt", "chosen", "rejected")
-            found += _lengths(run) if not found else ()
-        return found
+            result += check_single_kind(run, "prompt", "chosen", "rejected")
+            result += _lengths(run) if not result else ()
+        return result
 
     @classmethod
     def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
@@ -103,8 +103,12 @@ class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
 
     def report(self) -> Mapping[str, Any]:
         """Return which training pairs were left out, and how the model does on held-out pairs."""
-        given, kept = len(self.run.dataset["train"]), len(self.train_dataset)
-        rows = {"given": given, "over max_length, left out": given - kept, "trained on": kept}
+        provided, remaining = len(self.run.dataset["train"]), len(self.train_dataset)
+        rows = {
+            "given": provided,
+            "over max_length, left out": provided - remaining,
+            "trained on": remaining,
+        }
         read = "the last token that is not padding"
         if self.processing_class.pad_token_id == self.processing_class.eos_token_id:
             read += "; the end of sequence is padding too, so the one before it"
@@ -124,12 +128,12 @@ class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
             return [as_metrics(pair) for pair in pairs]
 
         rows, size = held_out_rows(self.run), batch_size(self.run)
-        found: Iterable[Mapping[str, Any]]
+        result: Iterable[Mapping[str, Any]]
         if sharded:
-            found = [one for part in parts(rows, size) for one in measure(part)]
+            result = [item for part in parts(rows, size) for item in measure(part)]
         else:
-            found = measure_rows(rows, measure, batch_size=size).rows
-        self.tables = tables([Pair(**one) for one in found if one["chosen"] is not None])
+            result = measure_rows(rows, measure, batch_size=size).rows
+        self.tables = tables([Pair(**item) for item in result if item["chosen"] is not None])
 
     @classmethod
     def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
@@ -140,7 +144,7 @@ class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
 
         def measure(rows: Sequence[Mapping[str, Any]]) -> list[Metrics]:
             pairs = read_pairs(scorer, run.tokenizer, rows, run.training.max_length)
-            return [row_metrics(one) for one in pairs]
+            return [row_metrics(pair) for pair in pairs]
 
         with saved_model(run, model, model_kwargs) as scorer:
             return measure_rows(held_out_rows(run), measure, batch_size=batch_size(run))

@@ -36,12 +36,12 @@ def quality_advice(name: str, revision: str | None = None) -> str:
         )
     low, high = measured.low, measured.high
     assert low is not None and high is not None, "or there were a reason for no interval"  # noqa: PT018
-    found = f"{mean:.3f} [{low:.3f}, {high:.3f}] of {rows}"
+    text = f"{mean:.3f} [{low:.3f}, {high:.3f}] of {rows}"
     if high < 0.5:
-        return f"the reward model {name!r} prefers the worse of two responses: {METRIC} {found}."
+        return f"the reward model {name!r} prefers the worse of two responses: {METRIC} {text}."
     if low <= 0.5:
         return (
-            f"the reward model {name!r} was not shown to be better than chance: {METRIC} {found}. "
+            f"the reward model {name!r} was not shown to be better than chance: {METRIC} {text}. "
             "What is trained on its score may be noise."
         )
     return ""
@@ -54,9 +54,9 @@ def _measured(name: str, revision: str | None) -> Estimate | None:
             evaluation = load_record(folder).evaluation
         except HfRlhfError:
             continue
-        found = evaluation.estimate("after", METRIC) if evaluation else Estimate()
-        if found.mean is not None:
-            return found
+        result = evaluation.estimate("after", METRIC) if evaluation else Estimate()
+        if result.mean is not None:
+            return result
     return None
 
 

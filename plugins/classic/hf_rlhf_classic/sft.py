@@ -64,13 +64,13 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
-        found = [*common_problems(run), *_columns(run), *_packing(run)]
-        if found or not can_encode(run, *_names(run)):
-            return found
+        result = [*common_problems(run), *_columns(run), *_packing(run)]
+        if result or not can_encode(run, *_names(run)):
+            return result
         # Which tokens count is known only of rows and templates that are in order.
         for check in (_kinds, _markers, _lengths):
-            found += check(run) if not found else ()
-        return found
+            result += check(run) if not result else ()
+        return result
 
     @classmethod
     def advice(cls, run: Run) -> Iterable[str]:
@@ -80,10 +80,10 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
     @classmethod
     def tokens(cls, run: Run) -> Mapping[str, int]:
         """Return the tokens of the training rows within `max_length`, and those with a loss."""
-        found = _sizes(run, "train", run.dataset["train"])
+        sizes = _sizes(run, "train", run.dataset["train"])
         return {
-            "tokens": sum(one.kept for one in found),
-            "trained": sum(one.trained for one in found),
+            "tokens": sum(item.kept for item in sizes),
+            "trained": sum(item.trained for item in sizes),
         }
 
     @classmethod
@@ -92,7 +92,7 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
         most = run.training.max_length
         return {
             split: counts_of_texts(
-                most, [(one.whole, one.kept, one.trained) for one in _sizes(run, split, rows)]
+                most, [(size.whole, size.kept, size.trained) for size in _sizes(run, split, rows)]
             )
             for split, rows in splits(run)
         }
@@ -129,7 +129,9 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
 
         def measure(rows: Sequence[Mapping[str, Any]]) -> list[Metrics]:
             cut = (encode(row).cut(training.max_length, training.truncation_mode) for row in rows)
-            return [_metrics(one) for one in likelihoods(policy, list(cut), run.tokenizer)]
+            return [
+                _metrics(likelihood) for likelihood in likelihoods(policy, list(cut), run.tokenizer)
+            ]
 
         with saved_model(run, model, model_kwargs) as policy:
             return measure_rows(held_out_rows(run), measure, batch_size=batch_size(run))
@@ -140,9 +142,9 @@ def assistant_only(run: Run) -> bool:
 
     The completion of a prompt counts whole when it is one turn or plain text.
     """
-    asked = run.training.assistant_only_loss
-    if asked is not None:
-        return bool(asked)
+    requested = run.training.assistant_only_loss
+    if requested is not None:
+        return bool(requested)
     train = run.dataset["train"]
     if "messages" in train.column_names:
         return True
@@ -159,24 +161,24 @@ def encoder(run: Run) -> Callable[[Mapping[str, Any]], Encoded]:
     whole = run.training.completion_only_loss is False
 
     def encode(row: Mapping[str, Any]) -> Encoded:
-        given: dict[str, Any] = {"chat_template": template, "assistant_only": only}
+        provided: dict[str, Any] = {"chat_template": template, "assistant_only": only}
         if "messages" in row:
-            return encode_messages(run.tokenizer, row, **given)
+            return encode_messages(run.tokenizer, row, **provided)
         if whole and not is_text(row["prompt"]):
             turns = joined(row["prompt"], row["completion"])
-            return encode_messages(run.tokenizer, {**row, "messages": turns}, **given)
-        found = encode_response(run.tokenizer, row, row["completion"], **given)
-        return Encoded(found.ids, [True] * len(found.ids)) if whole else found
+            return encode_messages(run.tokenizer, {**row, "messages": turns}, **provided)
+        result = encode_response(run.tokenizer, row, row["completion"], **provided)
+        return Encoded(result.ids, [True] * len(result.ids)) if whole else result
 
     return encode
 
 
-def _metrics(one: Likelihood) -> Metrics:
-    if not one.log_probs:  # nothing of the response is within max_length
+def _metrics(likelihood: Likelihood) -> Metrics:
+    if not likelihood.log_probs:  # nothing of the response is within max_length
         return {"loss": None, "token_accuracy": None}
     return {
-        "loss": -one.total / len(one.log_probs),
-        "token_accuracy": sum(one.top) / len(one.top),
+        "loss": -likelihood.total / len(likelihood.log_probs),
+        "token_accuracy": sum(likelihood.top) / len(likelihood.top),
     }
 
 
@@ -217,11 +219,11 @@ def _size(encoded: Encoded, most: int | None, mode: str) -> _Size:
 
 
 def _counts(run: Run) -> dict[str, int]:
-    found = _sizes(run, "train", run.dataset["train"])
+    sizes = _sizes(run, "train", run.dataset["train"])
     return {
-        "given": len(found),
-        "cut at max_length": sum(one.kept < one.whole for one in found),
-        "dropped, as nothing of the response was left": sum(not one.trained for one in found),
+        "given": len(sizes),
+        "cut at max_length": sum(item.kept < item.whole for item in sizes),
+        "dropped, as nothing of the response was left": sum(not item.trained for item in sizes),
     }
 
 
@@ -300,12 +302,12 @@ def _lengths(run: Run) -> Iterator[Problem]:
     yield from within_positions(
         run, lambda split, rows: (size.whole for size in _sizes(run, split, rows))
     )
-    found = _sizes(run, "train", run.dataset["train"])
+    sizes = _sizes(run, "train", run.dataset["train"])
     if assistant_only(run):
-        silent = (place for place, one in enumerate(found) if not one.replies)
-        if (place := next(silent, None)) is not None:
+        silent = (index for index, item in enumerate(sizes) if not item.replies)
+        if (position := next(silent, None)) is not None:
             yield Problem(
                 "dataset",
-                f"row {place} of train has nothing that the assistant says.",
+                f"row {position} of train has nothing that the assistant says.",
                 "Leave it out, or write `assistant_only_loss: false` to train on every turn.",
             )

@@ -37,8 +37,8 @@ class RefinerTrainer(Trainer, GRPOTrainer):  # type: ignore[misc]
     @staticmethod
     def trial_completions(row: Mapping[str, Any]) -> list[str]:
         """Return an answer in the right form for a row, for `hf-rlhf check` to score."""
-        shown = row["sources"][:3]
-        claims = (f"<snippet id={one['id']}>{one['text']}</snippet>" for one in shown)
+        displayed = row["sources"][:3]
+        claims = (f"<snippet id={item['id']}>{item['text']}</snippet>" for item in displayed)
         return [f"<answer>{' '.join(claims)}</answer>"]
 
     @classmethod

@@ -220,15 +220,19 @@ class _Queue:
         self.seconds: list[float] = []
 
     def next_job(self) -> Job | None:
-        """Return a task that can begin as a job, or None."""
-        for task in self.waiting:
-            if self.done.issuperset(task.after):
-                self.waiting.remove(task)
+        """Return a task that can begin as a job, or None; one without a command has failed."""
+        for task in [task for task in self.waiting if self.done.issuperset(task.after)]:
+            self.waiting.remove(task)
+            number = self.count - len(self.waiting)
+            try:
                 job = Job(task.step, tuple(task.command()), task.log)
-                number = self.count - len(self.waiting)
-                self.running[job] = (number, task)
-                self._print(number, task, f"started; its output: {task.log}")
-                return job
+            except ConfigError as error:
+                self.folder.failed(task, str(error.problems[0]))
+                self._print(number, task, f"failed: {error.problems[0]}")
+                continue
+            self.running[job] = (number, task)
+            self._print(number, task, f"started; its output: {task.log}")
+            return job
         return None
 
     def ended(self, end: JobEnd) -> None:

@@ -4,8 +4,8 @@ import difflib
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,17 @@ class StudyFolder:
         self.out = runs.out
         self.ledger = Ledger(runs.out, folder_option="`--out`")
         self.state = read_state(runs.out) or {"schema": SCHEMA, "errors": {}, "checks": {}}
+        self._locked = False
 
-    def locked(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def locked(self) -> Iterator[None]:
         """Keep other processes from working in the folder; raise RunFolderError if one does."""
-        return self.ledger.locked()
+        with self.ledger.locked():
+            self._locked = True
+            try:
+                yield
+            finally:
+                self._locked = False
 
     def begin(self, content: Mapping[str, Any], command: Sequence[str]) -> None:
         """Record the study, and at the first run its plan.
@@ -62,7 +69,10 @@ class StudyFolder:
         atomic_write_json(self.out / STATE_NAME, redact_secrets(self.state))
 
     def statuses(self, tasks: Sequence[Task]) -> list[TaskStatus]:
-        """Return how tasks stand, in their order, each after those that it reads."""
+        """Return how tasks stand, in their order, each after those that it reads.
+
+        Writes only while the folder is locked: it may be looked at while a study runs in it.
+        """
         statuses: dict[str, TaskStatus] = {}
         for task in tasks:
             statuses[task.step] = self._status(task, statuses)
@@ -72,16 +82,16 @@ class StudyFolder:
         due = [s for s in task.after if s in before and before[s].state != "done"]
         reasons = self.ledger.reasons(task.step)
         if reasons is not None and not task.output.exists():
-            self.ledger.remove(task.step)
+            if self._locked:
+                self.ledger.remove(task.step)
             reasons = None
         if reasons is None and not due and self._finished_before(task):
+            if not self._locked:
+                return TaskStatus(task, "done")
             self._record(task, {})
             reasons = []
         if reasons is None:
-            error = self.state["errors"].get(task.step)
-            if due:
-                return TaskStatus(task, "waiting", f"for {', '.join(due)}")
-            return TaskStatus(task, "failed", error) if error else TaskStatus(task, "to do")
+            return self._not_done(task, due)
         if due:
             return TaskStatus(task, "stale", f"{', '.join(due)} will be done anew")
         try:
@@ -89,6 +99,15 @@ class StudyFolder:
         except ConfigError as error:
             reasons = [str(error.problems[0])]
         return TaskStatus(task, "stale" if reasons else "done", "; ".join(reasons))
+
+    def _not_done(self, task: Task, due: Sequence[str]) -> TaskStatus:
+        if due and task.kind == "run" and (task.output / RECORD_NAME).exists():
+            # It would go on from a checkpoint that began with other weights.
+            return TaskStatus(task, "stale", f"it began before {', '.join(due)} is done anew")
+        if due:
+            return TaskStatus(task, "waiting", f"for {', '.join(due)}")
+        error = self.state["errors"].get(task.step)
+        return TaskStatus(task, "failed", error) if error else TaskStatus(task, "to do")
 
     def _finished_before(self, task: Task) -> bool:
         """Return whether a run ended well after the study that started it was killed."""
@@ -111,6 +130,11 @@ class StudyFolder:
             self.state["errors"][task.step] = what
         self.save()
         return state
+
+    def failed(self, task: Task, why: str) -> None:
+        """Record why a task could not begin."""
+        self.state["errors"][task.step] = why
+        self.save()
 
     def _outcome(self, task: Task, end: JobEnd) -> str:
         if task.kind == "run":

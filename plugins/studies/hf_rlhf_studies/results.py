@@ -9,7 +9,7 @@ from hf_rlhf import RunFolderError
 from hf_rlhf.evaluation import Evaluation
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.steps import digest
-from hf_rlhf.storage import atomic_write_text
+from hf_rlhf.storage import RECORD_NAME, atomic_write_text
 from hf_rlhf_studies.estimates import Estimate, Values, estimate, paired
 from hf_rlhf_studies.folder import StudyFolder
 from hf_rlhf_studies.runs import Runs, record_of
@@ -147,7 +147,10 @@ def read_rows(study: Study, folder: Path) -> Results:
 
 
 def collect(folder: StudyFolder) -> Results:
-    """Write `rows.json` of the cells that are done; return the results."""
+    """Write `rows.json` of the cells that are done; return the results.
+
+    A cell whose run folder was deleted is missing: its run is to be done again.
+    """
     runs = folder.runs
     done = {
         status.task.step
@@ -157,6 +160,9 @@ def collect(folder: StudyFolder) -> Results:
     cells = {}
     for cell in runs.study.cells():
         measured = runs.study.file.measure is not None
+        trained = runs.study.file.conditions[cell.condition].trained
+        if trained and not (runs.folder(cell) / RECORD_NAME).exists():
+            continue
         if (f"{cell.folder}/measured" if measured else cell.folder) in done:
             content = collected_cell(runs, cell)
             if content is not None:

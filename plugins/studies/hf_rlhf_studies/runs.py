@@ -12,7 +12,7 @@ from typing import Any
 
 from hf_rlhf import ConfigError, Problem
 from hf_rlhf.config import RunFile, choose_run_file, value_of
-from hf_rlhf.steps import differences, file_digests
+from hf_rlhf.steps import differences, file_digest
 from hf_rlhf.storage import atomic_write_text, load_record, redact_secrets
 from hf_rlhf_studies.study import PLACEHOLDER, Cell, Study
 
@@ -268,7 +268,8 @@ class Runs:
         words = [word for command in commands for word in command]
         here = self.study.source.parent
         scripts = [word.removeprefix("{here}/") for word in words if word.startswith("{here}/")]
-        result = file_digests(here, scripts) if scripts else {}
+        # Each by its own path, which may lead out of the study's folder.
+        result = {name: file_digest(here / name) for name in scripts if (here / name).is_file()}
         values = {
             **self.study.file.blocks[cell.block],
             **self.study.file.conditions[cell.condition].values,

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 
 from hf_rlhf import ConfigError, RunFolderError
+from hf_rlhf.storage import locked_folder
 from hf_rlhf_studies.command import study
+from hf_rlhf_studies.folder import StudyFolder
 from hf_rlhf_studies.results import read_rows, write_rows
 from hf_rlhf_studies.runs import Runs
 from hf_rlhf_studies.study import Cell, Study
@@ -176,6 +179,39 @@ def test_a_changed_measurement_is_made_again_without_training(folder):
     assert (folder / "out" / "rows.json").read_text() != before
 
 
+def test_a_changed_script_outside_of_the_folder_is_noticed(folder):
+    (folder / "common").mkdir()
+    script = (folder / "measure.py").rename(folder / "common" / "measure[1].py")
+    study_folder = folder / "one"
+    study_folder.mkdir()
+    for name in ("study.yaml", "PLAN.md", "stand_in.py"):
+        (folder / name).rename(study_folder / name)
+    file = study_folder / "study.yaml"
+    file.write_text(file.read_text().replace("{here}/measure.py", "{here}/../common/measure[1].py"))
+    words = ["--only", "easy/first", "--seeds", "1"]
+    assert run(study_folder, *words) == 0
+    script.write_text(script.read_text() + "\n")
+    runs = Runs(Study.read(file), study_folder / "out")
+    statuses = StudyFolder(runs).statuses(runs.tasks([Cell("easy", "first", 1)]))
+    assert [(s.task.kind, s.state) for s in statuses if s.state != "done"] == [("measure", "stale")]
+
+
+def test_a_run_cut_off_does_not_go_on_from_weights_that_are_made_anew(folder, capsys):
+    words = ["--only", "easy/second", "--seeds", "1"]
+    assert run(folder, *words) == 0
+    ledger = folder / "out" / "steps.json"
+    content = json.loads(ledger.read_text())
+    for step in ("easy/second/seed-1", "easy/second/seed-1/measured"):
+        del content["steps"][step]  # as of a run that is cut off
+    ledger.write_text(json.dumps(content))
+    shutil.rmtree(folder / "out" / "easy" / "first" / "seed-1")
+    with pytest.raises(RunFolderError, match="it began before easy/first/seed-1 is done anew"):
+        run(folder, *words)
+    ran(folder)
+    assert run(folder, *words, "--redo") == 0
+    assert ran(folder) == ["easy/first/seed-1", "easy/second/seed-1"]
+
+
 def test_a_failed_run_is_named_and_run_again(folder, capsys):
     (folder / "fail").touch()
     assert run(folder, "--only", "easy/first", "--seeds", "1") == 1
@@ -185,6 +221,41 @@ def test_a_failed_run_is_named_and_run_again(folder, capsys):
     (folder / "fail").unlink()
     assert run(folder, "--only", "easy/first", "--seeds", "1") == 0
     assert ran(folder) == ["easy/first/seed-1"] * 2
+
+
+def test_the_status_is_shown_while_the_study_runs(folder, capsys):
+    assert run(folder, "--only", "easy/first", "--seeds", "1") == 0
+    ledger = folder / "out" / "steps.json"
+    content = json.loads(ledger.read_text())
+    for step in ("easy/first/seed-1", "easy/first/seed-1/measured"):
+        del content["steps"][step]  # it has just ended, and is not recorded yet
+    ledger.write_text(json.dumps(content))
+    capsys.readouterr()
+    with locked_folder(folder / "out"):
+        assert run(folder, verb="status") == 0
+    assert "easy/first/seed-1: done\n" in capsys.readouterr().out
+    assert json.loads(ledger.read_text()) == content
+
+
+def test_a_cell_whose_run_was_deleted_is_missing(folder):
+    assert run(folder, "--seeds", "1") == 0
+    shutil.rmtree(folder / "out" / "easy" / "second" / "seed-1")
+    assert run(folder, "--only", "hard/first", "--seeds", "1") == 0
+    cells = json.loads((folder / "out" / "rows.json").read_text())["cells"]
+    assert "hard/second/seed-1" in cells
+    assert "easy/second/seed-1" not in cells
+
+
+def test_a_run_that_cannot_be_written_stops_no_other(folder, capsys):
+    file = folder / "study.yaml"
+    settings = 'settings_file: "{prepared:data}/data.json"'  # which holds a list
+    condition = f"  unset: {{{settings}}}\n"
+    file.write_text(file.read_text().replace("  untrained:", f"{condition}  untrained:"))
+    assert run(folder, "--only", "easy", "--seeds", "1") == 1
+    assert set(ran(folder)) == {"easy/first/seed-1", "easy/second/seed-1"}
+    out = capsys.readouterr().out
+    assert "easy/unset/seed-1: failed:" in out
+    assert "is not a JSON object of settings" in out
 
 
 def test_a_dry_run_shows_commands_and_writes_nothing(folder, capsys):

@@ -174,10 +174,22 @@ def run_pipeline(
                 recording.result.update(
                     dataset_report(DATASET, counts, ", ".join(reading.files[:3]))
                 )
-                for path in folder.glob("*.parquet"):
-                    shutil.move(path, dataset / path.name)
+                _move_shards(folder, dataset)
                 name_shards(dataset)
     return store.report(DATASET)
+
+
+def _move_shards(folder: Path, dataset: Path) -> None:
+    """Move the shards of a folder, which no longer exists from the first move on.
+
+    Else tasks would be taken for finished whose shards were moved by a process killed since.
+    """
+    emptied = folder.rename(folder.with_name(f".shards.{uuid.uuid4().hex}.tmp"))
+    try:
+        for path in emptied.glob("*.parquet"):
+            shutil.move(path, dataset / path.name)
+    finally:
+        shutil.rmtree(emptied, ignore_errors=True)
 
 
 @contextmanager

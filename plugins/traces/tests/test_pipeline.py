@@ -210,6 +210,35 @@ def test_what_tasks_built_is_kept_until_it_is_complete(
     assert not folder.exists()
 
 
+def test_tasks_are_done_again_when_completing_was_killed_between_two_moves(
+    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("datatrove")
+    from hf_rlhf_traces import datatrove_tasks as tasks
+    from hf_rlhf_traces.read_files import Reading
+    from hf_rlhf_traces.reading import Options
+
+    out, folder = tmp_path / "store", tmp_path / "store" / "pipeline" / "key" / "shards"
+    folder.mkdir(parents=True)
+    reading = Reading.of([*map(str, files)], out, Options(max_row_mb=64), max_rejected_share=0.5)
+    job = pipeline.first_job(reading, Format(), folder)
+    shards = pipeline.input_shards(reading)
+    (folder / tasks.PLAN).write_bytes(msgspec.msgpack.encode(shards))
+    list(tasks.build_shards(None, 0, 1, job=job))
+
+    class Killed(BaseException):
+        pass
+
+    def killed(folder: Path) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "name_shards", killed)
+        with pytest.raises(Killed):
+            list(tasks.complete(None, reading=reading, form=Format(), folder=folder))
+    assert not folder.exists(), "shards are missing, so that the tasks are to run again"
+
+
 SBATCH = """#!{python}
 import os, re, subprocess, sys
 script = open(sys.argv[-1]).read()

@@ -236,10 +236,10 @@ def _check(shape: dict[str, int], rows: dict[str, int]) -> None:
     for name, count in rows.items():
         if count < 1:
             raise DataError(f"tiny_world: {name} is {count}; at least 1 row is needed.")
-    facts, asked, others = shape["facts"], shape["asked"], shape["others"]
-    if not 1 <= asked <= facts <= len(VALUES):
+    facts, requested, others = shape["facts"], shape["asked"], shape["others"]
+    if not 1 <= requested <= facts <= len(VALUES):
         raise DataError(
-            f"tiny_world: asked {asked} of {facts} facts; expected 1 <= asked <= facts <= "
+            f"tiny_world: asked {requested} of {facts} facts; expected 1 <= asked <= facts <= "
             f"{len(VALUES)}, the number of attributes that a town has."
         )
     if others < 0 or facts + others > len(IDS) or others > len(VALUES):
