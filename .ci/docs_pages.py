@@ -2,12 +2,14 @@
 
 `make docs` runs it before the site is built; the pages are not in git. docs/reference/settings/ has
 the arguments of all components and the settings of all trainers, as `hf-rlhf describe NAME` prints
-them; docs/decisions/index.md lists the decision records.
+them; docs/decisions/index.md lists the decision records. Packages from elsewhere that are installed
+beside, such as a plugin made with `hf-rlhf new`, have no page.
 """
 
 import html
 import re
 import shutil
+import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, Field, fields
 from importlib.metadata import EntryPoint, version
@@ -19,7 +21,8 @@ from hf_rlhf.cli.describe import describe
 from hf_rlhf.config import registry
 from hf_rlhf.config.settings import refusals
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 FOLDER = DOCS / "reference" / "settings"
 KINDS: tuple[registry.Kind, ...] = ("datasets", "rewards", "judges")
 CODE_OR_LINK = re.compile(r"(`[^`]+`|\[[^]]+\]\(https?://[^)\s]+\))")
@@ -49,9 +52,16 @@ def decisions() -> str:
     return "\n".join(["# Decisions\n", "Each page has context, decision and cost.\n", *lines, ""])
 
 
+def offered_here(kind: registry.Kind) -> list[EntryPoint]:
+    """Return the components of a kind that packages of this checkout offer."""
+    manifests = [ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")]
+    here = {tomllib.loads(path.read_text("utf-8"))["project"]["name"] for path in manifests}
+    return [point for point in registry.offered(kind) if registry.package(point)[0] in here]
+
+
 def component_pages() -> Iterator[tuple[str, str]]:
     """Yield the name and text of a page for each package whose components a run file configures."""
-    components = [(kind, point) for kind in KINDS for point in registry.offered(kind)]
+    components = [(kind, point) for kind in KINDS for point in offered_here(kind)]
 
     def package_of(item: tuple[registry.Kind, EntryPoint]) -> str:
         return registry.package(item[1])[0]
@@ -101,7 +111,7 @@ def trainer_pages() -> Iterator[tuple[str, str]]:
     from trl import ModelConfig
 
     trainers = {
-        point.name: registry.load("trainers", point.name) for point in registry.offered("trainers")
+        point.name: registry.load("trainers", point.name) for point in offered_here("trainers")
     }
     common = {item.name: item for cls in (ModelConfig, TrainingArguments) for item in fields(cls)}
     refused = {name: set(refusals(trainer)) for name, trainer in trainers.items()}

@@ -1,6 +1,7 @@
 """The docs cannot rot: components have their heading, links lead somewhere, commands exist."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import yaml
 
 from hf_rlhf.cli import BUILT_IN
 from hf_rlhf.config import RunFile
-from hf_rlhf.config.registry import KINDS, offered
+from hf_rlhf.config.registry import KINDS, offered, package
 
 ROOT = Path(__file__).parents[1]
 # Without the pages that `make docs` writes: they name every component.
@@ -66,6 +67,17 @@ def test_every_package_of_the_core_has_an_api_page():
     pages = {page.stem for page in ROOT.glob("docs/reference/api/*.md")}
     assert packages
     assert packages <= pages
+
+
+def test_every_package_with_components_of_a_run_has_a_page_of_settings():
+    # `make docs` writes the pages, and its strict build refuses one that is in no navigation.
+    site = (ROOT / "mkdocs.yml").read_text()
+    manifests = [ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")]
+    here = {tomllib.loads(path.read_text())["project"]["name"] for path in manifests}
+    kinds = ("datasets", "rewards", "judges")
+    packages = here & {package(point)[0] for kind in kinds for point in offered(kind)}
+    assert packages
+    assert [name for name in packages if f"reference/settings/{name}.md" not in site] == []
 
 
 def test_the_site_uses_only_plugins_that_both_builders_know():

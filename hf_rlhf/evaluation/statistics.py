@@ -26,7 +26,7 @@ _SEED = 0
 _NORMAL = 10_000.0
 """Degrees of freedom from which on t differs from the normal distribution in the fifth digit."""
 _ROUNDING = 1e-12
-"""Of a variance: what remains of it in floats where it is 0."""
+"""Of a variance, or of the values of a sum: what remains of it in floats where it is 0."""
 
 Array = NDArray[np.float64]
 Table = Sequence[Sequence[Score]]
@@ -145,6 +145,8 @@ def _ratios(
     """
     counts = bottoms if counts is None else counts
     columns, seeds, clusters = tops.shape
+    size = np.abs(tops).sum(axis=(1, 2))
+    rounding = np.where(np.isfinite(size), size, 0.0) * _ROUNDING
 
     def ratios(by_seed: Array, by_cluster: Array) -> Array:
         # A resample may hold nothing but cells without a value, and a value may be infinite.
@@ -156,7 +158,8 @@ def _ratios(
                 ).sum(axis=-1)
                 for sums in (tops, bottoms)
             )
-            return np.asarray(top / bottom)
+            # Values that cancel out are 0: a bound of -1e-19 would exclude it.
+            return np.asarray(np.where(np.abs(top) <= rounding, 0.0, top) / bottom)
 
     bounds = _percentiles(ratios, seeds, clusters, draw_seeds)
     result: list[Interval | None] = []
@@ -165,7 +168,8 @@ def _ratios(
         if total == 0:
             result.append(None)
             continue
-        mean = float(tops[column].sum() / bottoms[column].sum())
+        top = float(tops[column].sum())
+        mean = (0.0 if abs(top) <= rounding[column] else top) / float(bottoms[column].sum())
         low, high = (mean, mean) if constant[column] else map(float, bounds[:, column])
         n = int(counts[column].any(axis=0).sum())
         result.append(Interval(mean, low, high, n, int(total)))

@@ -101,6 +101,13 @@ def test_equal_values_or_one_cluster_have_no_width():
     assert (one.low, one.high, one.n, one.values) == (one.mean, one.mean, 1, 3)
 
 
+def test_values_that_cancel_out_give_exactly_zero():
+    assert mean_interval([0.3, -0.1, -0.1, -0.1] + [0.0] * 10).mean == 0
+    assert mean_interval([0.1] + [-0.1] * 5 + [0.0] * 10).high == 0
+    tiny = mean_interval([1e-20, 2e-20, 3e-20])
+    assert 0 < tiny.low < tiny.mean < tiny.high
+
+
 def test_seeds_that_disagree_widen_the_interval():
     """Two seeds, 0 on every prompt and 1 on every prompt: a resample holds 0, 1 or both."""
     interval = table_interval([[0.0] * 50, [1.0] * 50])

@@ -222,7 +222,7 @@ class RefinerReward:
 
     judge: Judge | None = None
     preset: Literal["hardened", "card_faithful"] = "hardened"
-    """Where every field that is left out has its value from."""
+    """The set of values for the fields that are left out."""
     instance_rubrics_only: bool = False
     """Leave the static rubrics out of the reward and the logs."""
     max_missing_share: float = 0.0

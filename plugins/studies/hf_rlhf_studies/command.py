@@ -35,7 +35,7 @@ RESULTS_NAME = "RESULTS.md"
 
 
 def study(argv: Sequence[str]) -> int:
-    """Run a study, report on it, or show how far it is; return the exit status."""
+    """Run a study of many runs, report on it, or show its progress."""
     options = _parser().parse_args(argv)
     content = Study.read(options.file)
     out = options.out or Path("studies") / (content.source.resolve().parent.name or "study")

@@ -27,7 +27,7 @@ from hf_rlhf_studies.vary import Combination, combinations, parse_axes, parse_se
 
 
 def sweep(argv: Sequence[str]) -> int:
-    """Run a sweep, continue one, or report on one; return the exit status."""
+    """Run, continue, or report on a sweep: values of one run file, with several seeds."""
     # Not a positional of argparse, which would take the value of an override for it.
     run = argv[0] if argv and not argv[0].startswith("-") else None
     options, overrides = _parser().parse_known_args(argv[1:] if run else argv)
