@@ -47,7 +47,7 @@ import torch
 from accelerate import PartialState
 
 from hf_rlhf.training import checkpoints
-from hf_rlhf.training.checkpoints import SealCheckpoints, is_valid, newest_valid
+from hf_rlhf.training.checkpoints import CheckpointManifestCallback, is_valid, newest_valid
 from hf_rlhf.storage.disk import Space
 from hf_rlhf.errors import DiskError, RunFolderError
 
@@ -63,7 +63,7 @@ model = {"model": torch.nn.Linear(2, 2), "processing_class": None}
 (folder / "checkpoint-1").mkdir(parents=True, exist_ok=True)
 time.sleep(rank)  # its file comes when the other process has long been done
 (folder / "checkpoint-1" / f"rng_state_{rank}.pth").write_bytes(b"state")
-SealCheckpoints(None).on_save(args, at, None)
+CheckpointManifestCallback(None).on_save(args, at, None)
 state.wait_for_everyone()
 assert "rng_state_1.pth" in (folder / "checkpoint-1" / "manifest.json").read_text()
 assert newest_valid(folder) == folder / "checkpoint-1"
@@ -73,7 +73,7 @@ if rank == 0:
     checkpoints.Space.of = lambda _: Space(0, None)
 try:
     control = SimpleNamespace(should_save=True)
-    SealCheckpoints(None, wait=0).on_step_end(args, at, control, **model)
+    CheckpointManifestCallback(None, wait=0).on_step_end(args, at, control, **model)
 except DiskError:
     os.write(1, f"{rank} stopped\\n".encode())
 

@@ -97,7 +97,7 @@ import asyncio, os, sys, types
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import Any
-from hf_rlhf import registry
+from hf_rlhf.config import registry
 from hf_rlhf.contracts import Question
 
 @dataclass

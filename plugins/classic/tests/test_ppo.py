@@ -488,8 +488,8 @@ def _numbers(entry):
 _TRAIN = """
 import json, sys, torch
 from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.runs.resolve import prepare
-run = prepare(RunFile.from_mapping(json.loads(sys.argv[1])))
+from hf_rlhf.runs.resolve import resolve_run
+run = resolve_run(RunFile.from_mapping(json.loads(sys.argv[1])))
 trainer = run.trainer_class.from_run(run)
 trainer.train()
 trainer.save_model(sys.argv[2])

@@ -125,7 +125,7 @@ def test_the_whole_recipe_runs_from_stage_to_stage(go, plain_gpt2, tmp_path):
     go("sft", plain_gpt2)
     merged = str(tmp_path / "sft" / "merged")
     assert AutoTokenizer.from_pretrained(merged).pad_token == "<|endoftext|>"
-    report = go("reward", merged)["training"]["report"]
+    report = go("reward", merged).training.report
     assert {"Pairwise accuracy", "Length bias", "Calibration"} <= report.keys()
     assert report["Score"]["read off"].endswith("so the one before it")
     scorer = str(tmp_path / "reward" / "merged")

@@ -287,7 +287,7 @@ SHORT = ("--max_steps", "2", "--evaluation", "null")
 def test_the_verb_plans_trains_goes_on_refuses_and_replaces(store: Path) -> None:
     planned = traces_train(store, *SHORT, "--dry_run")
     assert planned.returncode == 0, planned.stderr[-2000:]
-    assert "2 steps of 8 rows" in planned.stdout
+    assert "2 optimizer steps of 8 rows" in " ".join(planned.stdout.split())
     assert "with a loss" in planned.stdout
     assert not (store / "runs").exists()
     first = traces_train(store, *SHORT)
