@@ -178,7 +178,7 @@ def test_no_canary_is_in_anything_that_a_run_writes_or_says(tiny_run, secrets, t
     assert looked > 80
     assert found == []
     assert leaks(said + more) == []
-    assert REDACTED in json.dumps(load_record(tiny_run["output_dir"]).author)
+    assert REDACTED in json.dumps(load_record(tiny_run["output_dir"]).to_json()["author"])
     if trackers != "none":
         assert list((tmp_path / "trackio").rglob("*.db"))
     assert list((tmp_path / "run").rglob("*.parquet"))

@@ -109,7 +109,10 @@ def test_run_goes_from_a_file_to_a_model_and_goes_on_where_it_was(
         "verdict, summarise the context and reason",
         "verdict, reason from the given summary",
     ]
-    assert "progressive is NOT shown to be better than base: answer: exact match 0, base 0 (paired" in said
+    assert (
+        "progressive is NOT shown to be better than base: answer: exact match 0, base 0 (paired"
+        in said
+    )
     assert (out / "runs/progressive/merged/model.safetensors").exists()
     trained = (out / "runs/progressive/merged/model.safetensors").stat().st_mtime_ns
     assert command(run) == 0
