@@ -6,6 +6,7 @@ from .chat import turn_role as turn_role
 from .chat_rows import ChatRowArguments as ChatRowArguments
 from .chat_rows import load_chat_rows as load_chat_rows
 from .formats import READERS as READERS
+from .formats import repeated_key as repeated_key
 from .forms import known_schemas as known_schemas
 from .forms import row_kind as row_kind
 from .messages import split_thoughts as split_thoughts

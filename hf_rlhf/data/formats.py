@@ -65,6 +65,13 @@ def _binary(path: Path) -> IO[bytes] | gzip.GzipFile:
     return path.open("rb")
 
 
+def repeated_key(text: str) -> str | None:
+    """Return a key that occurs twice in one object of a JSON text, or None."""
+    decoder = _Decoder()
+    decoder.decode(text)
+    return decoder.repeated
+
+
 def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     with _whole_gzip(path, lambda: number + 1), _binary(path) as file:

@@ -18,13 +18,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 from xxhash import xxh3_128_hexdigest
 
+from hf_rlhf.data import repeated_key
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.decontamination import evaluation_set
 from hf_rlhf_traces.normalize import normalize_steps
 from hf_rlhf_traces.readers import FORMS, form_of, without_question
 from hf_rlhf_traces.readers.clean import clean, json_in
-from hf_rlhf_traces.readers.rough import BadRow, Noted, kind_of
-from hf_rlhf_traces.selection import Answers, condition, selected
+from hf_rlhf_traces.readers.messages import MESSAGES
+from hf_rlhf_traces.readers.rough import QUESTION_KEYS, BadRow, Noted, kind_of
+from hf_rlhf_traces.readers.search import TRACE_KEYS
+from hf_rlhf_traces.selection import EXPECTED, Answers, condition, selected
 from hf_rlhf_traces.trace import (
     Answer,
     Reasoning,
@@ -46,6 +49,8 @@ PACKED = (
     *("responses_create_params", "full_traces", "fields", "conversations"),
 )
 """Columns that may hold JSON as text."""
+_COLUMNS = {*QUESTION_KEYS, *TRACE_KEYS, *MESSAGES, EXPECTED, "response", "responses_create_params"}
+"""Columns that the forms read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,7 @@ def read_line(raw: bytes, where: str, options: Options) -> Read | Rejected:
         values, suspect = _parsed(raw)
         if not isinstance(values, dict):
             raise BadRow("not_object", f"the row is {kind_of(values)}, expected an object")
+        _refuse_repeated(values, raw, options)
         if suspect:
             values = clean(values, noted)
         return _read(values, where, options, noted)
@@ -162,6 +168,22 @@ def _parsed(raw: bytes) -> tuple[Any, bool]:
         raise BadRow("not_json", problem) from error
     except (ValueError, RecursionError) as error:
         raise BadRow("not_json", str(error)) from error
+
+
+def _refuse_repeated(values: Mapping[str, Any], raw: bytes, options: Options) -> None:
+    """Refuse a row in which a column that is read occurs twice: orjson keeps the last one.
+
+    The whole row is only searched where the name occurs twice in its text, which is rare.
+    """
+    compared = {condition(text).field.partition(".")[0] for text in options.where}
+    columns = [key for key in _COLUMNS | compared if key in values]
+    if any(raw.count(b'"%b"' % key.encode()) > 1 for key in columns):
+        try:
+            key = repeated_key(raw.decode("utf-8"))
+        except (ValueError, RecursionError):  # it was parsed leniently
+            return
+        if key is not None:
+            raise BadRow("malformed", f"the key {key!r} occurs twice in one object")
 
 
 def _suspect(raw: bytes) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from hf_rlhf.errors import ConfigError, DataError
 from hf_rlhf_traces.command import command
-from hf_rlhf_traces.reading import Options, Read, Rejected, read_values
+from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
 from hf_rlhf_traces.reconciliation import accounts
 from hf_rlhf_traces.selection import condition
 from hf_rlhf_traces.store import Store
@@ -88,6 +88,19 @@ def test_what_is_no_comparison_is_refused(
         command(["read", "t.jsonl", "--out", str(tmp_path / "d"), "--where", text])
     assert "argument --where" in capsys.readouterr().err
     assert not (tmp_path / "d").exists()
+
+
+def test_a_column_that_occurs_twice_is_rejected_where_it_is_read() -> None:
+    line = json.dumps(row(reward=0)).encode()[:-1] + b', "reward": 1}'
+    read = read_line(line, "f:1", Options(where=("reward>=1",)))
+    assert isinstance(read, Rejected)
+    assert (read.reason, read.detail) == (
+        "malformed",
+        "the key 'reward' occurs twice in one object",
+    )
+    assert isinstance(read_line(line, "f:1", Options()), Read)  # nobody compares it
+    twice = json.dumps(row()).encode()[:-1] + b', "question": "Another?"}'
+    assert isinstance(read_line(twice, "f:1", Options()), Rejected)
 
 
 def test_all_conditions_must_hold() -> None:
